@@ -1,0 +1,36 @@
+"""attnbook: the gradients of attention, written by hand, one file an op, on any array library.
+
+The book derives every line of it; see the chapter that each docstring names.
+"""
+
+from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
+from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
+from attnbook.softmax import (
+    logsumexp,
+    logsumexp_jvp,
+    logsumexp_vjp,
+    softmax,
+    softmax_jacobian,
+    softmax_jvp,
+    softmax_vjp,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionGrads",
+    "LinearGrads",
+    "attention",
+    "attention_jvp",
+    "attention_vjp",
+    "linear",
+    "linear_jvp",
+    "linear_vjp",
+    "logsumexp",
+    "logsumexp_jvp",
+    "logsumexp_vjp",
+    "softmax",
+    "softmax_jacobian",
+    "softmax_jvp",
+    "softmax_vjp",
+]
