@@ -58,7 +58,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     scale : float, optional
         1/√d_k by default.
     ops : sequence of ops
-        Further steps for the scores; see :class:`attnbook.ops.Op`.
+        Further steps for the scores; see :class:`attnbook.ops.op.Op`.
     method : "auto" or "dense"
         "dense" keeps P for the backward.
 

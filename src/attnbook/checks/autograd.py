@@ -16,7 +16,7 @@ def output_of(result):
 
 
 def autograd_vjp(f, at, cotangent):
-    """The gradients of ⟨cotangent, f(*at)⟩ by torch's reverse mode, as NumPy arrays."""
+    """The gradients of ⟨cotangent, f(at)⟩ by torch's reverse mode, as NumPy arrays."""
     import torch
 
     inputs = [torch.tensor(x, requires_grad=True) for x in at]
@@ -26,7 +26,7 @@ def autograd_vjp(f, at, cotangent):
 
 
 def autograd_jvp(f, at, tangents):
-    """The change of f(*at) along ``tangents`` by torch's forward mode, as a NumPy array."""
+    """The change of f(at) along ``tangents`` by torch's forward mode, as a NumPy array."""
     import torch
 
     primals, directions = (tuple(torch.tensor(x) for x in xs) for xs in (at, tangents))

@@ -34,7 +34,7 @@ def close(A, B):
 
 
 def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
-    """Assert that ``grads`` are the gradients of ⟨cotangent, f(*at)⟩, by differences and by autograd.
+    """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
 
     .. math:: \\langle dX, \\dot X\\rangle = \\Bigl\\langle dY,\\;
        \\frac{f(X + h\\dot X) - f(X - h\\dot X)}{2h}\\Bigr\\rangle
@@ -92,7 +92,7 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
 
 
 def check_jvp(f, tangent, *, at, tangents):
-    """Assert that ``tangent`` is how f(*at) changes along ``tangents``, by differences and by forward-mode autograd.
+    """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
     Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`.
     """

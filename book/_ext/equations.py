@@ -1,0 +1,103 @@
+"""Read from the notebooks which formula each displays, and which cell proves it. The tests and the site both ask here.
+
+The convention, in a chapter's markdown and code:
+
+- every displayed formula carries a label, ``$$ … $$ (eq-name)``, or ``(def-name)`` where it only gives a name;
+- the code cell that asserts it begins with ``# proves: eq-name, eq-other``.
+"""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = ROOT / "chapters"
+
+DISPLAY = re.compile(r"^\$\$(.+?)\$\$[ ]*(?:\(([\w-]+)\))?[ ]*$", re.MULTILINE | re.DOTALL)
+OTHER_DISPLAY = re.compile(r"^\s*(?:\\begin\{(?:equation|align|gather)|\\\[|`{3,}\{math\}|:{3,}\{math\})", re.MULTILINE)
+PROVES = re.compile(r"\A# proves: *([\w, -]+)$", re.MULTILINE)
+
+CHECKS = {
+    "check_vjp": ("differences", "autograd"),
+    "check_jvp": ("differences", "autograd"),
+    "check_adjoint": ("identity",),
+    "central_difference": ("differences",),
+    "complex_step": ("differences",),
+    "autograd_vjp": ("autograd",),
+    "autograd_jvp": ("autograd",),
+}
+COLUMNS = ("differences", "autograd", "identity")
+
+
+class Equation(NamedTuple):
+    """A displayed formula: its label (None where it has none), its chapter, its text, and the cells that prove it."""
+
+    label: str | None
+    chapter: str
+    latex: str
+    proofs: tuple
+
+    @property
+    def is_definition(self):
+        return bool(self.label) and self.label.startswith("def-")
+
+    @property
+    def checks(self):
+        """The kinds of check that assert it."""
+        return {kind for proof in self.proofs for kind in proof.checks}
+
+
+class Proof(NamedTuple):
+    """A code cell that says which formulas it proves: its id, their labels, and the kinds of check that it makes."""
+
+    cell: str
+    labels: tuple
+    checks: frozenset
+
+
+def equations(chapters=CHAPTERS):
+    """Every displayed formula of every chapter, in order."""
+    return [equation for path in sorted(chapters.glob("*.ipynb")) for equation in _of_notebook(path)]
+
+
+def proofs(path):
+    """Every code cell of a notebook that says what it proves."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [
+        Proof(cell["id"], labels, _checks(source))
+        for cell in cells
+        if cell["cell_type"] == "code" and (labels := proved_labels(source := "".join(cell["source"])))
+    ]
+
+
+def proved_labels(source):
+    """The labels that a code cell's first line claims to prove."""
+    match = PROVES.search(source)
+    return tuple(label.strip() for label in match.group(1).split(",") if label.strip()) if match else ()
+
+
+def _of_notebook(path):
+    known = proofs(path)
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "markdown":
+            source = "".join(cell["source"])
+            for match in DISPLAY.finditer(source):
+                latex, label = match.groups()
+                of_it = tuple(proof for proof in known if label in proof.labels)
+                yield Equation(label, path.stem, latex.strip(), of_it)
+            if OTHER_DISPLAY.search(source):  # a display that could carry no label we read
+                yield Equation(None, path.stem, source, ())
+
+
+def _checks(source):
+    """Which kinds of check a cell makes, read from its syntax tree. ``assert`` of a constant does not count."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+            found.add("identity")
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            found.update(CHECKS.get(name, ()))
+    return frozenset(found)

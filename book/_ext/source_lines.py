@@ -1,0 +1,60 @@
+"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, without their docstring, and links to the rest."""
+
+import ast
+import textwrap
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.directives.code import LiteralInclude
+
+PACKAGE_ROOT = Path(__file__).parents[2] / "src"
+
+
+class SourceLines(LiteralInclude):
+    """The package's own lines in a chapter. Everything Sphinx's directive can do, it still does."""
+
+    def run(self):
+        shown = super().run()
+        path = Path(self.env.relfn2path(self.arguments[0])[1])
+        if "pyobject" in self.options and path.is_relative_to(PACKAGE_ROOT):
+            for block in (b for node in shown for b in node.findall(nodes.literal_block)):
+                code = without_docstring(block.astext())
+                block.rawsource, block.children = code, []
+                block += nodes.Text(code)
+            shown.append(self._link(path))
+        return shown
+
+    def _link(self, path):
+        module = ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts)
+        name = self.options["pyobject"].partition(".")[0]  # a method is documented with its class
+        link = addnodes.pending_xref(
+            "",
+            nodes.literal("", f"{module}.{self.options['pyobject']}"),
+            refdomain="py",
+            reftype="obj",
+            reftarget=name,
+            refdoc=self.env.docname,
+            refexplicit=True,
+            refwarn=True,
+            **{"py:module": module},
+        )
+        return nodes.paragraph("", "", nodes.Text("The package runs these lines: "), link, classes=["source-of"])
+
+
+def without_docstring(code):
+    """The code of one function or class, less its docstring."""
+    definition = ast.parse(textwrap.dedent(code)).body[0]
+    first = definition.body[0]
+    if not ast.get_docstring(definition) or len(definition.body) == 1:
+        return code
+    lines = code.splitlines()
+    del lines[first.lineno - 1 : first.end_lineno]
+    while not lines[first.lineno - 1].strip():
+        del lines[first.lineno - 1]
+    return "\n".join(lines)
+
+
+def setup(app):
+    app.add_directive("literalinclude", SourceLines, override=True)
+    return {"parallel_read_safe": True}
