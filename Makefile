@@ -1,0 +1,53 @@
+# The two commands a reader needs: `make book` and `make test`. CONTRIBUTING.md has the same steps without make.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+SITE := _build/html
+JOBS ?= 2
+
+.PHONY: help book test serve notebooks format clean
+
+help:
+	@echo "make book       install what is needed into .venv, build the book, print where it is"
+	@echo "make test       build the book, then run every test: package, notebooks, site"
+	@echo "make serve      show the book on http://localhost:8000"
+	@echo "make notebooks  run every chapter again and store its outputs"
+	@echo "make format     format the code, in notebooks too"
+	@echo "make clean      remove .venv and everything that was built"
+
+# The stamp is newer than what it was installed from, so a second run installs nothing and needs no network.
+.venv/installed: requirements.txt pyproject.toml
+	@echo "Installing into .venv (a few minutes, the first time only) ..."
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+book: .venv/installed
+	@echo "Building the book ..."
+	@$(BIN)/jupyter-book build . -W -n --keep-going --quiet
+	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
+
+test: book
+	@echo "Checking the style of the code ..."
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest chapters --nbval --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
+
+serve: book
+	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."
+	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(SITE)
+
+notebooks: .venv/installed
+	@for chapter in chapters/*.ipynb; do \
+	  echo "Running $$chapter"; \
+	  $(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False $$chapter || exit 1; \
+	done
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv _build .pytest_cache .ruff_cache .hypothesis
