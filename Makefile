@@ -1,6 +1,6 @@
 # The two commands a reader needs: `make book` and `make test`. CONTRIBUTING.md has the same steps without make.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SITE := _build/html
 JOBS ?= 2

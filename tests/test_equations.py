@@ -1,0 +1,109 @@
+"""Every displayed formula is tied to its proof: it is a definition, or a cell that checks something names it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+from equations import CHAPTERS, _checks, equations, proofs  # noqa: E402
+
+EQUATIONS = equations()
+NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
+
+
+def notebook(*cells):
+    """The text of a small notebook, for testing the reader itself."""
+    made = [{"cell_type": kind, "id": f"c{i}", "source": source} for i, (kind, source) in enumerate(cells)]
+    return json.dumps({"cells": made})
+
+
+def test_there_are_formulas():
+    assert len(EQUATIONS) >= 30
+
+
+@pytest.mark.parametrize("chapter", [path.stem for path in NOTEBOOKS])
+def test_every_formula_is_a_definition_or_is_proved(chapter):
+    of_chapter = [e for e in EQUATIONS if e.chapter == chapter]
+    assert of_chapter
+    without_label = [e.latex for e in of_chapter if not e.label]
+    assert not without_label
+    bad_label = [e.label for e in of_chapter if not re.fullmatch(r"(eq|def)-[\w-]+", e.label)]
+    assert not bad_label
+    unproved = [e.label for e in of_chapter if not e.is_definition and not e.checks]
+    assert not unproved
+
+
+def test_no_label_is_used_twice():
+    labels = [e.label for e in EQUATIONS]
+    assert sorted(labels) == sorted(set(labels))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_proof_names_formulas_of_its_chapter_and_checks_them(path):
+    here = {e.label for e in EQUATIONS if e.chapter == path.stem}
+    for proof in proofs(path):
+        assert set(proof.labels) <= here, proof.cell
+        assert proof.checks, f"cell {proof.cell} claims a proof and checks nothing"
+
+
+def test_the_gradients_of_attention_are_checked_by_differences_and_by_autograd():
+    by_label = {e.label: e for e in EQUATIONS}
+    for label in ("eq-softmax-vjp", "eq-linear-vjp", "eq-dV", "eq-dP", "eq-dS", "eq-dQ", "eq-dK", "eq-dX"):
+        assert {"differences", "autograd"} <= by_label[label].checks, label
+
+
+def test_docstrings_cite_formulas_that_exist():
+    known = {e.label for e in EQUATIONS}
+    for path in (ROOT / "src").rglob("*.py"):
+        cited = set(re.findall(r":eq:`([\w-]+)`", path.read_text(encoding="utf-8")))
+        assert cited <= known, path.name
+
+
+class TestTheReader:
+    """The reader itself must see what is missing; a check that has never failed proves nothing."""
+
+    def read(self, tmp_path, *cells):
+        (tmp_path / "01_x.ipynb").write_text(notebook(*cells), encoding="utf-8")
+        return equations(tmp_path)
+
+    def test_it_sees_a_proof(self, tmp_path):
+        (e,) = self.read(
+            tmp_path,
+            ("markdown", "$$\na = b\n$$ (eq-a)"),
+            ("code", "# proves: eq-a\nassert close(a, b)"),
+        )
+        assert e.label == "eq-a"
+        assert e.checks == {"identity"}
+
+    def test_it_sees_that_none_is_there(self, tmp_path):
+        (e,) = self.read(tmp_path, ("markdown", "$$\na = b\n$$ (eq-a)"), ("code", "assert close(a, b)"))
+        assert not e.checks
+
+    def test_it_sees_a_formula_without_a_label(self, tmp_path):
+        labels = [e.label for e in self.read(tmp_path, ("markdown", "x\n\n$$\na\n$$\n\ny\n\n$$b$$ (eq-b)"))]
+        assert labels == [None, "eq-b"]
+
+    @pytest.mark.parametrize("display", ["\\begin{align}a\\end{align}", "```{math}\na\n```", "\\[\na\n\\]"])
+    def test_it_sees_displays_that_would_escape_it(self, tmp_path, display):
+        assert [e.label for e in self.read(tmp_path, ("markdown", display))] == [None]
+
+    @pytest.mark.parametrize("code", ["x = 1", "assert True", "print(check_vjp)", "# assert a == b"])
+    def test_a_cell_that_checks_nothing_is_no_proof(self, code):
+        assert not _checks(code)
+
+    @pytest.mark.parametrize(
+        ("code", "kinds"),
+        [
+            ("assert close(a, b)", {"identity"}),
+            ("check_vjp(f, g, at=x, cotangent=c)", {"differences", "autograd"}),
+            ("checks.check_jvp(f, g)", {"differences", "autograd"}),
+            ("check_adjoint(a, b, c, d)", {"identity"}),
+        ],
+    )
+    def test_kinds_of_check(self, code, kinds):
+        assert _checks(code) == kinds

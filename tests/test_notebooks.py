@@ -1,0 +1,89 @@
+"""The notebooks: executed, stored, clean, and all of them in the table of contents. nbval compares their outputs."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "chapters").glob("*.ipynb"))
+
+# What would hold on one machine only: paths, addresses of objects, times of day, temporary kernel files.
+LOCAL = re.compile(r"(/(tmp|root|home|Users|work|usr)/|ipykernel_\d+|\bat 0x[0-9a-f]{6,}|\d\d:\d\d:\d\d)")
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def code_cells(path):
+    return [c for c in read(path)["cells"] if c["cell_type"] == "code" and "".join(c["source"]).strip()]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+def test_the_toc_and_the_folder_agree():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    listed = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [file for file in listed if file.startswith("chapters/")]
+    assert chapters == [f"chapters/{path.stem}" for path in NOTEBOOKS]
+    pages = {file for file in [toc["root"], *listed] if file.startswith("book/")}
+    assert pages == {f"book/{path.stem}" for path in (ROOT / "book").glob("*.md")}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestNotebook:
+    def test_every_code_cell_was_executed_once_and_in_order(self, path):
+        # nbval passes a cell without stored outputs unseen.
+        counts = [cell["execution_count"] for cell in code_cells(path)]
+        assert counts == list(range(1, len(counts) + 1))
+
+    def test_no_output_is_an_error_or_a_warning(self, path):
+        for cell in code_cells(path):
+            for output in cell["outputs"]:
+                assert output["output_type"] != "error", cell["id"]
+                assert output.get("name") != "stderr", cell["id"]
+
+    def test_no_output_holds_a_path_an_address_or_a_time(self, path):
+        for cell in code_cells(path):
+            found = LOCAL.search(json.dumps(cell["outputs"], ensure_ascii=False))
+            assert not found, f"{cell['id']}: {found.group() if found else ''}"
+
+    def test_pictures_are_text_that_nbval_compares(self, path):
+        for cell in code_cells(path):
+            for output in cell["outputs"]:
+                assert not {"image/png", "image/jpeg"} & set(output.get("data", {})), cell["id"]
+
+    def test_cells_have_names_and_no_machine_metadata(self, path):
+        notebook = read(path)
+        assert set(notebook["metadata"]) <= {"kernelspec", "language_info"}
+        assert notebook["metadata"]["language_info"] == {"name": "python"}
+        ids = [cell["id"] for cell in notebook["cells"]]
+        assert len(ids) == len(set(ids))
+        assert not [i for i in ids if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f-]+)?", i)], "an id made by a machine"
+        for cell in notebook["cells"]:
+            assert set(cell["metadata"]) <= {"tags"}, cell["id"]
+
+    def test_no_cell_asserts_a_constant_or_skips_comparison(self, path):
+        for cell in code_cells(path):
+            assert "nbval-ignore-output" not in cell["metadata"].get("tags", ()), cell["id"]
+            tree = ast.parse("".join(cell["source"]))
+            constant = [n for n in ast.walk(tree) if isinstance(n, ast.Assert) and isinstance(n.test, ast.Constant)]
+            assert not constant, cell["id"]
+
+    def test_outputs_are_small(self, path):
+        assert len(json.dumps([cell["outputs"] for cell in code_cells(path)])) < 500_000
+
+    def test_every_chapter_has_pictures_exercises_and_the_package_s_lines(self, path):
+        text = path.read_text(encoding="utf-8")
+        exercises = set(re.findall(r"\{exercise(?:-start)?\}.*?:label: (ex-[\w-]+)", text))
+        solutions = set(re.findall(r"\{solution-start\} (ex-[\w-]+)", text))
+        assert len(exercises) >= 4
+        assert exercises == solutions
+        assert text.count("figure class=") >= 2
+        assert "{literalinclude} ../src/attnbook/" in text
