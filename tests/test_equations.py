@@ -2,15 +2,9 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-
-from equations import CHAPTERS, _checks, equations, proofs  # noqa: E402
+from equations import CHAPTERS, ROOT, checks_of, equations, proofs
 
 EQUATIONS = equations()
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
@@ -94,7 +88,7 @@ class TestTheReader:
 
     @pytest.mark.parametrize("code", ["x = 1", "assert True", "print(check_vjp)", "# assert a == b"])
     def test_a_cell_that_checks_nothing_is_no_proof(self, code):
-        assert not _checks(code)
+        assert not checks_of(code)
 
     @pytest.mark.parametrize(
         ("code", "kinds"),
@@ -106,4 +100,4 @@ class TestTheReader:
         ],
     )
     def test_kinds_of_check(self, code, kinds):
-        assert _checks(code) == kinds
+        assert checks_of(code) == kinds

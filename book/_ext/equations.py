@@ -66,7 +66,7 @@ def proofs(path):
     """Every code cell of a notebook that says what it proves."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return [
-        Proof(cell["id"], labels, _checks(source))
+        Proof(cell["id"], labels, checks_of(source))
         for cell in cells
         if cell["cell_type"] == "code" and (labels := proved_labels(source := "".join(cell["source"])))
     ]
@@ -91,7 +91,7 @@ def _of_notebook(path):
                 yield Equation(None, path.stem, source, ())
 
 
-def _checks(source):
+def checks_of(source):
     """Which kinds of check a cell makes, read from its syntax tree. ``assert`` of a constant does not count."""
     found = set()
     for node in ast.walk(ast.parse(source)):

@@ -49,7 +49,9 @@ def link_formulas_and_proofs(app, doctree):
     for block in list(doctree.findall(nodes.math_block)):
         label = block.get("label") or ""
         if label in proved:
-            html = f'<a class="proved" href="#proof-{label}" title="Go to the cell that asserts this formula">proved</a>'
+            html = (
+                f'<a class="proved" href="#proof-{label}" title="The cell that asserts this formula">proved</a>'
+            )
             block.parent.insert(block.parent.index(block) + 1, nodes.raw("", html, format="html"))
 
 

@@ -1,4 +1,4 @@
-"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, without their docstring, and links to the rest."""
+"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less their docstring, and links to the rest."""
 
 import ast
 import textwrap

@@ -1,0 +1,135 @@
+"""The built site: complete, linked, readable without eyes, and asking no other host. ``make test`` builds it first."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "_build" / "html"
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
+WIDTHS = {"wide": 1280, "phone": 390}
+
+
+@functools.cache
+def soup(path):
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no built site: run `make book` first")
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@functools.cache
+def anchors(path):
+    return {tag[name] for tag in soup(path).find_all(True) for name in ("id", "name") if tag.has_attr(name)}
+
+
+def broken_links(page):
+    """The addresses on a page that lead to no file or no anchor of the site."""
+    path = SITE / page
+    for tag in soup(path).find_all(["a", "link", "img", "script", "source"]):
+        address = tag.get("href") or tag.get("src")
+        if not address or urlsplit(address).scheme or address.startswith("//"):
+            continue
+        file, anchor = urldefrag(address)
+        target = (path.parent / unquote(urlsplit(file).path)).resolve() if file else path
+        target = target / "index.html" if target.is_dir() else target
+        if not target.exists() or (anchor and target.suffix == ".html" and unquote(anchor) not in anchors(target)):
+            yield address
+
+
+@pytest.mark.parametrize("page", PAGES)
+class TestPage:
+    def test_it_is_there(self, page):
+        assert soup(SITE / page).find("h1")
+
+    def test_no_link_is_broken(self, page):
+        assert not list(broken_links(page))
+
+    def test_pictures_say_in_words_what_they_show(self, page):
+        for picture in soup(SITE / page).find_all("img"):
+            assert picture.get("alt"), picture
+        for figure in soup(SITE / page).select("figure.attnbook"):
+            assert len(figure.get("aria-label", "")) > 20, figure.get("aria-label")
+
+    def test_nothing_is_left_unresolved(self, page):
+        article = soup(SITE / page).find("article") or soup(SITE / page)
+        assert not article.select(".problematic, .system-message")
+        assert "{eq}`" not in article.get_text()
+
+
+def test_the_front_page_leads_to_the_book():
+    assert (SITE / "index.html").exists()
+    assert TOC["root"] in (SITE / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_proof_is_linked_both_ways():
+    for page in (p for p in PAGES if p.startswith("chapters/")):
+        to_proof = {a["href"] for a in soup(SITE / page).select("a.proved")}
+        assert to_proof
+        notes = soup(SITE / page).select("p.proof-of")
+        assert all(a["href"].startswith("#equation-") for note in notes for a in note.select("a"))
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no built site: run `make book` first")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        missing = "Chromium is not installed, so the pages were not opened: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_opens_without_complaint(page, theme, width, address, browser):
+    context = browser.new_context(viewport={"width": WIDTHS[width], "height": 900}, color_scheme=theme)
+    tab = context.new_page()
+    complaints, outside = [], []
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    tab.on("request", lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None)
+    tab.goto(address + page)
+    tab.wait_for_load_state("networkidle")
+    tab.wait_for_function("!window.MathJax?.startup || MathJax.startup.document?.state() >= 150")
+    assert not complaints
+    assert not outside
+    assert tab.evaluate("document.documentElement.dataset.theme") == theme
+    left_raw = "[...document.querySelectorAll('.math')].filter(m => !m.querySelector('mjx-container')).length"
+    assert tab.evaluate(left_raw) == 0
+    assert tab.evaluate("document.querySelectorAll('mjx-merror').length") == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
+    context.close()
