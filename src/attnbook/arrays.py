@@ -89,7 +89,7 @@ def expected(name, wanted, came):
 
 def library(T):
     """The name of the array library that ``T`` comes from, for messages."""
-    return type(T).__module__.partition(".")[0]
+    return array_namespace(T).__name__.removeprefix("array_api_compat.")
 
 
 def agree(**arrays):
