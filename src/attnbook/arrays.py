@@ -92,12 +92,14 @@ def library(T):
     return array_namespace(T).__name__.removeprefix("array_api_compat.")
 
 
-def agree(**arrays):
-    """The namespace of the named arrays, which must share library, floating dtype and device. ``None`` is left out.
+def agree(optional=None, **arrays):
+    """The namespace of the named arrays, which must share library, floating dtype and device.
+
+    Those in the dict ``optional`` may be None; they are left out then.
 
     Raises a ``TypeError`` or ``ValueError`` that names the first argument that differs from the first one given.
     """
-    given = {name: T for name, T in arrays.items() if T is not None}
+    given = {**arrays, **{name: T for name, T in (optional or {}).items() if T is not None}}
     for name, T in given.items():
         if not is_array(T):
             raise TypeError(expected(name, "an array", type(T).__name__))

@@ -91,7 +91,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     >>> res.P.round(4).tolist()
     [[0.7311, 0.2689], [0.5, 0.5]]
     """
-    agree(Q=Q, K=K, V=V, bias=bias)
+    agree(Q=Q, K=K, V=V, optional={"bias": bias})
     shape = scores_shape(Q, K, V)
     check_fits_scores("bias", bias, shape)
     check_mask(mask, Q)
@@ -189,7 +189,7 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
     Chapter: :doc:`/chapters/03_single_head`.
     """
     spine = spine_of(res)
-    agree(Q=res.Q, tQ=tQ, tK=tK, tV=tV, tbias=tbias)
+    agree(Q=res.Q, tQ=tQ, tK=tK, tV=tV, optional={"tbias": tbias})
     for name, tangent, T in (("tQ", tQ, res.Q), ("tK", tK, res.K), ("tV", tV, res.V)):
         check_shape(name, tangent, tuple(T.shape))
     bias = next((step.op.B for step in res.steps if step.asked_by == "bias"), None)

@@ -42,7 +42,7 @@ def linear(X, W, b=None):
     Residuals for the backward: X and W. 16-bit floats are multiplied and summed in float32.
     Chapter: :doc:`/chapters/01_gradients`.
     """
-    agree(X=X, W=W, b=b)
+    agree(X=X, W=W, optional={"b": b})
     _check_shapes(X, W, b)
     Y = widen(X) @ widen(W)
     return narrow(Y if b is None else Y + widen(b), X.dtype)
@@ -113,7 +113,7 @@ def linear_jvp(tX, tW, tb, X, W):
     -----
     Chapter: :doc:`/chapters/01_gradients`.
     """
-    agree(X=X, W=W, tX=tX, tW=tW, tb=tb)
+    agree(X=X, W=W, tX=tX, tW=tW, optional={"tb": tb})
     _check_shapes(X, W, tb, bias_name="tb")
     for name, tangent, T in (("tX", tX, X), ("tW", tW, W)):
         if tangent.shape != T.shape:
