@@ -17,9 +17,9 @@ def scores_shape(Q, K, V):
         raise ValueError(expected("K", f"the head width of Q, {Q.shape[-1]}", f"shape {tuple(K.shape)}"))
     if V.shape[-2] != K.shape[-2]:
         raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
-    lead = tuple(Q.shape[:-2])
+    lead = of_queries = tuple(Q.shape[:-2])
     for name, T in (("K", K), ("V", V)):
-        lead = _broadcast(lead, _shared(tuple(T.shape[:-2]), lead), name, T, tuple(Q.shape))
+        lead = _broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries), name, T, tuple(Q.shape))
     return (*lead, Q.shape[-2], K.shape[-2])
 
 
