@@ -63,10 +63,14 @@ def plot(draw, *, alt, size=(6.0, 3.2), panels=1):
     return Figure(_tidy(out.getvalue()), alt)
 
 
+def _short_numbers(tag):
+    return re.sub(r"-?\d+\.\d{3,}", lambda m: number(float(m.group())), tag)
+
+
 def _tidy(svg):
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda m: number(float(m.group())), svg)
+    svg = re.sub(r"<[^>]+>", lambda tag: _short_numbers(tag.group()), svg)  # in tags only: a label keeps its digits
     used = set(re.findall(r"#([\w-]+)", svg))
     svg = re.sub(r' id="([\w-]+)"', lambda m: m.group() if m.group(1) in used else "", svg)
     svg = re.sub(r"font: [^;\"]*?(\d+)px [^;\"]*", r"font-size: \1px; font-family: inherit", svg)
