@@ -198,7 +198,9 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
             raise ValueError(expected("tbias", "None, because attention had no bias", "an array"))
         check_shape("tbias", tbias, tuple(bias.shape))
     num_ops = sum(step.asked_by == "ops" for step in res.steps)
-    tops = (None,) * num_ops if tops is None else tuple(tops)
+    tops = (None,) * num_ops if tops is None else tops
+    if not isinstance(tops, tuple | list):
+        raise TypeError(expected("tops", "a tuple or a list", type(tops).__name__))
     if len(tops) != num_ops:
         raise ValueError(expected("tops", f"{num_ops} entries, one for each of ops", len(tops)))
     of_ops = iter(tops)
