@@ -1,5 +1,6 @@
 """The same derivatives from torch, which runs our forward on its own tensors and is imported when first needed."""
 
+import warnings
 from importlib.util import find_spec
 
 import numpy as np
@@ -30,5 +31,7 @@ def autograd_jvp(f, at, tangents):
     import torch
 
     primals, directions = (tuple(torch.tensor(x) for x in xs) for xs in (at, tangents))
-    _, tangent = torch.func.jvp(lambda *xs: output_of(f(*xs)), primals, directions)
+    with warnings.catch_warnings():  # torch's first forward-mode call warns of its own code
+        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        _, tangent = torch.func.jvp(lambda *xs: output_of(f(*xs)), primals, directions)
     return np.asarray(tangent)
