@@ -154,6 +154,7 @@ def _check_float64(**groups):
         for x in arrays:
             if x is None and name == "grads":
                 continue
-            if not isinstance(x, np.ndarray) or x.dtype != np.float64:
-                came = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
+            is_numpy = isinstance(x, np.ndarray | np.generic)  # NumPy turns an array of no axis into a scalar
+            if not is_numpy or x.dtype != np.float64:
+                came = x.dtype if is_numpy else type(x).__name__
                 raise TypeError(expected(name, "float64 NumPy arrays", came))
