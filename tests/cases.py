@@ -1,0 +1,157 @@
+"""The table of cases of attention, a line each. Every test of attention runs all of them: a new variant adds a line.
+
+All sizes are distinct primes wherever a case does not need them equal, so that a wrong transpose cannot hide.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+import attnbook as ab
+from attnbook.ops import Bias
+
+
+@dataclass(frozen=True)
+class Softcap:
+    """An op as a user would write it, which must save something for its derivatives: S ↦ c tanh(S / c)."""
+
+    cap: float = 1.5
+
+    def forward(self, S, tile):
+        y = array_namespace(S).tanh(S / self.cap)
+        return self.cap * y, y
+
+    def vjp(self, dS, saved, tile):
+        return dS * (1 - saved * saved), None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS * (1 - saved * saved)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to call attention. ``mask`` and ``bias`` are shapes; what stands in them is drawn, the same each time.
+
+    ``dead`` forbids every key to query 1, and ``forbid`` is the share of −∞ in the bias.
+    ``ops`` are pairs of a class and the shape of its parameter, None where it has none.
+    """
+
+    name: str
+    q: tuple = (2, 3, 5, 11)
+    k: tuple = (2, 3, 7, 11)
+    v: tuple = (2, 3, 7, 13)
+    mask: tuple | None = None
+    bias: tuple | None = None
+    dead: bool = False
+    forbid: float = 0.0
+    causal: bool | str = False
+    scale: float | None = None
+    ops: tuple = ()
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def scores(self):
+        """The shape of the score table."""
+        h = self.q[-3] if len(self.q) > 2 else 1
+        heads = [(*T[:-3], h) if len(T) > 2 and T[-3] != 1 and h > 1 else T[:-2] for T in (self.k, self.v)]
+        return (*np.broadcast_shapes(self.q[:-2], *heads), self.q[-2], self.k[-2])
+
+    def draw(self, seed=0):
+        """Q, K, V and, where the case has them, the bias and the ops' parameters: float64 NumPy."""
+        rng = np.random.default_rng(seed)
+        inputs = [rng.standard_normal(shape) for shape in (self.q, self.k, self.v)]
+        if self.bias is not None:
+            inputs.append(np.where(self._pattern(self.bias, self.forbid), rng.standard_normal(self.bias), -np.inf))
+        return inputs + [rng.standard_normal(shape) for _, shape in self.ops if shape is not None]
+
+    def attend(self, Q, K, V, *parameters, method="auto"):
+        """``attention`` with this case's options, in the library of Q."""
+        rest = iter(parameters)
+        options = {"causal": self.causal, "scale": self.scale, "method": method}
+        if self.bias is not None:
+            options["bias"] = next(rest)
+        if self.mask is not None:
+            options["mask"] = array_namespace(Q).asarray(self._pattern(self.mask), device=device(Q))
+        options["ops"] = [op() if shape is None else op(next(rest)) for op, shape in self.ops]
+        return ab.attention(Q, K, V, **options)
+
+    def pull(self, dO, res):
+        """``attention_vjp``: a gradient for each array of ``draw``."""
+        grads = ab.attention_vjp(dO, res)
+        of_bias = [] if self.bias is None else [grads.dbias]
+        return [grads.dQ, grads.dK, grads.dV, *of_bias, *(dop for dop in grads.dops if dop is not None)]
+
+    def push(self, tangents, res):
+        """``attention_jvp`` along a tangent for each array of ``draw``."""
+        tQ, tK, tV, *rest = tangents
+        tbias = None if self.bias is None else rest.pop(0)
+        tops = [None if shape is None else rest.pop(0) for _, shape in self.ops]
+        return ab.attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops)
+
+    def allowed(self):
+        """Which query may attend to which key, for the whole score table, worked out without the package."""
+        n_q, n_k = self.scores[-2:]
+        shift = n_k - n_q if self.causal == "bottom-right" else 0
+        allowed = np.tri(n_q, n_k, shift, dtype=bool) if self.causal else np.ones((n_q, n_k), dtype=bool)
+        if self.mask is not None:
+            allowed = allowed & self._pattern(self.mask)
+        if self.bias is not None:
+            allowed = allowed & self._pattern(self.bias, self.forbid)
+        return np.broadcast_to(allowed, self.scores)
+
+    def _pattern(self, shape, forbid=0.3):
+        allowed = np.random.default_rng(7).random(shape) >= forbid
+        if self.dead:
+            allowed[..., 1, :] = False
+        return allowed
+
+
+CASES = (
+    Case("plain"),
+    Case("no leading axes", q=(5, 11), k=(7, 11), v=(7, 13)),
+    Case("three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13)),
+    Case("self-attention", q=(2, 3, 7, 11)),
+    Case("one query, one key", q=(3, 1, 11), k=(3, 1, 11), v=(3, 1, 13)),
+    Case("widths of one", q=(3, 5, 1), k=(3, 7, 1), v=(3, 7, 1)),
+    Case("no query", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13)),
+    Case("no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13)),
+    Case("empty batch", q=(0, 5, 11), k=(0, 7, 11), v=(0, 7, 13)),
+    Case("queries shared by the batch", q=(5, 11)),
+    Case("keys and values shared by the batch", k=(7, 11), v=(3, 7, 13)),
+    Case("a batch that only values have", q=(3, 5, 11), k=(3, 7, 11)),
+    Case("leading axes that cross", q=(2, 1, 5, 11), k=(1, 3, 7, 11), v=(3, 7, 13)),
+    Case("grouped queries", q=(2, 6, 5, 11)),
+    Case("keys and values grouped apart", q=(2, 6, 5, 11), k=(2, 3, 7, 11), v=(2, 2, 7, 13)),
+    Case("multi-query", k=(2, 1, 7, 11), v=(2, 1, 7, 13)),
+    Case("grouped, masked and biased", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(6, 1, 7), causal="bottom-right"),
+    Case("mask", mask=(2, 3, 5, 7)),
+    Case("mask for all heads", mask=(2, 1, 5, 7)),
+    Case("mask of padding", mask=(2, 1, 1, 7)),
+    Case("mask of one axis", mask=(7,)),
+    Case("mask with a dead row", mask=(3, 5, 7), dead=True),
+    Case("mask of whole queries", mask=(2, 1, 5, 1), dead=True),
+    Case("bias", bias=(2, 3, 5, 7)),
+    Case("bias for all heads", bias=(2, 1, 5, 7)),
+    Case("bias for all queries", bias=(3, 1, 7)),
+    Case("bias for all keys", bias=(5, 1)),
+    Case("bias of no axis", bias=()),
+    Case("bias with −∞", bias=(3, 5, 7), forbid=0.3),
+    Case("bias with a dead row", bias=(5, 7), forbid=0.3, dead=True),
+    Case("mask and bias of every score", mask=(2, 3, 5, 7), bias=(2, 3, 5, 7), causal=True),
+    Case("causal, more keys", causal=True),
+    Case("causal, fewer keys", causal="top-left", q=(2, 3, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13)),
+    Case("bottom-right, more keys", causal="bottom-right"),
+    Case("bottom-right, fewer keys", causal="bottom-right", q=(2, 3, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13)),
+    Case("scale", scale=0.7),
+    Case("scale of zero", scale=0),
+    Case("negative scale", scale=-0.7),
+    Case("op that saves", ops=((Softcap, None),)),
+    Case("op with a parameter", ops=((Bias, (3, 1, 7)),)),
+    Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Softcap, None), (Bias, (7,)))),
+)
+
+CASE = {case.name: case for case in CASES}
+"""The same by name."""

@@ -1,0 +1,532 @@
+"""What must hold: plain functions that raise an ``AssertionError`` where it does not.
+
+The ordinary tests call them on what the package does; test_mutations calls the same ones with a mistake planted.
+Each looks the package up when it runs, so that a planted mistake is what it meets.
+"""
+
+# ruff: noqa: E741 (O is the output of attention)
+
+import warnings
+
+import numpy as np
+import torch
+
+import attnbook as ab
+from attnbook import arrays, checks, heads
+from attnbook.checks.tolerances import LOW_PRECISION
+from attnbook.ops import Causal, Tile
+
+
+def draw(*shapes, seed=0):
+    """Normal numbers of each shape."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+# --- the same from every library ----------------------------------------------------------------------------------
+
+
+def same_everywhere(xp, f, *inputs):
+    """f gives on ``xp`` what it gives on NumPy: values, shape, dtype, device; in every dtype; inputs are left alone."""
+    wanted = _flat(f(*inputs))
+    given = [xp.asarray(T) for T in inputs]
+    came = _flat(f(*given))
+    _are_of(xp, came, wanted, "float64")
+    for T, reference in zip(came, wanted, strict=True):
+        assert checks.close(xp.numpy(T), reference)
+    for T, original in zip(given, inputs, strict=True):
+        assert np.array_equal(xp.numpy(T), original), "an input was modified"
+    for dtype in set(xp.dtypes) - {"float64"}:
+        low = [xp.cast(T, dtype) for T in given]
+        came = _flat(f(*low))
+        _are_of(xp, came, wanted, dtype)
+        in_float32 = _flat(f(*(xp.cast(T, "float32") for T in low)))  # 16 bits: float32 inside, rounded once at the end
+        for T, reference in zip(came, in_float32, strict=True):
+            assert np.array_equal(xp.numpy(T), xp.numpy(xp.cast(reference, dtype)))
+
+
+def _are_of(xp, came, wanted, dtype):
+    for T, reference in zip(came, wanted, strict=True):
+        assert xp.owns(T), f"of another library or on another device: {type(T)}"
+        assert T.dtype == xp.dtype(dtype), f"expected {dtype}, got {T.dtype}"
+        assert tuple(T.shape) == reference.shape, f"expected shape {reference.shape}, got {tuple(T.shape)}"
+
+
+def in_wide(f, T, *args):
+    """f as a spine calls it: on what is widened already, and narrowed when all is done."""
+    return arrays.narrow(f(arrays.widen(T), *args), T.dtype)
+
+
+def _flat(result):
+    """All arrays in a result, a tuple of tuples perhaps."""
+    if isinstance(result, tuple | list):
+        return [T for entry in result for T in _flat(entry)]
+    return [] if result is None else [result]
+
+
+def quietly(f, *args, **options):
+    """The result of f, which must not warn."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = f(*args, **options)
+    assert not caught, f"warned: {caught[0].message}"
+    return result
+
+
+# --- arrays, heads, linear ----------------------------------------------------------------------------------------
+
+
+def unbroadcast_is_the_adjoint(shape, target, seed=0):
+    """⟨dT, broadcast(x)⟩ = ⟨unbroadcast(dT), x⟩."""
+    x, dT = draw(shape, target, seed=seed)
+    dx = arrays.unbroadcast(dT, shape)
+    assert dx.shape == shape
+    checks.check_adjoint(dT, np.broadcast_to(x, target), dx, x)
+
+
+def heads_are_shared_by_neighbours(h_kv=3, h=6):
+    """Query head i reads key head i // (h / h_kv)."""
+    (K,) = draw((2, h_kv, 7, 11))
+    shared = heads.share_heads(K, h)
+    assert shared.shape[-3] == h
+    for i in range(h):
+        assert np.array_equal(shared[:, i], K[:, i // (h // h_kv)])
+
+
+def heads_gradient_is_the_adjoint(h_kv=3, h=6):
+    K, dK = draw((2, h_kv, 7, 11), (2, h, 7, 11))
+    grad = heads.share_heads_vjp(dK, K.shape)
+    assert grad.shape == K.shape
+    checks.check_adjoint(dK, np.repeat(K, h // h_kv, axis=-3), grad, K)
+
+
+def linear_values(lead=(2, 3)):
+    X, W, b = draw((*lead, 5), (5, 7), (7,))
+    assert checks.close(ab.linear(X, W), np.einsum("...i,ij->...j", X, W))
+    assert checks.close(ab.linear(X, W, b), np.einsum("...i,ij->...j", X, W) + b)
+
+
+def linear_gradients(lead=(2, 3), d_in=5, d_out=7, seed=0):
+    inputs = draw((*lead, d_in), (d_in, d_out), (d_out,), seed=seed)
+    tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
+    (dY,) = draw((*lead, d_out), seed=seed + 2)
+    grads = ab.linear_vjp(dY, *inputs[:2])
+    tY = ab.linear_jvp(*tangents, *inputs[:2])
+    return _derivatives(ab.linear, inputs, tangents, dY, grads, tY)
+
+
+def _derivatives(f, inputs, tangents, cotangent, grads, tangent):
+    """A vjp and a jvp of f against differences, against autograd, and against one another."""
+    by_vjp = checks.check_vjp(f, tuple(grads), at=inputs, cotangent=cotangent)
+    by_jvp = checks.check_jvp(f, tangent, at=inputs, tangents=tangents)
+    checks.check_adjoint(cotangent, tangent, tuple(grads), tangents)
+    return by_vjp, by_jvp
+
+
+# --- softmax and log-sum-exp --------------------------------------------------------------------------------------
+
+
+def softmax_values(shape=(2, 3, 5), axis=-1, seed=0):
+    from scipy import special
+
+    (S,) = draw(shape, seed=seed)
+    assert checks.close(ab.softmax(S, axis), special.softmax(S, axis))
+
+
+def logsumexp_values(shape=(2, 3, 5), axis=-1, seed=0):
+    from scipy import special
+
+    (S,) = draw(shape, seed=seed)
+    assert checks.close(ab.logsumexp(S, axis), special.logsumexp(S, axis))
+
+
+def softmax_gradients(shape=(2, 3, 5), axis=-1, seed=0):
+    S, dP, tS = draw(shape, shape, shape, seed=seed)
+    P = ab.softmax(S, axis)
+    dS, tP = ab.softmax_vjp(dP, P, axis), ab.softmax_jvp(tS, P, axis)
+    return _derivatives(lambda S: ab.softmax(S, axis), [S], [tS], dP, [dS], tP)
+
+
+def logsumexp_gradients(shape=(2, 3, 5), axis=-1, seed=0):
+    S, tS = draw(shape, shape, seed=seed)
+    P, L = ab.softmax(S, axis), ab.logsumexp(S, axis)
+    (dL,) = draw(L.shape, seed=seed + 1)
+    dS, tL = ab.logsumexp_vjp(dL, P, axis), ab.logsumexp_jvp(tS, P, axis)
+    return _derivatives(lambda S: ab.logsumexp(S, axis), [S], [tS], dL, [dS], tL)
+
+
+def jacobian_columns_are_derivatives(shape=(2, 3, 5)):
+    """Column k is how P changes with score k; the matrix is symmetric and its rows sum to 0."""
+    (S,) = draw(shape)
+    J = ab.softmax_jacobian(ab.softmax(S))
+    assert J.shape == (*shape, shape[-1])
+    for k in range(shape[-1]):
+        t = np.zeros(shape)
+        t[..., k] = 1
+        checks.check_jvp(ab.softmax, J[..., k], at=S, tangents=t)
+    assert checks.close(J, np.swapaxes(J, -1, -2))
+    assert checks.close(J.sum(-1), np.zeros(shape))
+
+
+def softmax_is_shift_invariant(shape=(2, 3, 5)):
+    S, shift = draw(shape, (*shape[:-1], 1))
+    assert checks.close(ab.softmax(S + shift), ab.softmax(S))
+    assert checks.close(ab.logsumexp(S + shift), ab.logsumexp(S) + shift[..., 0])
+    assert checks.close(ab.softmax_vjp(S + shift, ab.softmax(S)), ab.softmax_vjp(S, ab.softmax(S)))
+
+
+def softmax_of_large_scores(dtype, size):
+    """Scores of ±size neither overflow nor warn: the largest takes all."""
+    signs, dP = draw((3, 7), (3, 7))
+    S = (size * np.sign(signs)).astype(dtype)
+    S[:, 2] = size
+    wins = S.max(axis=-1, keepdims=True) == S
+    P = quietly(ab.softmax, S)
+    assert np.array_equal(P, (wins / wins.sum(axis=-1, keepdims=True)).astype(dtype))
+    assert np.array_equal(quietly(ab.logsumexp, S), (size + np.log(wins.sum(axis=-1))).astype(dtype))
+    dS = quietly(ab.softmax_vjp, dP.astype(dtype), P)
+    assert np.all(np.isfinite(dS))
+    assert np.all(dS[~wins] == 0)
+
+
+def softmax_of_dead_rows(dtype="float64"):
+    """A row of −∞ has no weights, no value, no gradient, and makes no noise."""
+    S, dP = (T.astype(dtype) for T in draw((3, 5), (3, 5)))
+    S[1], S[2, :2] = -np.inf, -np.inf
+    P, L = quietly(ab.softmax, S), quietly(ab.logsumexp, S)
+    dead = np.isneginf(S)
+    assert np.all(P[dead] == 0)
+    assert np.all(P[~dead] > 0)
+    assert np.array_equal(np.isneginf(L), [False, True, False])
+    derivatives = ab.softmax_vjp(dP, P), ab.softmax_jvp(dP, P), ab.logsumexp_vjp(dP[:, 0], P)
+    assert all(np.all(d[dead] == 0) and np.all(d[~dead] != 0) for d in derivatives)
+    assert np.all(ab.softmax_jacobian(P)[1] == 0)
+    assert ab.logsumexp_jvp(dP, P)[1] == 0
+
+
+# --- ops ----------------------------------------------------------------------------------------------------------
+
+
+def finite(T):
+    """T with −∞ read as 0: the −∞ of a mask is a constant, and has no derivative."""
+    xp = arrays.array_namespace(T)
+    return xp.where(-xp.inf == T, xp.zeros_like(T), T)
+
+
+def op_gradients(make, *parameters, shape=(2, 3, 5, 7)):
+    """forward, vjp and jvp of the op ``make(S, *parameters)``, alone."""
+    tile = Tile.whole(*shape[-2:])
+    S, *_ = inputs = [*draw(shape), *parameters]
+    tS, *tparameters = tangents = draw(*(T.shape for T in inputs), seed=1)
+    (cotangent,) = draw(shape, seed=2)
+    op = make(*inputs)
+    saved = op.forward(S, tile)[1]
+    dS, dparam = op.vjp(cotangent, saved, tile)
+    assert (dparam is None) == (not parameters)
+    grads = [dS] if dparam is None else [dS, dparam]
+    tangent = op.jvp(tS, saved, tile, *tparameters)
+    if parameters:  # no tangent for the parameter means that it does not move
+        assert checks.close(op.jvp(tS, saved, tile), op.jvp(tS, saved, tile, np.zeros(parameters[0].shape)))
+    return _derivatives(
+        lambda *xs: finite(make(*xs).forward(xs[0], tile)[0]), inputs, tangents, cotangent, grads, tangent
+    )
+
+
+def op_is_the_same_on_tiles(op, parameter=None, shape=(2, 3, 5, 7)):
+    """Run on blocks and stitched together, an op gives what it gives on the whole table; parts of dparam add up."""
+    S, dS, tS = draw(shape, shape, shape, seed=3)
+    n_q, n_k = shape[-2:]
+    whole = Tile.whole(n_q, n_k)
+    forward, saved = op.forward(S, whole)
+    pulled, dparam = op.vjp(dS, saved, whole)
+    pushed = op.jvp(tS, saved, whole, parameter)
+    stitched = np.full((3, *shape), np.nan)
+    summed = None if dparam is None else np.zeros(dparam.shape)
+    for rows in (range(2), range(2, n_q)):
+        for cols in (range(3), range(3, 4), range(4, n_k)):
+            tile = Tile(rows, cols, n_q, n_k)
+            block = (..., slice(rows.start, rows.stop), slice(cols.start, cols.stop))
+            stitched[0][block], saved = op.forward(S[block], tile)
+            stitched[1][block], part = op.vjp(dS[block], saved, tile)
+            stitched[2][block] = op.jvp(tS[block], saved, tile, parameter)
+            assert (part is None) == (dparam is None)
+            if part is not None:
+                tile.cut(summed)[...] += part
+    assert np.array_equal(stitched, np.stack([forward, pulled, pushed]))
+    assert summed is None or checks.close(summed, dparam)
+
+
+def causal_allows(corner, n_q=5, n_k=7):
+    """The last key that query i may see: i itself, or i + n_k − n_q."""
+    allowed = Causal(corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
+    last = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
+    assert np.array_equal(allowed, [[j <= last(i) for j in range(n_k)] for i in range(n_q)])
+
+
+def mask_stops_garbage(op, shape=(5, 7)):
+    """NaN or ∞ where a key is forbidden reaches neither the scores nor any derivative."""
+    tile = Tile.whole(*shape)
+    forbidden = np.isneginf(op.forward(np.zeros(shape), tile)[0])
+    T = np.where(forbidden, np.nan, 1.0)
+    T[:, ::2][forbidden[:, ::2]] = np.inf
+    S, saved = quietly(op.forward, T, tile)
+    assert np.array_equal(S, np.where(forbidden, -np.inf, 1.0))
+    assert np.array_equal(op.vjp(T, saved, tile)[0], np.where(forbidden, 0.0, 1.0))
+    assert np.array_equal(op.jvp(T, saved, tile), np.where(forbidden, 0.0, 1.0))
+
+
+# --- attention ----------------------------------------------------------------------------------------------------
+
+
+def naive_attention(case, Q, K, V, *parameters):
+    """The definition in torch, each step in the dtype of Q: a second implementation, with autograd to differentiate."""
+    rest = list(parameters)
+    h = Q.shape[-3] if Q.ndim > 2 else 1
+    K, V = (T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 and T.shape[-3] not in (1, h) and h > 1 else T
+            for T in (K, V))  # fmt: skip
+    S = Q @ K.mT * (Q.shape[-1] ** -0.5 if case.scale is None else case.scale)
+    bias = 0.0 if case.bias is None else rest.pop(0)
+    for op, shape in case.ops:
+        S = (op() if shape is None else op(rest.pop(0))).forward(S, Tile.whole(*case.scores[-2:]))[0]
+    allowed = torch.tensor(case.allowed())
+    P = torch.softmax((S + bias).masked_fill(~allowed, -torch.inf), dim=-1)
+    return P.masked_fill(~allowed, 0.0) @ V
+
+
+def attention_values(case, method="auto", seed=0):
+    inputs = case.draw(seed)
+    O, _ = quietly(case.attend, *inputs, method=method)
+    tensors = [torch.tensor(T) for T in inputs]
+    assert checks.close(O, naive_attention(case, *tensors))
+    if not case.ops:
+        Q, K, V, *bias = tensors
+        h, lead = (case.q[-3] if len(case.q) > 2 else 1), case.scores[:-2]
+        Q, K, V = (heads.share_heads(T, h).expand(*lead, *T.shape[-2:]) for T in (Q, K, V))
+        allowed = torch.tensor(case.allowed())
+        attn_mask = torch.zeros(case.scores, dtype=torch.float64).masked_fill(~allowed, -torch.inf) + sum(bias)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        assert checks.close(O, sdpa(Q, K, V, attn_mask=attn_mask, scale=case.scale))
+
+
+def attention_gradients(case, method="auto", seed=0):
+    inputs = case.draw(seed)
+    tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
+    O, res = quietly(case.attend, *inputs, method=method)
+    (dO,) = draw(O.shape, seed=seed + 2)
+    grads, tO = quietly(case.pull, dO, res), quietly(case.push, tangents, res)
+    return _derivatives(lambda *xs: case.attend(*xs, method=method)[0], inputs, tangents, dO, grads, tO)
+
+
+def attention_runs_twice(case, method="auto"):
+    """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
+    inputs = case.draw()
+    copies = [T.copy() for T in inputs]
+    O, res = case.attend(*inputs, method=method)
+    dO, other = draw(O.shape, O.shape)
+    first, second = case.pull(dO, res), case.pull(other, res)
+    both = case.pull(2 * dO - 3 * other, res)
+    for a, b, ab_, again in zip(first, second, both, case.pull(dO, res), strict=True):
+        assert np.array_equal(a, again)
+        assert checks.close(ab_, 2 * a - 3 * b)
+    assert all(map(np.array_equal, inputs, copies)), "an input was modified"
+
+
+def dead_rows_are_exactly_zero(case, method="auto"):
+    """A query with no allowed key: O = 0, its gradients are 0, and what arrives there reaches nothing else."""
+    inputs = case.draw()
+    dead = ~np.any(case.allowed(), axis=-1)
+    assert dead.any(), "the case has no dead row"
+    O, res = quietly(case.attend, *inputs, method=method)
+    assert np.array_equal(np.all(O == 0, axis=-1), dead)
+    (dO,) = draw(O.shape)
+    grads = quietly(case.pull, dO, res)
+    silent = quietly(case.pull, np.where(dead[..., None], 1e9, dO), res)
+    assert all(map(np.array_equal, grads, silent))
+    if case.scores[:-1] == case.q[:-1]:
+        assert np.all(grads[0][dead] == 0)
+    tO = quietly(case.push, draw(*(T.shape for T in inputs)), res)
+    assert np.array_equal(np.all(tO == 0, axis=-1), dead)
+
+
+def keys_balance(case):
+    """Moving every key by the same amount shifts each row of scores, so Σ_j dK_j = 0; and QᵀdQ = (KᵀdK)ᵀ."""
+    Q, K, V, *rest = case.draw()
+    O, res = case.attend(Q, K, V, *rest)
+    dQ, dK, *_ = case.pull(draw(O.shape)[0], res)
+    assert checks.close(dK.sum(axis=-2), np.zeros((*K.shape[:-2], K.shape[-1])))
+    if Q.shape[:-2] == K.shape[:-2] == case.scores[:-2]:
+        assert checks.close(arrays.mT(Q) @ dQ, arrays.mT(arrays.mT(K) @ dK))
+
+
+def rows_of_dS_sum_to_zero(case):
+    """The gradient of a bias for each score is dS itself: its rows sum to 0, and it is 0 where P is."""
+    Q, K, V, *rest = case.draw()
+    assert case.bias == case.scores, "the case has no bias for each score"
+    O, res = case.attend(Q, K, V, *rest)
+    dS = case.pull(draw(O.shape)[0], res)[3]
+    assert checks.close(dS.sum(axis=-1), np.zeros(case.scores[:-1]))
+    assert np.all(dS[~case.allowed()] == 0)
+
+
+def future_is_unseen(case):
+    """What stands in keys and values that a query may not see leaves its output alone, bit for bit."""
+    Q, K, V, *rest = case.draw()
+    O, _ = case.attend(Q, K, V, *rest)
+    for j in range(K.shape[-2]):
+        blind = ~case.allowed()[..., j]
+        K2, V2 = K.copy(), V.copy()
+        K2[..., j, :], V2[..., j, :] = 10.0, -10.0
+        O2, _ = case.attend(Q, K2, V2, *rest)
+        assert np.array_equal(O2[blind], O[blind])
+        assert np.all(np.any(O2[~blind] != O[~blind], axis=-1))
+
+
+def keys_have_no_order(case):
+    """Keys and values in another order, and the same output; their gradients follow them."""
+    Q, K, V = case.draw()
+    order = np.random.default_rng(0).permutation(K.shape[-2])
+    O, res = case.attend(Q, K, V)
+    O2, res2 = case.attend(Q, K[..., order, :], V[..., order, :])
+    assert checks.close(O2, O)
+    (dO,) = draw(O.shape)
+    dQ, dK, dV = case.pull(dO, res)
+    wanted = dQ, dK[..., order, :], dV[..., order, :]
+    assert all(map(checks.close, case.pull(dO, res2), wanted))
+
+
+def garbage_stays_behind_the_mask(case):
+    """NaN and ∞ in the bias of a forbidden key reach neither the output nor a gradient nor a tangent."""
+    inputs = case.draw()
+    assert case.bias == case.scores, "the case has no bias for each score"
+    tangents = draw(*(T.shape for T in inputs), seed=1)
+    dirty = inputs[3].copy()
+    dirty[~case.allowed()] = np.nan
+    dirty[..., -1] = np.where(case.allowed()[..., -1], dirty[..., -1], np.inf)
+    O, res = case.attend(*inputs)
+    O2, res2 = quietly(case.attend, *inputs[:3], dirty)
+    (dO,) = draw(O.shape, seed=2)
+    assert np.array_equal(O2, O)
+    assert all(map(np.array_equal, case.pull(dO, res2), case.pull(dO, res)))
+    assert np.array_equal(case.push(tangents, res2), case.push(tangents, res))
+
+
+def attention_of_large_scores(dtype, size):
+    """Scores of ±size, through products and through the bias, neither overflow nor warn, forwards or backwards."""
+    Q, K, V, dO = (np.sign(T).astype(dtype) for T in draw((5, 1), (7, 1), (7, 13), (5, 13)))
+    bias = (size * np.sign(draw((5, 7), seed=1)[0])).astype(dtype)
+    root = np.asarray(size**0.5, dtype=dtype)
+    for factor, options in ((root, {"scale": 1.0}), (1, {"bias": bias})):
+        O, res = quietly(ab.attention, factor * Q, factor * K, V, **options)
+        grads = quietly(ab.attention_vjp, dO, res)
+        assert all(np.all(np.isfinite(T)) for T in (O, grads.dQ, grads.dK, grads.dV))
+        assert np.all(np.abs(O) <= 1)
+
+
+def low_precision(case, dtype, seed=0):
+    """The error against float64 stays within a multiple of a plain implementation's in the same dtype."""
+    low = [torch.tensor(T).to(dtype) for T in case.draw(seed)]
+    O, res = case.attend(*low)
+    dO = torch.tensor(draw(tuple(O.shape))[0]).to(dtype)
+    ours = [O, *case.pull(dO, res)]
+    naive = _with_autograd(case, low, dO)
+    exact = _with_autograd(case, [T.double() for T in low], dO.double())
+    for i, (T, plain, true) in enumerate(zip(ours, naive, exact, strict=True)):
+        off, allowed = ((A.double() - true).abs().max().item() for A in (T, plain))
+        factor = LOW_PRECISION["gradient" if i else "output"]
+        last_bit = torch.finfo(dtype).eps * true.abs().max().item()
+        assert off <= factor * allowed + last_bit, f"result {i}: off by {off:.1e}, the plain one by {allowed:.1e}"
+
+
+def _with_autograd(case, inputs, dO):
+    inputs = [T.clone().requires_grad_() for T in inputs]
+    O = naive_attention(case, *inputs)
+    return [O.detach(), *torch.autograd.grad(O, inputs, dO)]
+
+
+# --- the checks themselves ----------------------------------------------------------------------------------------
+
+
+def _refuses(check, *args, **options):
+    """The check must raise an AssertionError."""
+    try:
+        check(*args, **options)
+    except AssertionError:
+        return
+    raise AssertionError("a check has passed what is wrong")
+
+
+def _cubes():
+    """x³ + y with its derivatives: f, inputs, tangents, cotangent, gradients, tangent of the output."""
+    x, y, tx, ty, c = draw((5,), (5,), (5,), (5,), (5,))
+    return lambda x, y: x**3 + y, [x, y], [tx, ty], c, [3 * x**2 * c, c], 3 * x**2 * tx + ty
+
+
+def checks_accept_what_is_right():
+    f, at, tangents, c, grads, tangent = _cubes()
+    found = checks.check_vjp(f, grads, at=at, cotangent=c)
+    assert set(found.errors) == {"differences", "autograd"}
+    assert set(checks.check_jvp(f, tangent, at=at, tangents=tangents).errors) == {"differences", "autograd"}
+    checks.check_adjoint(c, tangent, grads, tangents)
+
+
+def check_vjp_refuses_what_is_wrong():
+    """Each input's gradient by each comparison: sizes, signs, NaN, and what is too small for differences to see."""
+    f, at, _, c, grads, _ = _cubes()
+    for i in range(2):
+        for wrong in (2 * grads[i], -grads[i], np.nan * grads[i], 0 * grads[i], grads[i] * (1 + 1e-10), grads[i][:3]):
+            _refuses(checks.check_vjp, f, [*grads[:i], wrong, *grads[i + 1 :]], at=at, cotangent=c)
+
+
+def check_jvp_refuses_what_is_wrong():
+    f, at, tangents, _, _, tangent = _cubes()
+    for wrong in (2 * tangent, -tangent, np.nan * tangent, 0 * tangent, tangent * (1 + 1e-10), tangent[:3]):
+        _refuses(checks.check_jvp, f, wrong, at=at, tangents=tangents)
+
+
+def check_adjoint_refuses_what_is_wrong():
+    _, _, tangents, c, grads, tangent = _cubes()
+    for wrong in (2 * tangent, -tangent, np.nan * tangent, tangent * (1 + 1e-10)):
+        _refuses(checks.check_adjoint, c, wrong, grads, tangents)
+    _refuses(checks.check_adjoint, c, tangent, [grads[0], 2 * grads[1]], tangents)
+
+
+def checks_work_without_autograd():
+    """Differences alone refuse a wrong gradient where autograd would have to be fooled, here by a detached step."""
+    (x, c, t) = draw((5,), (5,), (5,))
+
+    def square(x):
+        return (x.detach() if isinstance(x, torch.Tensor) else x) * x
+
+    _refuses(checks.check_vjp, square, c * x, at=x, cotangent=c)
+    _refuses(checks.check_jvp, square, t * x, at=x, tangents=t)
+
+
+def close_tells_arrays_apart():
+    (A,) = draw((3, 5))
+    assert checks.close(A, A * (1 + 1e-15))
+    assert checks.close(np.zeros((0, 3)), np.zeros((0, 3)))
+    for B in (A * (1 + 1e-9), A[:1], A.T, A * np.nan):
+        assert not checks.close(A, B)
+
+
+def differences_converge():
+    """Halving the step halves the error of a forward difference, quarters a central one's; a complex step has none."""
+    (x, t) = draw((5,), (5,))
+    true = t * np.cos(x)
+
+    def error(rule, h):
+        return np.max(np.abs(rule(np.sin, x, t, h) - true))
+
+    for rule, ratio in ((checks.forward_difference, 2), (checks.central_difference, 4)):
+        assert abs(error(rule, 1e-3) / error(rule, 5e-4) - ratio) < 0.01
+        assert np.max(np.abs(rule(np.sin, x, t) - true)) < 1e-7
+    assert checks.close(checks.complex_step(np.sin, x, t), true)
+
+
+def autograd_is_asked_right():
+    """What torch is asked for: the gradients for this cotangent, 0 for an input that is not used, the tangent."""
+    f, at, tangents, c, grads, tangent = _cubes()
+    assert all(map(checks.close, checks.autograd_vjp(f, at, c), grads))
+    assert checks.close(checks.autograd_jvp(f, at, tangents), tangent)
+    unused = checks.autograd_vjp(lambda x, y: (x, "residuals"), at, c)
+    assert checks.close(unused[1], np.zeros(5))

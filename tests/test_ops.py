@@ -1,0 +1,94 @@
+"""Each op alone: its derivatives, its tiles, every library. A new op adds a line to ``OPS``."""
+
+import laws
+import numpy as np
+import pytest
+from array_api_compat import array_namespace, device
+
+from attnbook.arrays import narrow, widen
+from attnbook.ops import Bias, Causal, Mask, Op, Scale, Tile
+
+ALLOWED = np.random.default_rng(7).random((3, 5, 7)) < 0.7
+CORNERS = {"causal": "top-left", "causal, bottom-right": "bottom-right"}
+
+
+def mask(M):
+    """Makes the op ``Mask`` in the library of the scores."""
+    return lambda S: Mask(array_namespace(S).asarray(M, device=device(S)))
+
+
+# name: how the op is made, from the scores and its parameters; the shape of each parameter
+OPS = {
+    "scale": (lambda S: Scale(0.3),),
+    "scale of zero": (lambda S: Scale(0.0),),
+    "bias": (lambda S, B: Bias(B), (2, 3, 5, 7)),
+    "bias for all heads": (lambda S, B: Bias(B), (2, 1, 5, 7)),
+    "bias for all queries": (lambda S, B: Bias(B), (3, 1, 7)),
+    "bias for all keys": (lambda S, B: Bias(B), (5, 1)),
+    "bias of one axis": (lambda S, B: Bias(B), (7,)),
+    "bias of no axis": (lambda S, B: Bias(B), ()),
+    "mask": (mask(ALLOWED),),
+    "mask for all queries": (mask(ALLOWED[:, :1]),),
+    "mask for all keys": (mask(ALLOWED[0, :, :1]),),
+    "mask of one axis": (mask(ALLOWED[0, 0]),),
+    "causal": (lambda S: Causal(),),
+    "causal, bottom-right": (lambda S: Causal("bottom-right"),),
+}
+each_op = pytest.mark.parametrize(("make", "shapes"), [(make, shapes) for make, *shapes in OPS.values()], ids=OPS)
+
+
+@each_op
+def test_derivatives(make, shapes):
+    laws.op_gradients(make, *laws.draw(*shapes, seed=5))
+
+
+@each_op
+def test_on_tiles(make, shapes):
+    parameters = laws.draw(*shapes, seed=5)
+    laws.op_is_the_same_on_tiles(make(np.zeros(0), *parameters), *parameters)
+
+
+@each_op
+def test_every_library_gives_the_same(xp, make, shapes):
+    def three_passes(S, *parameters):
+        op, tile, wide = make(S, *parameters), Tile.whole(5, 7), widen(S)  # a spine hands ops wide scores
+        scores, saved = op.forward(wide, tile)
+        dS, dparam = op.vjp(wide, saved, tile)
+        results = laws.finite(scores), dS, dparam, op.jvp(wide, saved, tile, *parameters)
+        return [T if T is None else narrow(T, S.dtype) for T in results]
+
+    laws.same_everywhere(xp, three_passes, *laws.draw((2, 3, 5, 7), *shapes))
+
+
+@pytest.mark.parametrize("corner", CORNERS.values())
+@pytest.mark.parametrize("n_k", [3, 5, 7])
+def test_causal_counts_from_its_corner(corner, n_k):
+    laws.causal_allows(corner, n_q=5, n_k=n_k)
+
+
+@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right")], ids=str)
+def test_garbage_stays_behind_a_mask(op):
+    laws.mask_stops_garbage(op)
+
+
+def test_infinity_in_a_bias_forbids():
+    B = np.array([[0.0, -np.inf]])
+    S, _ = Bias(B).forward(np.ones((3, 2)), Tile.whole(3, 2))
+    assert np.array_equal(S, [[1.0, -np.inf]] * 3)
+
+
+def test_a_tile_cuts_what_broadcasts():
+    tile, T = Tile(range(2, 4), range(3, 7), 5, 7), np.arange(35.0).reshape(5, 7)
+    assert np.array_equal(tile.cut(T), T[2:4, 3:7])
+    assert np.array_equal(tile.cut(T[:1]), T[:1, 3:7])
+    assert np.array_equal(tile.cut(T[:, :1]), T[2:4, :1])
+    assert np.array_equal(tile.cut(T[0]), T[0, 3:7])
+    assert tile.cut(np.ones(())).shape == ()
+    assert Tile.whole(5, 7) == (range(5), range(7), 5, 7)
+
+
+def test_the_protocol_names_what_an_op_must_have():
+    methods = {name for name in vars(Op) if not name.startswith("_")}
+    assert methods == {"forward", "vjp", "jvp"}
+    for op in (Scale, Bias, Mask, Causal):
+        assert all(getattr(op, name).__code__.co_argcount == getattr(Op, name).__code__.co_argcount for name in methods)
