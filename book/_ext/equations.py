@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "chapters"
 
 DISPLAY = re.compile(r"^\$\$(.+?)\$\$[ ]*(?:\(([\w-]+)\))?[ ]*$", re.MULTILINE | re.DOTALL)
-OTHER_DISPLAY = re.compile(r"^\s*(?:\\begin\{(?:equation|align|gather)|\\\[|`{3,}\{math\}|:{3,}\{math\})", re.MULTILINE)
+OTHER_DISPLAY = re.compile(r"^\s*(?:\\begin\{(?:equation|align|gather)\b|\\\[|[`:]{3,}\{math\})", re.MULTILINE)
 PROVES = re.compile(r"\A# proves: *([\w, -]+)$", re.MULTILINE)
 
 CHECKS = {
