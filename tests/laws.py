@@ -490,8 +490,8 @@ def check_adjoint_refuses_what_is_wrong():
     _refuses(checks.check_adjoint, c, tangent, [grads[0], 2 * grads[1]], tangents)
 
 
-def checks_work_without_autograd():
-    """Differences alone refuse a wrong gradient where autograd would have to be fooled, here by a detached step."""
+def differences_refuse_what_autograd_accepts():
+    """An f that hides a step from autograd: only differences see that its gradient is wrong."""
     (x, c, t) = draw((5,), (5,), (5,))
 
     def square(x):

@@ -1,0 +1,339 @@
+"""What does not fit is refused before any work, with a message: which argument, what was expected, what came.
+
+One line a mistake: the call, the type of the error, the whole message. ``…`` stands for any text.
+"""
+
+import importlib
+import re
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from cases import Softcap
+
+import attnbook as ab
+from attnbook import checks
+from attnbook.ops import Bias, Scale
+
+
+def ones(*shape, dtype="float64"):
+    return np.ones(shape, dtype)
+
+
+Q, K, V = ones(2, 6, 5, 11), ones(2, 3, 7, 11), ones(2, 3, 7, 13)
+S, P = ones(2, 3, 5), ones(2, 3, 5)
+X, W, b, dY = ones(2, 3, 5), ones(5, 7), ones(7), ones(2, 3, 7)
+_, RES = ab.attention(Q, K, V, bias=ones(5, 7), ops=[Scale(2.0)])
+_, BARE = ab.attention(Q, K, V)
+dO = ones(2, 6, 5, 13)
+STRICT = array_api_strict.asarray(ones(2, 3, 5))
+
+attention = ab.attention
+vjp = ab.attention_vjp
+jvp = ab.attention_jvp
+
+SOFTMAX = [
+    (lambda: ab.softmax([1.0, 2.0]), TypeError, "S: expected an array, got list"),
+    (lambda: ab.softmax(None), TypeError, "S: expected an array, got NoneType"),
+    (lambda: ab.softmax(1.0), TypeError, "S: expected an array, got float"),
+    (lambda: ab.softmax(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
+    (lambda: ab.softmax(np.ones(3, bool)), TypeError, "S: expected a floating dtype, got bool"),
+    (lambda: ab.softmax(np.ones(3, complex)), TypeError, "S: expected a floating dtype, got complex128"),
+    (lambda: ab.softmax(torch.ones(3, dtype=torch.int32)), TypeError, "S: expected a floating dtype, got torch.int32"),
+    (lambda: ab.softmax(S, axis=3), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got 3"),
+    (lambda: ab.softmax(S, axis=-4), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got -4"),
+    (lambda: ab.softmax(S, axis=1.0), TypeError, "axis: expected an integer, got 1.0"),
+    (lambda: ab.softmax(S, axis=None), TypeError, "axis: expected an integer, got None"),
+    (lambda: ab.softmax(S, axis=(0, 1)), TypeError, "axis: expected an integer, got (0, 1)"),
+    (lambda: ab.softmax(ones()), ValueError, "axis: expected an axis of S, of shape (), got -1"),
+    (lambda: ab.logsumexp([1.0]), TypeError, "S: expected an array, got list"),
+    (lambda: ab.logsumexp(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
+    (lambda: ab.logsumexp(S, axis=3), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got 3"),
+    (lambda: ab.softmax_jacobian([1.0]), TypeError, "P: expected an array, got list"),
+    (lambda: ab.softmax_jacobian(np.ones(3, int)), TypeError, "P: expected a floating dtype, got int64"),
+    (lambda: ab.softmax_jacobian(ones()), ValueError, "axis: expected an axis of P, of shape (), got -1"),
+    (lambda: ab.softmax_vjp([1.0], P), TypeError, "dP: expected an array, got list"),
+    (lambda: ab.softmax_vjp(S, [1.0]), TypeError, "P: expected an array, got list"),
+    (lambda: ab.softmax_vjp(ones(3, 5), P), ValueError, "dP: expected the shape of P, (2, 3, 5), got (3, 5)"),
+    (lambda: ab.softmax_vjp(S, np.float32(P)), TypeError, "P: expected dtype float64 like dP, got float32"),
+    (lambda: ab.softmax_vjp(STRICT, P), TypeError, "P: expected a array_api_strict array like dP, got a numpy array"),
+    (lambda: ab.softmax_vjp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
+    (lambda: ab.softmax_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
+    (lambda: ab.softmax_jvp(ones(3, 5), P), ValueError, "tS: expected the shape of P, (2, 3, 5), got (3, 5)"),
+    (lambda: ab.softmax_jvp(S, P, axis="last"), TypeError, "axis: expected an integer, got 'last'"),
+    (lambda: ab.logsumexp_vjp(S, P), ValueError, "dL: expected shape (2, 3), got (2, 3, 5)"),
+    (lambda: ab.logsumexp_vjp(ones(2, 3), P, axis=0), ValueError, "dL: expected shape (3, 5), got (2, 3)"),
+    (lambda: ab.logsumexp_vjp(1.0, P), TypeError, "dL: expected an array, got float"),
+    (lambda: ab.logsumexp_jvp(ones(2, 3), P), ValueError, "tS: expected the shape of P, (2, 3, 5), got (2, 3)"),
+    (lambda: ab.logsumexp_jvp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
+]
+
+LINEAR = [
+    (lambda: ab.linear([[1.0]], W), TypeError, "X: expected an array, got list"),
+    (lambda: ab.linear(X, None), TypeError, "W: expected an array, got NoneType"),
+    (lambda: ab.linear(X, W, [0.0]), TypeError, "b: expected an array, got list"),
+    (lambda: ab.linear(np.ones((3, 5), int), W), TypeError, "X: expected a floating dtype, got int64"),
+    (lambda: ab.linear(X, np.float32(W)), TypeError, "W: expected dtype float64 like X, got float32"),
+    (lambda: ab.linear(X, torch.ones(5, 7)), TypeError, "W: expected a numpy array like X, got a torch array"),
+    (lambda: ab.linear(X, b), ValueError, "W: expected two axes (d_in, d_out), got shape (7,)"),
+    (lambda: ab.linear(X, ones(2, 5, 7)), ValueError, "W: expected two axes (d_in, d_out), got shape (2, 5, 7)"),
+    (lambda: ab.linear(X, W.T), ValueError, "X: expected a last axis of 7, the rows of W, got shape (2, 3, 5)"),
+    (lambda: ab.linear(ones(), W), ValueError, "X: expected a last axis of 5, the rows of W, got shape ()"),
+    (lambda: ab.linear(X, W, ones(5)), ValueError, "b: expected shape (7,), the columns of W, got shape (5,)"),
+    (lambda: ab.linear(X, W, ones(1, 7)), ValueError, "b: expected shape (7,), the columns of W, got shape (1, 7)"),
+    (lambda: ab.linear_vjp(None, X, W), TypeError, "dY: expected an array, got NoneType"),
+    (lambda: ab.linear_vjp(ones(3, 7), X, W), ValueError, "dY: expected shape (2, 3, 7), got (3, 7)"),
+    (lambda: ab.linear_vjp(np.float32(dY), X, W), TypeError, "X: expected dtype float32 like dY, got float64"),
+    (lambda: ab.linear_vjp(dY, X, W.T), ValueError, "X: expected a last axis of 7, the rows of W, got …"),
+    (lambda: ab.linear_jvp(None, W, b, X, W), TypeError, "tX: expected an array, got NoneType"),
+    (lambda: ab.linear_jvp(X, None, b, X, W), TypeError, "tW: expected an array, got NoneType"),
+    (lambda: ab.linear_jvp(ones(3, 5), W, b, X, W), ValueError, "tX: expected shape (2, 3, 5), got (3, 5)"),
+    (lambda: ab.linear_jvp(X, W.T, b, X, W), ValueError, "tW: expected shape (5, 7), got (7, 5)"),
+    (lambda: ab.linear_jvp(X, W, ones(5), X, W), ValueError, "tb: expected shape (7,), the columns of W, got …"),
+]
+
+SHAPES = [
+    (lambda: attention([1.0], K, V), TypeError, "Q: expected an array, got list"),
+    (lambda: attention(None, K, V), TypeError, "Q: expected an array, got NoneType"),
+    (lambda: attention(Q, K.tolist(), V), TypeError, "K: expected an array, got list"),
+    (lambda: attention(Q, K, None), TypeError, "V: expected an array, got NoneType"),
+    (lambda: attention(Q.astype(int), K, V), TypeError, "Q: expected a floating dtype, got int64"),
+    (lambda: attention(Q, K + 0j, V), TypeError, "K: expected a floating dtype, got complex128"),
+    (lambda: attention(Q, K, np.float32(V)), TypeError, "V: expected dtype float64 like Q, got float32"),
+    (lambda: attention(Q, torch.tensor(K), V), TypeError, "K: expected a numpy array like Q, got a torch array"),
+    (
+        lambda: attention(ones(11), K, V),
+        ValueError,
+        "Q: expected at least two axes (..., tokens, width), got shape (11,)",
+    ),
+    (
+        lambda: attention(Q, ones(11), V),
+        ValueError,
+        "K: expected at least two axes (..., tokens, width), got shape (11,)",
+    ),
+    (lambda: attention(Q, K, ones()), ValueError, "V: expected at least two axes (..., tokens, width), got shape ()"),
+    (
+        lambda: attention(ones(5, 0), ones(7, 0), V),
+        ValueError,
+        "Q: expected a head width of at least 1, got shape (5, 0)",
+    ),
+    (lambda: attention(Q, ones(7, 0), V), ValueError, "K: expected a head width of at least 1, got shape (7, 0)"),
+    (lambda: attention(Q, K, ones(7, 0)), ValueError, "V: expected a head width of at least 1, got shape (7, 0)"),
+    (lambda: attention(Q, V, V), ValueError, "K: expected the head width of Q, 11, got shape (2, 3, 7, 13)"),
+    (lambda: attention(Q, K, ones(5, 13)), ValueError, "V: expected one row for each of the 7 keys, got shape (5, 13)"),
+    (
+        lambda: attention(Q, ones(5, 3, 7, 11), V),
+        ValueError,
+        "K: expected leading axes …Q, (2, 6, 5, 11), …(5, 3, 7, 11)",
+    ),
+    (
+        lambda: attention(Q, ones(2, 4, 7, 11), V),
+        ValueError,
+        "K: …a head count that divides Q's, got shape (2, 4, 7, 11)",
+    ),
+    (
+        lambda: attention(Q, ones(2, 12, 7, 11), V),
+        ValueError,
+        "K: …a head count that divides Q's, got shape (2, 12, 7, 11)",
+    ),
+    (
+        lambda: attention(Q, K, ones(2, 4, 7, 13)),
+        ValueError,
+        "V: …a head count that divides Q's, got shape (2, 4, 7, 13)",
+    ),
+    (lambda: attention(Q[:, :1], ones(4, 7, 11), ones(2, 7, 13)), ValueError, "V: …divides Q's, got shape (2, 7, 13)"),
+]
+
+OPTIONS = [
+    (lambda: attention(Q, K, V, mask=[True]), TypeError, "mask: expected a bool array (True = may attend), got list"),
+    (lambda: attention(Q, K, V, mask=True), TypeError, "mask: expected a bool array (True = may attend), got bool"),
+    (lambda: attention(Q, K, V, mask=ones(5, 7)), TypeError, "mask: expected a bool array …as bias, got dtype float64"),
+    (lambda: attention(Q, K, V, mask=np.ones((5, 7), int)), TypeError, "mask: expected a bool array …got dtype int64"),
+    (
+        lambda: attention(Q, K, V, mask=torch.ones(5, 7) > 0),
+        TypeError,
+        "mask: expected a numpy array like Q, got a torch array",
+    ),
+    (
+        lambda: attention(Q, K, V, mask=ones(7, 5) > 0),
+        ValueError,
+        "mask: expected a shape that broadcasts …got shape (7, 5)",
+    ),
+    (
+        lambda: attention(Q, K, V, mask=ones(2, 3, 5, 7) > 0),
+        ValueError,
+        "mask: …the scores, (2, 6, 5, 7), got shape (2, 3, 5, 7)",
+    ),
+    (
+        lambda: attention(Q[0], K[0], V[0], mask=ones(2, 6, 5, 7) > 0),
+        ValueError,
+        "mask: …(6, 5, 7), got shape (2, 6, 5, 7)",
+    ),
+    (lambda: attention(Q, K, V, bias=[0.0]), TypeError, "bias: expected an array, got list"),
+    (lambda: attention(Q, K, V, bias=0.0), TypeError, "bias: expected an array, got float"),
+    (lambda: attention(Q, K, V, bias=ones(5, 7) > 0), TypeError, "bias: expected a floating dtype, got bool"),
+    (
+        lambda: attention(Q, K, V, bias=ones(5, 7, dtype="float32")),
+        TypeError,
+        "bias: expected dtype float64 like Q, got float32",
+    ),
+    (
+        lambda: attention(Q, K, V, bias=torch.ones(5, 7)),
+        TypeError,
+        "bias: expected a numpy array like Q, got a torch array",
+    ),
+    (
+        lambda: attention(Q, K, V, bias=ones(7, 5)),
+        ValueError,
+        "bias: expected a shape that broadcasts …got shape (7, 5)",
+    ),
+    (
+        lambda: attention(Q, K, V, bias=ones(1, 2, 6, 5, 7)),
+        ValueError,
+        "bias: …(2, 6, 5, 7), got shape (1, 2, 6, 5, 7)",
+    ),
+    (
+        lambda: attention(Q, K, V, causal="left"),
+        ValueError,
+        "causal: expected one of False, True, 'top-left', 'bottom-right', got 'left'",
+    ),
+    (lambda: attention(Q, K, V, causal=None), ValueError, "causal: expected one of …got None"),
+    (lambda: attention(Q, K, V, causal=1), ValueError, "causal: expected one of …got 1"),
+    (lambda: attention(Q, K, V, causal=ones(5, 7) > 0), ValueError, "causal: expected one of …got array(…"),
+    (lambda: attention(Q, K, V, scale=float("nan")), ValueError, "scale: expected a finite number, got nan"),
+    (lambda: attention(Q, K, V, scale=float("-inf")), ValueError, "scale: expected a finite number, got -inf"),
+    (lambda: attention(Q, K, V, scale="1"), TypeError, "scale: expected a real number or None, got str"),
+    (lambda: attention(Q, K, V, scale=True), TypeError, "scale: expected a real number or None, got bool"),
+    (lambda: attention(Q, K, V, scale=1j), TypeError, "scale: expected a real number or None, got complex"),
+    (lambda: attention(Q, K, V, scale=ones(1)), TypeError, "scale: expected a real number or None, got ndarray"),
+    (lambda: attention(Q, K, V, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
+    (
+        lambda: attention(Q, K, V, ops=[Softcap]),
+        TypeError,
+        "ops: expected objects with forward, vjp and jvp, got the class Softcap itself",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[np.tanh]),
+        TypeError,
+        "ops: expected objects with forward, vjp and jvp, got ufunc",
+    ),
+    (lambda: attention(Q, K, V, ops="tanh"), TypeError, "ops: expected objects with forward, vjp and jvp, got str"),
+    (lambda: attention(Q, K, V, method="flash"), ValueError, "method: expected one of 'auto', 'dense'…got 'flash'"),
+    (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', 'dense'…got None"),
+]
+
+DERIVATIVES = [
+    (lambda: vjp(None, RES), TypeError, "dO: expected an array, got NoneType"),
+    (lambda: vjp(dO.tolist(), RES), TypeError, "dO: expected an array, got list"),
+    (lambda: vjp(np.float32(dO), RES), TypeError, "dO: expected dtype float64 like Q, got float32"),
+    (lambda: vjp(torch.tensor(dO), RES), TypeError, "dO: expected a numpy array like Q, got a torch array"),
+    (lambda: vjp(dO[0], RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (6, 5, 13)"),
+    (lambda: vjp(Q, RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (2, 6, 5, 11)"),
+    (lambda: vjp(dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
+    (lambda: vjp(dO, (dO, RES)), TypeError, "res: expected the residuals that attention returned, got tuple"),
+    (lambda: jvp(Q, K, V, dO), TypeError, "res: expected the residuals that attention returned, got ndarray"),
+    (lambda: jvp(None, K, V, RES), TypeError, "tQ: expected an array, got NoneType"),
+    (lambda: jvp(Q, [1.0], V, RES), TypeError, "tK: expected an array, got list"),
+    (lambda: jvp(Q, K, np.float32(V), RES), TypeError, "tV: expected dtype float64 like Q, got float32"),
+    (lambda: jvp(torch.tensor(Q), K, V, RES), TypeError, "tQ: expected a numpy array like Q, got a torch array"),
+    (lambda: jvp(Q[0], K, V, RES), ValueError, "tQ: expected shape (2, 6, 5, 11), got (6, 5, 11)"),
+    (lambda: jvp(Q, V, V, RES), ValueError, "tK: expected shape (2, 3, 7, 11), got (2, 3, 7, 13)"),
+    (lambda: jvp(Q, K, K, RES), ValueError, "tV: expected shape (2, 3, 7, 13), got (2, 3, 7, 11)"),
+    (lambda: jvp(Q, K, V, RES, tbias=ones(7, 5)), ValueError, "tbias: expected shape (5, 7), got (7, 5)"),
+    (lambda: jvp(Q, K, V, RES, tbias=0.0), TypeError, "tbias: expected an array, got float"),
+    (
+        lambda: jvp(Q, K, V, BARE, tbias=ones(5, 7)),
+        ValueError,
+        "tbias: expected None, because attention had no bias, got an array",
+    ),
+    (lambda: jvp(Q, K, V, RES, tops=()), ValueError, "tops: expected 1 entries, one for each of ops, got 0"),
+    (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
+]
+
+CHECKS = [
+    (
+        lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S),
+        ValueError,
+        "grads: expected 1 arrays, one for each input, got 2",
+    ),
+    (
+        lambda: checks.check_vjp(np.sin, S, at=np.float32(S), cotangent=S),
+        TypeError,
+        "at: expected float64 NumPy arrays, got float32",
+    ),
+    (
+        lambda: checks.check_vjp(np.sin, S, at=S, cotangent=1.0),
+        TypeError,
+        "cotangent: expected float64 NumPy arrays, got float",
+    ),
+    (lambda: checks.check_vjp(np.sin, S.tolist(), at=S, cotangent=S), ValueError, "grads: expected 1 arrays, …got 2"),
+    (
+        lambda: checks.check_vjp(np.sin, S, at=S, cotangent=ones(5)),
+        ValueError,
+        "cotangent: expected the shape of the output, (2, 3, 5), got (5,)",
+    ),
+    (
+        lambda: checks.check_jvp(np.sin, S, at=S, tangents=[S, S]),
+        ValueError,
+        "tangents: expected 1 arrays, one for each input, got 2",
+    ),
+    (
+        lambda: checks.check_jvp(np.sin, STRICT, at=S, tangents=S),
+        TypeError,
+        "tangent: expected float64 NumPy arrays, got Array",
+    ),
+]
+
+TABLE = {
+    "softmax": SOFTMAX,
+    "linear": LINEAR,
+    "shapes": SHAPES,
+    "options": OPTIONS,
+    "derivatives": DERIVATIVES,
+    "checks": CHECKS,
+}
+ROWS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, rows in TABLE.items() for row in rows]
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """All mathematics begins by widening its operands: make that fail."""
+
+    def begins(T):
+        raise AssertionError("work began before the arguments were checked")
+
+    for module in ("softmax", "linear", "spines.dense"):
+        monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
+    monkeypatch.setattr(Scale, "forward", begins)
+    monkeypatch.setattr(Bias, "forward", begins)
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(("call", "error", "message"), ROWS)
+def test_it_is_refused(call, error, message):
+    pattern = ".*".join(re.escape(part) for part in message.split("…"))
+    with pytest.raises(error, match=f"(?s)^{pattern}$") as raised:
+        call()
+    assert type(raised.value) is error
+
+
+@pytest.mark.usefixtures("no_work")
+def test_every_public_function_is_in_the_table():
+    called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
+    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}}
+    functions = {name for name in ab.__all__ if not isinstance(getattr(ab, name), type)}
+    assert functions <= called
+
+
+def test_another_device():
+    """Refused where the arrays of one library lie on two devices."""
+    on_meta = torch.ones(5, 11, device="meta"), torch.ones(7, 11), torch.ones(7, 13)
+    elsewhere = array_api_strict.asarray(ones(7, 11), device=array_api_strict.Device("device1"))
+    here = array_api_strict.asarray(ones(5, 11)), elsewhere, array_api_strict.asarray(ones(7, 13))
+    for Q, K, V in (on_meta, here):
+        with pytest.raises(ValueError, match="K: expected device"):
+            ab.attention(Q, K, V)
+    mask = torch.ones(5, 7, dtype=torch.bool, device="meta")
+    with pytest.raises(ValueError, match="mask: expected device cpu like Q, got meta"):
+        ab.attention(*(torch.ones(s) for s in ((5, 11), (7, 11), (7, 13))), mask=mask)

@@ -1,0 +1,117 @@
+"""Figures: valid SVG, the same each time, with alt text, in colours that the page decides."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnbook.figures import flow, matrices, plot
+from attnbook.figures.plots import STAND_INS
+from attnbook.figures.svg import PALETTE, number, text
+
+ALT = 'Weights "P" & scores, n < m'
+
+
+def draw_curves(axes):
+    axes.plot([0, 1, 2], [0, 1e-4, 3e-4], label="error <1>")
+    axes.plot([0, 1, 2], [3e-4, 1e-4, 0], label="b & c")
+    axes.set_title("h = 0.125")
+    axes.set_yticks([0, 0.000125])
+    axes.legend()
+
+
+FIGURES = {
+    "matrices": lambda: matrices({"P": np.eye(2, 3), "p": [0.5, -0.25]}, alt=ALT, between=["<"], rows=["a", "b"]),
+    "flow": lambda: flow({"S": (0, 0), "P\nweights": (1, 0.5)}, [("S", "P\nweights", "softmax")], alt=ALT),
+    "plot": lambda: plot(draw_curves, alt=ALT),
+    "two panels": lambda: plot(lambda axes: [draw_curves(ax) for ax in axes], alt=ALT, panels=2),
+}
+each_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+
+
+@each_figure
+def test_it_is_xml_and_holds_no_broken_number(make):
+    root = ElementTree.fromstring(make().svg)
+    assert root.tag.endswith("svg")
+    assert root.get("aria-hidden") == "true"
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    assert not [value for value in values if re.search(r"\b(nan|inf)\b", value)]
+
+
+@each_figure
+def test_it_is_the_same_each_time(make):
+    assert make().svg == make().svg
+
+
+@each_figure
+def test_its_colours_are_those_of_the_page(make):
+    svg = make().svg
+    assert not [stand_in for stand_in in STAND_INS.values() if stand_in in svg]
+    for colour in PALETTE.values():
+        svg = svg.replace(colour, "")
+    assert not re.findall(r"(?:fill|stroke)[=:]\s*\"?#", svg)
+
+
+@each_figure
+def test_its_alt_text_is_read_out_and_printed(make):
+    figure = make()
+    assert repr(figure) == f"Figure: {ALT}"
+    shown = ElementTree.fromstring(figure._repr_html_())
+    assert shown.get("aria-label") == ALT
+    assert shown.get("role") == "img"
+
+
+def words(figure):
+    return [
+        "".join(element.itertext()) for element in ElementTree.fromstring(figure.svg).iter() if "text" in element.tag
+    ]
+
+
+def test_matrices_show_names_shapes_and_numbers():
+    T = np.array([[0.5, -0.25, 0.001], [np.nan, -np.inf, np.inf]])
+    shown = words(matrices({"S": T, "empty": np.zeros((0, 2))}, alt=ALT, rows=["q1", "q2"], cols=["a", "b", "c"]))
+    assert shown == ["S  2×3", "a", "b", "c", "q1", "q2", "0.50", "−0.25", "0.00", "NaN", "−∞", "∞", "", "empty  0×2"]
+    assert words(matrices({"M": [[2, 0]]}, alt=ALT, digits=0)) == ["M  1×2", "2", "0"]
+
+
+def test_matrices_are_blue_above_zero_orange_below_and_empty_at_zero():
+    fills = re.findall(r'<rect [^>]*?(?:fill="([^"]+)"[^>]*)? stroke=', matrices({"A": [1, -1, 0]}, alt=ALT).svg)
+    assert fills == [PALETTE["blue"], PALETTE["orange"], ""]
+
+
+def test_a_common_scale_compares_matrices():
+    def depths(**options):
+        return re.findall(r'fill-opacity="([^"]+)"', matrices({"A": [1.0], "B": [2.0]}, alt=ALT, **options).svg)
+
+    assert depths() == ["0.45", "0.45"]
+    assert depths(common_scale=True) == ["0.23", "0.45"]
+
+
+def test_flow_shows_boxes_and_labels():
+    assert words(FIGURES["flow"]()) == ["softmax", "S", "P", "weights"]
+
+
+def test_plot_keeps_the_digits_of_its_labels():
+    shown = words(FIGURES["plot"]())
+    assert {"h = 0.125", "0.000125", "error <1>"} <= set(shown)
+
+
+def test_plot_leaves_matplotlib_as_it_was():
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    FIGURES["plot"]()
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [(0, "0"), (-0.0, "0"), (-0.001, "0"), (1, "1"), (100, "100"), (0.5, "0.5"), (-1.239, "-1.24"), (1e3, "1000")],
+)
+def test_numbers_are_short(x, shown):
+    assert number(x) == shown
+
+
+def test_text_is_escaped():
+    assert ElementTree.fromstring(text(0, 0, "<&>")).text == "<&>"

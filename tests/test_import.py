@@ -1,0 +1,51 @@
+"""What an import costs, and that imports run one way."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnbook
+
+PACKAGE = Path(attnbook.__file__).parent
+HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax"}
+FLOORS = ("arrays", "arguments", "softmax linear", "ops heads", "spines", "attention", "", "checks figures")
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
+
+
+def python(*args):
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("module", ["attnbook", "attnbook.checks", "attnbook.figures"])
+def test_no_heavy_library_is_loaded(module):
+    loaded = python("-c", f"import {module}, sys; print(*sys.modules)").stdout.split()
+    assert module in loaded
+    assert not HEAVY & set(loaded)
+
+
+def test_it_takes_less_than_a_third_of_a_second_beyond_numpy():
+    def milliseconds():
+        report = python("-X", "importtime", "-c", "import numpy; import attnbook").stderr.splitlines()
+        (line,) = (line for line in report if line.endswith("| attnbook"))
+        return int(line.split("|")[1]) / 1000
+
+    assert min(milliseconds() for _ in range(3)) < 300
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_imports_only_from_below(path):
+    here = room_of(path)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("attnbook."):
+            there = node.module.split(".")[1]
+            assert there == here or FLOOR_OF[there] < FLOOR_OF[here], f"{here} imports {there}"
