@@ -10,4 +10,4 @@ DIFFERENCES = 1e-8
 """What a central difference of that step may miss, relative to the values and changes that it adds up."""
 
 LOW_PRECISION = {"output": 2, "gradient": 3}
-"""How many times a plain implementation's error in the same dtype, both against float64: flash-attention's rule."""
+"""How many times a plain implementation's error in the same dtype, both against float64 (flash-attention's rule)."""
