@@ -1,0 +1,59 @@
+"""The code on the prose pages runs, makes the checks that the page speaks of, and these notice a wrong derivative."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnbook as ab
+from attnbook.checks import check_vjp
+
+BOOK = Path(__file__).parents[1] / "book"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page):
+    return BLOCK.findall((BOOK / page).read_text(encoding="utf-8"))
+
+
+def run(code):
+    names = {"__name__": __name__}
+    exec(compile(code, "page", "exec"), names)
+    return names
+
+
+def test_the_page_runs_and_checks():
+    code = "\n".join(blocks("adding_a_variant.md"))
+    for check in ("check_vjp(", "check_jvp(", "check_adjoint(", "assert close("):
+        assert check in code
+    run(code)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("return dS * (1 - y * y), None", "return dS, None"),
+        ("return dS * (1 - y * y), None", "return dS * (1 - y), None"),
+        ("return tS * (1 - y * y)", "return tS * self.c"),
+        ("return self.c * y, y", "return y, y"),
+    ],
+)
+def test_its_checks_notice_a_wrong_op(right, wrong):
+    code = "\n".join(blocks("adding_a_variant.md"))
+    assert code.count(right) == 1
+    with pytest.raises(AssertionError, match="disagrees"):
+        run(code.replace(right, wrong))
+
+
+def test_the_eight_lines_of_the_first_page():
+    (code,) = blocks("intro.md")
+    assert len(code.strip().splitlines()) == 8
+    backward = run(code)["attention_backward"]
+    rng = np.random.default_rng(0)
+    Q, K, V = (rng.standard_normal(shape) for shape in ((3, 5), (7, 5), (7, 11)))
+    s = 5**-0.5
+    dO = rng.standard_normal((3, 11))
+    _, res = ab.attention(Q, K, V, scale=s)
+    grads = backward(dO, Q, K, V, res.P, s)
+    check_vjp(lambda Q, K, V: ab.attention(Q, K, V, scale=s), grads, at=(Q, K, V), cotangent=dO)
