@@ -331,6 +331,13 @@ def attention_runs_twice(case, method="auto"):
     assert all(map(np.array_equal, inputs, copies)), "an input was modified"
 
 
+def weights_are_in_the_accumulation_dtype(case):
+    """Nothing widens what is kept for the backward: P is float32 for 16 bits and for float32."""
+    for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+        _, res = case.attend(*(T.astype(dtype) for T in case.draw()))
+        assert res.P.dtype == wide
+
+
 def dead_rows_are_exactly_zero(case, method="auto"):
     """A query with no allowed key: O = 0, its gradients are 0, and what arrives there reaches nothing else."""
     inputs = case.draw()
@@ -505,6 +512,7 @@ def close_tells_arrays_apart():
     (A,) = draw((3, 5))
     assert checks.close(A, A * (1 + 1e-15))
     assert checks.close(np.zeros((0, 3)), np.zeros((0, 3)))
+    assert not checks.close(np.ones((3, 5)), np.ones(5))
     for B in (A * (1 + 1e-9), A[:1], A.T, A * np.nan):
         assert not checks.close(A, B)
 

@@ -178,6 +178,10 @@ def test_dops_has_an_entry_for_each_op():
     assert dB.shape == B.shape
 
 
+def test_weights_are_in_the_accumulation_dtype():
+    laws.weights_are_in_the_accumulation_dtype(CASE["all at once"])
+
+
 def test_a_mask_is_not_modified():
     Q, K, V = CASE["plain"].draw()
     mask = CASE["mask"].allowed()[0, 0].copy()

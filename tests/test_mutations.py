@@ -1,0 +1,324 @@
+"""The checks, proved by mistakes: each is planted in the package, and the law that should notice it must fail.
+
+The laws are the very functions that the ordinary tests call. The mistakes are ones that people make: many stand in
+published derivations, listings and issue threads.
+"""
+
+import importlib
+import inspect
+from functools import partial
+
+import laws
+import numpy as np
+import pytest
+from cases import CASE
+from libraries import NumPy, Strict
+
+import attnbook as ab
+from attnbook import arrays, checks, heads
+from attnbook.arrays import mT
+from attnbook.ops import Bias, Causal, Mask, Scale, Tile
+from attnbook.spines import dense
+
+ATTENTION = importlib.import_module("attnbook.attention")
+BIAS = importlib.import_module("attnbook.ops.bias")
+CHECK = importlib.import_module("attnbook.checks.check")
+SOFTMAX = importlib.import_module("attnbook.softmax")
+
+RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
+LINEAR_VJP, CUT, CHECK_VJP = ab.linear_vjp, Tile.cut, checks.check_vjp
+
+values, gradients = laws.attention_values, laws.attention_gradients
+
+
+# --- mistakes that take more than a line --------------------------------------------------------------------------
+
+
+def exponentials_without_row_max(xp, S, axis):
+    E = np.exp(S)
+    return E, E.sum(axis=axis, keepdims=True), np.zeros_like(E.sum(axis=axis, keepdims=True))
+
+
+def exponentials_that_forget_dead_rows(xp, S, axis):
+    M = S.max(axis=axis, keepdims=True)
+    E = np.exp(S - M)
+    return E, E.sum(axis=axis, keepdims=True), M
+
+
+def softmax_vjp_in_place(dP, P):
+    P *= dP - np.sum(P * dP, axis=-1, keepdims=True)
+    return P
+
+
+def softmax_in_place(S, axis=-1):
+    S -= S.max(axis=axis, keepdims=True)
+    return np.exp(S) / np.exp(S).sum(axis=axis, keepdims=True)
+
+
+def masked_after_softmax(Q, K, V, steps, shape):
+    (mask,) = (step.op.M for step in steps if step.asked_by == "mask")
+    _, res = RIGHT["forward"](Q, K, V, [step for step in steps if step.asked_by != "mask"], shape)
+    P = np.where(mask, res.P, 0.0)
+    return P @ V, res._replace(P=P, steps=tuple(steps))
+
+
+def backward(dQ=None, dK=None, dV=None, dbias=None):
+    """The backward with one of its results replaced: each is a function of the right result, dO and the residuals."""
+
+    def vjp(dO, res):
+        *grads, dparams = RIGHT["vjp"](dO, res)
+        grads = [T if wrong is None else wrong(T, dO, res) for wrong, T in zip((dQ, dK, dV), grads, strict=True)]
+        if dbias is not None:
+            dparams = tuple(T if T is None else dbias(T, dO, res) for T in dparams)
+        return *grads, dparams
+
+    return vjp
+
+
+def factor(res):
+    return res.steps[0].op.factor
+
+
+def masking(fill):
+    """A mask's forward that puts ``fill`` where −∞ belongs."""
+    return lambda self, S, tile: (np.where(self.allowed(S, tile), S, fill), None)
+
+
+def causal_on_the_default_device(self, S, tile):
+    xp = arrays.array_namespace(S)
+    return xp.arange(tile.n_k)[None, :] <= xp.arange(tile.n_q)[:, None]
+
+
+def compare_that_lets_nan_pass(errors, by, name, came, wanted, size, tolerance):
+    error = np.max(np.abs(np.asarray(came) - np.asarray(wanted)), initial=0.0) / (size or 1)
+    if error > tolerance:
+        raise AssertionError(name)
+
+
+def runs_on_a_second_device(case):
+    try:
+        laws.same_everywhere(Strict(), lambda *inputs: case.attend(*inputs)[0], *case.draw())
+    except ValueError as error:
+        raise AssertionError("arrays met on two devices") from error
+
+
+def a_mask(S):
+    return Mask(arrays.array_namespace(S).asarray(CASE["mask"].allowed().copy()))
+
+
+def tile_heads(K, h):
+    return np.tile(K, (h // K.shape[-3], 1, 1))
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+# what it is a mistake in; the mistake; the object and its attribute that are replaced; by what; the law that notices
+
+MISTAKES = [
+    # softmax and log-sum-exp
+    ("softmax", "no row maximum", SOFTMAX, "_exponentials", exponentials_without_row_max,
+     partial(laws.softmax_of_large_scores, "float32", 1e4)),
+    ("softmax", "no row maximum, in attention", SOFTMAX, "_exponentials", exponentials_without_row_max,
+     partial(laws.attention_of_large_scores, "float16", 6e4)),
+    ("softmax", "dead rows forgotten", SOFTMAX, "_exponentials", exponentials_that_forget_dead_rows,
+     laws.softmax_of_dead_rows),
+    ("softmax", "over all rows together", ab, "softmax", lambda S, axis=-1: np.exp(S) / np.exp(S).sum(),
+     laws.softmax_values),
+    ("softmax", "sums in float16", SOFTMAX, "widen", lambda T: T,
+     lambda: laws.same_everywhere(NumPy(), ab.softmax, *laws.draw((5, 67)))),
+    ("softmax", "works in its argument", ab, "softmax", softmax_in_place,
+     lambda: laws.same_everywhere(NumPy(), ab.softmax, *laws.draw((5, 7)))),
+    ("softmax_vjp", "dP∘P − P dPᵀ P", ab, "softmax_vjp", lambda dP, P, axis=-1: dP * P - P @ mT(dP) @ P,
+     laws.softmax_gradients),
+    ("softmax_vjp", "mean, not the weighted sum", ab, "softmax_vjp",
+     lambda dP, P, axis=-1: dP * P - np.mean(dP * P, axis, keepdims=True), laws.softmax_gradients),
+    ("softmax_vjp", "the row sum without its weight", ab, "softmax_vjp",
+     lambda dP, P, axis=-1: dP * P - np.sum(dP * P, axis, keepdims=True), laws.softmax_gradients),
+    ("softmax_vjp", "sum over the wrong axis", ab, "softmax_vjp",
+     lambda dP, P, axis=-1: P * (dP - np.sum(dP * P, axis - 1, keepdims=True)), laws.softmax_gradients),
+    ("softmax_vjp", "the diagonal of the Jacobian only", ab, "softmax_vjp", lambda dP, P, axis=-1: P * (1 - P) * dP,
+     laws.softmax_gradients),
+    ("softmax_jvp", "no sum", ab, "softmax_jvp", lambda tS, P, axis=-1: P * tS, laws.softmax_gradients),
+    ("softmax_jacobian", "diagonal only", ab, "softmax_jacobian",
+     lambda P: (P * (1 - P))[..., None] * np.eye(P.shape[-1]), laws.jacobian_columns_are_derivatives),
+    ("softmax_jacobian", "plus for minus", ab, "softmax_jacobian",
+     lambda P: P[..., None] * np.eye(P.shape[-1]) + P[..., None] * P[..., None, :],
+     laws.jacobian_columns_are_derivatives),
+    ("logsumexp", "of the mean", ab, "logsumexp", lambda S, axis=-1: np.log(np.mean(np.exp(S), axis)),
+     laws.logsumexp_values),
+    ("logsumexp", "no row maximum", ab, "logsumexp", lambda S, axis=-1: np.log(np.sum(np.exp(S), axis)),
+     partial(laws.softmax_of_large_scores, "float32", 1e4)),
+    ("logsumexp_vjp", "not weighted", ab, "logsumexp_vjp", lambda dL, P, axis=-1: np.expand_dims(dL, axis) + 0 * P,
+     laws.logsumexp_gradients),
+    ("logsumexp_jvp", "not weighted", ab, "logsumexp_jvp", lambda tS, P, axis=-1: tS.mean(axis),
+     laws.logsumexp_gradients),
+    # linear, broadcasting, shared heads
+    ("linear", "bias forgotten", ab, "linear", lambda X, W, b=None: X @ W, laws.linear_values),
+    ("linear_vjp", "db without the sum over the batch", ab, "linear_vjp",
+     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(db=dY[0].sum(axis=0)), laws.linear_gradients),
+    ("linear_vjp", "dW without the sum over the batch", ab, "linear_vjp",
+     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(dW=X[0].T @ dY[0]), laws.linear_gradients),
+    ("linear_vjp", "db as a mean", ab, "linear_vjp",
+     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(db=dY.mean(axis=(0, 1))), laws.linear_gradients),
+    ("linear_jvp", "half of the product rule", ab, "linear_jvp", lambda tX, tW, tb, X, W: tX @ W + tb,
+     laws.linear_gradients),
+    ("unbroadcast", "mean, not sum", arrays, "unbroadcast",
+     lambda dT, shape: np.mean(dT, axis=(0, 2), keepdims=True).reshape(shape),
+     partial(laws.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))),
+    ("unbroadcast", "the first of all uses", arrays, "unbroadcast", lambda dT, shape: dT[0, :, :1],
+     partial(laws.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))),
+    ("share_heads", "repeat for repeat_interleave", heads, "share_heads", tile_heads,
+     laws.heads_are_shared_by_neighbours),
+    ("share_heads", "repeat for repeat_interleave, in attention", dense, "share_heads", tile_heads,
+     partial(values, CASE["grouped queries"])),
+    ("share_heads_vjp", "mean over the group", heads, "share_heads_vjp",
+     lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) * shape[-3] / dK.shape[-3],
+     laws.heads_gradient_is_the_adjoint),
+    ("share_heads_vjp", "one head of the group, in attention", dense, "share_heads_vjp",
+     lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :], partial(gradients, CASE["grouped queries"])),
+    # ops
+    ("Scale.forward", "not scaled", Scale, "forward", lambda self, S, tile: (S, None), partial(values, CASE["plain"])),
+    ("Scale.forward", "1/d_k for 1/√d_k", ATTENTION, "check_scale", lambda scale, d_k: 1 / d_k,
+     partial(values, CASE["plain"])),
+    ("Scale.forward", "a NumPy scalar, which widens float32", Scale, "forward",
+     lambda self, S, tile: (S * np.float64(self.factor), None),
+     partial(laws.weights_are_in_the_accumulation_dtype, CASE["plain"])),
+    ("Scale.vjp", "not scaled", Scale, "vjp", lambda self, dS, saved, tile: (dS, None),
+     partial(laws.op_gradients, lambda S: Scale(0.3))),
+    ("Scale.vjp", "divided, not multiplied", Scale, "vjp", lambda self, dS, saved, tile: (dS / self.factor, None),
+     partial(gradients, CASE["scale"])),
+    ("Scale.jvp", "not scaled", Scale, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, lambda S: Scale(0.3))),
+    ("Bias.forward", "subtracted", Bias, "forward", lambda self, S, tile: (S - self.B, None),
+     partial(values, CASE["bias"])),
+    ("Bias.forward", "the part at the table's corner, on every tile", Tile, "cut",
+     lambda self, T: CUT(Tile.whole(len(self.rows), len(self.cols)), T),
+     lambda: laws.op_is_the_same_on_tiles(Bias(*laws.draw((5, 7))))),
+    ("Bias.vjp", "not summed over the axes it was broadcast on", Bias, "vjp", lambda self, dS, saved, tile: (dS, dS),
+     partial(gradients, CASE["bias for all heads"])),
+    ("Bias.vjp", "mean over the axes it was broadcast on", BIAS, "unbroadcast",
+     lambda dT, shape: dT.mean(axis=1, keepdims=True), partial(gradients, CASE["bias for all heads"])),
+    ("Bias.jvp", "its own tangent forgotten", Bias, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, lambda S, B: Bias(B), *laws.draw((5, 7)))),
+    ("Mask.forward", "0 for −∞", Mask, "forward", masking(0.0), partial(values, CASE["mask"])),
+    ("Mask.forward", "−1e9 for −∞", Mask, "forward", masking(-1e9),
+     partial(laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
+    ("Mask.forward", "the lowest float for −∞", Mask, "forward", masking(np.finfo(float).min),
+     partial(laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
+    ("Mask.forward", "True blocks", Mask, "allowed", lambda self, S, tile: ~tile.cut(self.M),
+     partial(values, CASE["mask"])),
+    ("Mask.forward", "0 and 1 added", Mask, "forward", lambda self, S, tile: (S + self.M, None),
+     partial(values, CASE["mask"])),
+    ("Mask.forward", "a product, which NaN survives", Mask, "forward",
+     lambda self, S, tile: (S * self.M + np.where(self.M, 0.0, -np.inf), None),
+     lambda: laws.mask_stops_garbage(Mask(np.tri(5, 7, dtype=bool)))),
+    ("Mask.vjp", "forgotten in the backward", Mask, "vjp", lambda self, dS, saved, tile: (dS, None),
+     partial(laws.op_gradients, a_mask)),
+    ("Mask.jvp", "forgotten along tangents", Mask, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, a_mask)),
+    ("Causal.forward", "bottom-right for top-left", Causal, "allowed",
+     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, tile.n_k - tile.n_q, dtype=bool),
+     partial(values, CASE["causal, more keys"])),
+    ("Causal.forward", "top-left for bottom-right", Causal, "allowed",
+     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, dtype=bool), partial(laws.causal_allows, "bottom-right")),
+    ("Causal.forward", "a query does not see its own key", Causal, "allowed",
+     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, -1, dtype=bool), partial(laws.causal_allows, "top-left")),
+    ("Causal.forward", "positions counted within the tile", Causal, "allowed",
+     lambda self, S, tile: np.tri(len(tile.rows), len(tile.cols), dtype=bool),
+     lambda: laws.op_is_the_same_on_tiles(Causal())),
+    ("Causal.forward", "positions on another device", Causal, "allowed", causal_on_the_default_device,
+     partial(runs_on_a_second_device, CASE["causal, more keys"])),
+    ("Causal.vjp", "forgotten in the backward", Causal, "vjp", lambda self, dS, saved, tile: (dS, None),
+     partial(laws.op_gradients, lambda S: Causal())),
+    ("Causal.jvp", "forgotten along tangents", Causal, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, lambda S: Causal())),
+    # attention
+    ("attention", "softmax over the queries", dense, "softmax", lambda S: ab.softmax(S, axis=-2),
+     partial(values, CASE["plain"])),
+    ("attention", "a row that sees the future", Causal, "allowed", lambda self, S, tile: np.ones((5, 7), dtype=bool),
+     partial(laws.future_is_unseen, CASE["causal, more keys"])),
+    ("attention", "masked after softmax, not renormalized", dense, "forward", masked_after_softmax,
+     partial(values, CASE["mask"])),
+    ("attention", "bias added before the scale", dense, "forward",
+     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, steps[::-1], shape), partial(values, CASE["bias"])),
+    ("attention_vjp", "dP∘P − P dPᵀ P", dense, "softmax_vjp", lambda dP, P: dP * P - P @ mT(dP) @ P,
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "mean, not the weighted sum", dense, "softmax_vjp",
+     lambda dP, P: dP * P - np.mean(dP * P, axis=-1, keepdims=True), partial(gradients, CASE["plain"])),
+    ("attention_vjp", "softmax step skipped", dense, "softmax_vjp", lambda dP, P: dP,
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "rows of dS that do not sum to 0", dense, "softmax_vjp", lambda dP, P: P * dP,
+     partial(laws.rows_of_dS_sum_to_zero, CASE["bias"])),
+    ("attention_vjp", "keys out of balance", dense, "softmax_vjp", lambda dP, P: P * dP,
+     partial(laws.keys_balance, CASE["plain"])),
+    ("attention_vjp", "dK = Qᵀ dS", dense, "vjp", backward(dK=lambda dK, *_: mT(dK).reshape(dK.shape)),
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "dV = P dO", dense, "vjp", backward(dV=lambda dV, dO, res: res.P @ dO),
+     partial(gradients, CASE["self-attention"])),
+    ("attention_vjp", "no scale in dQ", dense, "vjp", backward(dQ=lambda dQ, dO, res: dQ / factor(res)),
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "no scale in dK", dense, "vjp", backward(dK=lambda dK, dO, res: dK / factor(res)),
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "scale in dV", dense, "vjp", backward(dV=lambda dV, dO, res: dV * factor(res)),
+     partial(gradients, CASE["plain"])),
+    ("attention_vjp", "scale in dbias", dense, "vjp", backward(dbias=lambda dB, dO, res: dB * factor(res)),
+     partial(gradients, CASE["bias"])),
+    ("attention_vjp", "P overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
+     partial(laws.attention_runs_twice, CASE["plain"])),
+    ("attention_vjp", "order of keys lost", dense, "vjp", backward(dK=lambda dK, *_: np.sort(dK, axis=-2)),
+     partial(laws.keys_have_no_order, CASE["plain"])),
+    ("attention_jvp", "the values stand still", dense, "jvp",
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res), partial(gradients, CASE["plain"])),
+    ("attention_jvp", "half of the product rule", dense, "jvp",
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res), partial(gradients, CASE["plain"])),
+    ("attention_jvp", "the bias stands still", dense, "jvp",
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, tV, [None] * len(tparams), res),
+     partial(gradients, CASE["bias"])),
+    # the checks themselves
+    ("check_vjp", "autograd is not asked", CHECK, "has_torch", lambda: False, laws.check_vjp_refuses_what_is_wrong),
+    ("check_vjp", "differences count for nothing", CHECK, "DIFFERENCES", np.inf,
+     laws.differences_refuse_what_autograd_accepts),
+    ("check_vjp", "only the first input", checks, "check_vjp",
+     lambda f, grads, at, cotangent: CHECK_VJP(f, [grads[0], None], at=at, cotangent=cotangent),
+     laws.check_vjp_refuses_what_is_wrong),
+    ("check_vjp", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass, laws.check_vjp_refuses_what_is_wrong),
+    ("check_vjp", "refuses all", CHECK, "EXACT", 0.0, laws.checks_accept_what_is_right),
+    ("check_jvp", "autograd is not asked", CHECK, "has_torch", lambda: False, laws.check_jvp_refuses_what_is_wrong),
+    ("check_jvp", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass, laws.check_jvp_refuses_what_is_wrong),
+    ("check_adjoint", "too easy", CHECK, "EXACT", 1e-6, laws.check_adjoint_refuses_what_is_wrong),
+    ("check_adjoint", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass,
+     laws.check_adjoint_refuses_what_is_wrong),
+    ("close", "broadcasts", checks, "close", lambda A, B: bool(np.allclose(A, B, rtol=1e-12, atol=1e-12)),
+     laws.close_tells_arrays_apart),
+    ("close", "too easy", CHECK, "EXACT", 1e-6, laws.close_tells_arrays_apart),
+    ("central_difference", "one-sided", checks, "central_difference", checks.forward_difference,
+     laws.differences_converge),
+    ("central_difference", "divided by h", checks, "central_difference",
+     lambda f, x, t, h=1e-5: (f(x + h * t) - f(x - h * t)) / h, laws.differences_converge),
+    ("forward_difference", "divided by 2h", checks, "forward_difference",
+     lambda f, x, t, h=1e-8: (f(x + h * t) - f(x)) / (2 * h), laws.differences_converge),
+    ("complex_step", "the real part", checks, "complex_step", lambda f, x, t, h=1e-200: f(x + 1j * h * t).real / h,
+     laws.differences_converge),
+    ("autograd_vjp", "ones for the cotangent", checks, "autograd_vjp",
+     lambda f, at, cotangent: CHECK.autograd_vjp(f, at, np.ones_like(cotangent)), laws.autograd_is_asked_right),
+    ("autograd_jvp", "the first input only", checks, "autograd_jvp",
+     lambda f, at, tangents: CHECK.autograd_jvp(f, at, [tangents[0], 0 * tangents[1]]), laws.autograd_is_asked_right),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "attribute", "wrong", "law"),
+    [pytest.param(*row, id=f"{of}-{mistake}") for of, mistake, *row in MISTAKES],
+)
+def test_it_is_noticed(where, attribute, wrong, law, monkeypatch):
+    law()
+    monkeypatch.setattr(where, attribute, wrong)
+    with pytest.raises(AssertionError):
+        law()
+
+
+def test_every_function_has_a_mistake():
+    public = {name for name in ab.__all__ if inspect.isfunction(getattr(ab, name))}
+    of_checks = {name for name in checks.__all__ if inspect.isfunction(getattr(checks, name))} - {"has_torch"}
+    of_ops = {f"{op}.{method}" for op in ("Scale", "Bias", "Mask", "Causal") for method in ("forward", "vjp", "jvp")}
+    needed = public | of_checks | of_ops | {"unbroadcast", *heads.__all__}
+    assert needed == {of for of, *_ in MISTAKES}
