@@ -8,27 +8,47 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Coverage(SphinxDirective):
-    """``{coverage}``: every formula of the book, its number, and which kinds of check assert it."""
+    """``{coverage}``: how many formulas each chapter displays and how they are checked, then each of them by number."""
 
     def run(self):
         found = equations()
-        for path in CHAPTERS.glob("*.ipynb"):
-            self.env.note_dependency(str(path))
-        asserted = [e for e in found if not e.is_definition]
+        chapters = list(dict.fromkeys(e.chapter for e in found))
+        for chapter in chapters:
+            self.env.note_dependency(str(CHAPTERS / f"{chapter}.ipynb"))
+        asserted = sum(not e.is_definition for e in found)
         lines = [
-            f"**{len(found)} displayed formulas: {len(asserted)} are asserted by a cell that runs, "
-            f"{len(found) - len(asserted)} are definitions.**",
+            f"**{len(found)} displayed formulas: {asserted} are asserted by a cell that runs, "
+            f"{len(found) - asserted} are definitions.**",
             "",
-            "| Formula | Name | " + " | ".join(COLUMNS) + " |",
-            "|---|---|" + ":-:|" * len(COLUMNS),
+            "| Chapter | formulas | definitions | " + " | ".join(COLUMNS) + " |",
+            "|---|" + "--:|" * (2 + len(COLUMNS)),
+            *(self._summary(chapter, [e for e in found if e.chapter == chapter]) for chapter in chapters),
+            "",
         ]
-        for e in found:
-            name = e.label.partition("-")[2].replace("-", " ")
-            marks = ["definition", "", ""] if e.is_definition else ["yes" if c in e.checks else "–" for c in COLUMNS]
-            lines.append(f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |")
+        for chapter in chapters:
+            lines += self._details(chapter, [e for e in found if e.chapter == chapter])
         box = nodes.container(classes=["coverage"])
         self.state.nested_parse(StringList(lines, "coverage"), self.content_offset, box)
         return [box]
+
+    def _summary(self, chapter, found):
+        counts = [
+            len(found),
+            sum(e.is_definition for e in found),
+            *(sum(c in e.checks for e in found) for c in COLUMNS),
+        ]
+        return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
+
+    def _details(self, chapter, found):
+        yield f":::{{dropdown}} Every formula of chapter {int(chapter[:2])}"
+        yield "| Formula | Name | " + " | ".join(COLUMNS) + " |"
+        yield "|---|---|" + ":-:|" * len(COLUMNS)
+        for e in found:
+            name = e.label.partition("-")[2].replace("-", " ")
+            marks = ["definition", "", ""] if e.is_definition else ["yes" if c in e.checks else "–" for c in COLUMNS]
+            yield f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |"
+        yield ":::"
+        yield ""
 
 
 def link_formulas_and_proofs(app, doctree):
@@ -49,9 +69,7 @@ def link_formulas_and_proofs(app, doctree):
     for block in list(doctree.findall(nodes.math_block)):
         label = block.get("label") or ""
         if label in proved:
-            html = (
-                f'<a class="proved" href="#proof-{label}" title="The cell that asserts this formula">proved</a>'
-            )
+            html = f'<a class="proved" href="#proof-{label}" title="The cell that asserts this formula">proved</a>'
             block.parent.insert(block.parent.index(block) + 1, nodes.raw("", html, format="html"))
 
 

@@ -22,7 +22,8 @@ class SourceLines(LiteralInclude):
                 code = without_docstring(block.astext())
                 block.rawsource, block.children = code, []
                 block += nodes.Text(code)
-            shown.append(self._link(path))
+            if not self.options["pyobject"].startswith("_"):  # the API page lists what is public
+                shown.append(self._link(path))
         return shown
 
     def _link(self, path):

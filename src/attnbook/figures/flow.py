@@ -52,7 +52,9 @@ def _arrow(start, end, label):
     corners = ((x1, y1), (bx - 4 * uy, by + 4 * ux), (bx + 4 * uy, by - 4 * ux))
     head = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
     above = -1 if ux >= 0 else 1  # the side of the line on which its label reads as lying above it
-    words = text((x0 + x1) / 2 - 12 * uy * above, (y0 + y1) / 2 + 12 * ux * above, label, size=12) if label else ""
+    x, y = (x0 + x1) / 2 - 12 * uy * above, (y0 + y1) / 2 + 12 * ux * above
+    anchor = "middle" if abs(uy) < 0.9 else ("start" if uy * above < 0 else "end")  # beside a steep line, not across it
+    words = text(x, y, label, anchor=anchor, size=12) if label else ""
     return f'{line}<polygon points="{head}" fill="currentColor"/>{words}'
 
 
