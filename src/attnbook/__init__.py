@@ -5,6 +5,12 @@ The book derives every line of it; see the chapter that each docstring names.
 
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
+from attnbook.multi_head import (
+    MultiHeadGrads,
+    MultiHeadParams,
+    multi_head_attention,
+    multi_head_attention_vjp,
+)
 from attnbook.softmax import (
     logsumexp,
     logsumexp_jvp,
@@ -20,6 +26,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionGrads",
     "LinearGrads",
+    "MultiHeadGrads",
+    "MultiHeadParams",
     "attention",
     "attention_jvp",
     "attention_vjp",
@@ -29,6 +37,8 @@ __all__ = [
     "logsumexp",
     "logsumexp_jvp",
     "logsumexp_vjp",
+    "multi_head_attention",
+    "multi_head_attention_vjp",
     "softmax",
     "softmax_jacobian",
     "softmax_jvp",
