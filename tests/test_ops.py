@@ -1,15 +1,15 @@
-"""Each op alone: its derivatives, its tiles, every library. A new op adds a line to ``OPS``."""
+"""Each op alone: its derivatives, its tiles, every library. The ops of the table of cases are among them."""
 
 import laws
 import numpy as np
 import pytest
 from array_api_compat import array_namespace, device
+from cases import CASES
 
 from attnbook.arrays import narrow, widen
 from attnbook.ops import Bias, Causal, Mask, Op, Scale, Tile
 
 ALLOWED = np.random.default_rng(7).random((3, 5, 7)) < 0.7
-CORNERS = {"causal": "top-left", "causal, bottom-right": "bottom-right"}
 
 
 def mask(M):
@@ -33,6 +33,12 @@ OPS = {
     "mask of one axis": (mask(ALLOWED[0, 0]),),
     "causal": (lambda S: Causal(),),
     "causal, bottom-right": (lambda S: Causal("bottom-right"),),
+    **{
+        f"{case}, op {i}": (lambda S, *parameters, op=op: op(*parameters), *([] if shape is None else [shape]))
+        for case in CASES
+        if case.scores == (2, 3, 5, 7)
+        for i, (op, shape) in enumerate(case.ops)
+    },
 }
 each_op = pytest.mark.parametrize(("make", "shapes"), [(make, shapes) for make, *shapes in OPS.values()], ids=OPS)
 
@@ -60,7 +66,7 @@ def test_every_library_gives_the_same(xp, make, shapes):
     laws.same_everywhere(xp, three_passes, *laws.draw((2, 3, 5, 7), *shapes))
 
 
-@pytest.mark.parametrize("corner", CORNERS.values())
+@pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
 @pytest.mark.parametrize("n_k", [3, 5, 7])
 def test_causal_counts_from_its_corner(corner, n_k):
     laws.causal_allows(corner, n_q=5, n_k=n_k)
