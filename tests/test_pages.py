@@ -1,4 +1,4 @@
-"""The code on the prose pages runs, makes the checks that the page speaks of, and these notice a wrong derivative."""
+"""The code on the prose pages and in the README runs, checks what it says, and notices a wrong derivative."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 import attnbook as ab
 from attnbook.checks import check_vjp
 
-BOOK = Path(__file__).parents[1] / "book"
+ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page):
-    return BLOCK.findall((BOOK / page).read_text(encoding="utf-8"))
+    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 def run(code):
@@ -24,7 +24,7 @@ def run(code):
 
 
 def test_the_page_runs_and_checks():
-    code = "\n".join(blocks("adding_a_variant.md"))
+    code = "\n".join(blocks("book/adding_a_variant.md"))
     for check in ("check_vjp(", "check_jvp(", "check_adjoint(", "assert close("):
         assert check in code
     run(code)
@@ -40,14 +40,20 @@ def test_the_page_runs_and_checks():
     ],
 )
 def test_its_checks_notice_a_wrong_op(right, wrong):
-    code = "\n".join(blocks("adding_a_variant.md"))
+    code = "\n".join(blocks("book/adding_a_variant.md"))
     assert code.count(right) == 1
     with pytest.raises(AssertionError, match="disagrees"):
         run(code.replace(right, wrong))
 
 
+def test_the_example_of_the_readme(capsys):
+    (code,) = blocks("README.md")
+    run(code)
+    assert capsys.readouterr().out == "agrees with differences and autograd\n"
+
+
 def test_the_eight_lines_of_the_first_page():
-    (code,) = blocks("intro.md")
+    (code,) = blocks("book/intro.md")
     assert len(code.strip().splitlines()) == 8
     backward = run(code)["attention_backward"]
     rng = np.random.default_rng(0)
