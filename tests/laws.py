@@ -100,6 +100,18 @@ def heads_gradient_is_the_adjoint(h_kv=3, h=6):
     checks.check_adjoint(dK, np.repeat(K, h // h_kv, axis=-3), grad, K)
 
 
+def heads_are_columns(h=3):
+    """Head i is columns i·d to (i+1)·d; merging puts them back."""
+    (T,) = draw((2, 5, h * 7))
+    split = heads.split_heads(T, h)
+    assert split.shape == (2, h, 5, 7)
+    for i in range(h):
+        assert np.array_equal(split[:, i], T[..., i * 7 : (i + 1) * 7])
+    merged = heads.merge_heads(split)
+    assert merged.shape == T.shape
+    assert np.array_equal(merged, T)
+
+
 def linear_values(lead=(2, 3)):
     X, W, b = draw((*lead, 5), (5, 7), (7,))
     assert checks.close(ab.linear(X, W), np.einsum("...i,ij->...j", X, W))
@@ -448,6 +460,37 @@ def _with_autograd(case, inputs, dO):
     inputs = [T.clone().requires_grad_() for T in inputs]
     O = naive_attention(case, *inputs)
     return [O.detach(), *torch.autograd.grad(O, inputs, dO)]
+
+
+# --- multi-head attention -----------------------------------------------------------------------------------------
+
+
+def multi_head_gradients(cross=True, h=6, h_kv=3, seed=0):
+    """Every input, weight and bias, and the output against one head at a time, with distinct widths throughout."""
+    widths = (11, 13) if cross else (11, 11)
+    inputs = [(2, 5, 11), *([(2, 7, 13)] if cross else [])]
+    weights = [(widths[0], h * 5), (widths[1], h_kv * 5), (widths[1], h_kv * 7), (h * 7, 17)]
+    at = draw(*inputs, *weights, *((shape[1],) for shape in weights), seed=seed)
+
+    def f(X, *rest):
+        memory, *p = rest if cross else (None, *rest)
+        return ab.multi_head_attention(X, ab.MultiHeadParams(*p), num_heads=h, num_kv_heads=h_kv, memory=memory)
+
+    Y, res = f(*at)
+    M, p = at[cross], ab.MultiHeadParams(*at[-8:])
+    one_by_one = np.broadcast_to(p.b_O, Y.shape)
+    for i in range(h):
+        q, k, v, o = (slice(j * d, (j + 1) * d) for j, d in ((i, 5), (i * h_kv // h, 5), (i * h_kv // h, 7), (i, 7)))
+        Q, K, V = at[0] @ p.W_Q[:, q] + p.b_Q[q], M @ p.W_K[:, k] + p.b_K[k], M @ p.W_V[:, v] + p.b_V[v]
+        one_by_one = one_by_one + ab.attention(Q, K, V)[0] @ p.W_O[o]
+    assert checks.close(Y, one_by_one)
+
+    (dY,) = draw(Y.shape, seed=seed + 1)
+    grads = ab.multi_head_attention_vjp(dY, res)
+    assert (grads.dmemory is None) == (not cross)
+    of_inputs = [grads.dX, grads.dmemory] if cross else [grads.dX]
+    assert checks.close(grads.dparams.b_K, np.zeros_like(p.b_K)), "a shift of all keys changes nothing"
+    return checks.check_vjp(f, [*of_inputs, *grads.dparams], at=at, cotangent=dY)
 
 
 # --- the checks themselves ----------------------------------------------------------------------------------------

@@ -27,11 +27,18 @@ X, W, b, dY = ones(2, 3, 5), ones(5, 7), ones(7), ones(2, 3, 7)
 _, RES = ab.attention(Q, K, V, bias=ones(5, 7), ops=[Scale(2.0)])
 _, BARE = ab.attention(Q, K, V)
 dO = ones(2, 6, 5, 13)
+PARAMS = ab.MultiHeadParams(ones(5, 6), ones(5, 6), ones(5, 22), ones(22, 13))
+_, MULTI = ab.multi_head_attention(X, PARAMS, num_heads=2)
 STRICT = array_api_strict.asarray(ones(2, 3, 5))
 
 attention = ab.attention
 vjp = ab.attention_vjp
 jvp = ab.attention_jvp
+
+
+def mha(X, p, num_heads=2, **options):
+    return ab.multi_head_attention(X, p, num_heads=num_heads, **options)
+
 
 SOFTMAX = [
     (lambda: ab.softmax([1.0, 2.0]), TypeError, "S: expected an array, got list"),
@@ -251,6 +258,39 @@ DERIVATIVES = [
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
 ]
 
+MULTI_HEAD = [
+    (lambda: mha(None, PARAMS), TypeError, "X: expected an array, got NoneType"),
+    (lambda: mha(ones(5), PARAMS), ValueError, "X: expected at least two axes (..., tokens, width), got shape (5,)"),
+    (lambda: mha(X, tuple(PARAMS)), TypeError, "p: expected a MultiHeadParams, got tuple"),
+    (lambda: mha(X, PARAMS._replace(W_V=None)), TypeError, "W_V: expected an array, got NoneType"),
+    (lambda: mha(X, PARAMS._replace(b_Q=[0.0])), TypeError, "b_Q: expected an array, got list"),
+    (
+        lambda: mha(X, PARAMS._replace(W_K=ones(7, 6))),
+        ValueError,
+        "W_K: expected 5 rows, the width of X, got shape (7, 6)",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_K=ones(5, 9))),
+        ValueError,
+        "W_K: expected a number of columns that its 2 heads …",
+    ),
+    (lambda: mha(X, PARAMS._replace(W_K=ones(5, 4))), ValueError, "W_K: expected 6 columns, got shape (5, 4)"),
+    (lambda: mha(X, PARAMS._replace(W_O=ones(8, 13))), ValueError, "W_O: expected 22 rows, got shape (8, 13)"),
+    (lambda: mha(X, PARAMS._replace(b_O=ones(11))), ValueError, "b_O: expected shape (13,), got (11,)"),
+    (
+        lambda: mha(X, PARAMS, memory=ones(7, 5)),
+        ValueError,
+        "memory: expected the leading axes of X, (2,), got shape (7, 5)",
+    ),
+    (lambda: mha(X, PARAMS, memory=np.float32(X)), TypeError, "memory: expected dtype float64 like X, got float32"),
+    (lambda: mha(X, PARAMS, num_heads=2.0), TypeError, "num_heads: expected an integer, got float"),
+    (lambda: mha(X, PARAMS, num_heads=0), ValueError, "num_heads: expected a number of heads of at least 1, got 0"),
+    (lambda: mha(X, PARAMS, num_kv_heads=3), ValueError, "num_kv_heads: expected a divisor of num_heads, 2, got 3"),
+    (lambda: ab.multi_head_attention_vjp(None, MULTI), TypeError, "dY: expected an array, got NoneType"),
+    (lambda: ab.multi_head_attention_vjp(X, MULTI), ValueError, "dY: expected shape (2, 3, 13), got (2, 3, 5)"),
+    (lambda: ab.multi_head_attention_vjp(X, RES), TypeError, "res: …that multi_head_attention returned, got Residuals"),
+]
+
 CHECKS = [
     (
         lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S),
@@ -291,6 +331,7 @@ TABLE = {
     "shapes": SHAPES,
     "options": OPTIONS,
     "derivatives": DERIVATIVES,
+    "multi-head": MULTI_HEAD,
     "checks": CHECKS,
 }
 ROWS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, rows in TABLE.items() for row in rows]
@@ -321,7 +362,7 @@ def test_it_is_refused(call, error, message):
 @pytest.mark.usefixtures("no_work")
 def test_every_public_function_is_in_the_table():
     called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
-    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}}
+    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}} | {"multi_head_attention"}
     functions = {name for name in ab.__all__ if not isinstance(getattr(ab, name), type)}
     assert functions <= called
 

@@ -11,7 +11,16 @@ import attnbook
 
 PACKAGE = Path(attnbook.__file__).parent
 HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax"}
-FLOORS = ("arrays", "arguments", "softmax linear", "ops heads", "spines", "attention", "", "checks figures")
+FLOORS = (
+    "arrays",
+    "arguments",
+    "softmax linear",
+    "ops heads",
+    "spines",
+    "attention",
+    "multi_head",
+    "checks figures torch",
+)
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 
 

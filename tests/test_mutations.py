@@ -23,10 +23,11 @@ from attnbook.spines import dense
 ATTENTION = importlib.import_module("attnbook.attention")
 BIAS = importlib.import_module("attnbook.ops.bias")
 CHECK = importlib.import_module("attnbook.checks.check")
+MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
-LINEAR_VJP, CUT, CHECK_VJP = ab.linear_vjp, Tile.cut, checks.check_vjp
+LINEAR_VJP, MULTI_HEAD_VJP, CUT, CHECK_VJP = ab.linear_vjp, ab.multi_head_attention_vjp, Tile.cut, checks.check_vjp
 
 values, gradients = laws.attention_values, laws.attention_gradients
 
@@ -102,6 +103,17 @@ def runs_on_a_second_device(case):
         raise AssertionError("arrays met on two devices") from error
 
 
+def multi_head_vjp_without_values(dY, res):
+    """dX, or dmemory in cross-attention, from queries and keys alone."""
+    grads = MULTI_HEAD_VJP(dY, res)
+    dC = dY @ res.params.W_O.T
+    dV = ab.attention_vjp(heads.split_heads(dC, res.heads[0]), res.attention).dV
+    lost = heads.merge_heads(dV) @ res.params.W_V.T
+    if res.memory is None:
+        return grads._replace(dX=grads.dX - lost)
+    return grads._replace(dmemory=grads.dmemory - lost)
+
+
 def a_mask(S):
     return Mask(arrays.array_namespace(S).asarray(CASE["mask"].allowed().copy()))
 
@@ -175,6 +187,10 @@ MISTAKES = [
      laws.heads_gradient_is_the_adjoint),
     ("share_heads_vjp", "one head of the group, in attention", dense, "share_heads_vjp",
      lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :], partial(gradients, CASE["grouped queries"])),
+    ("split_heads", "reshaped without swapping axes", heads, "split_heads",
+     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], T.shape[-1] // h), laws.heads_are_columns),
+    ("merge_heads", "reshaped without swapping axes", heads, "merge_heads",
+     lambda T: T.reshape(*T.shape[:-3], T.shape[-2], -1), laws.heads_are_columns),
     # ops
     ("Scale.forward", "not scaled", Scale, "forward", lambda self, S, tile: (S, None), partial(values, CASE["plain"])),
     ("Scale.forward", "1/d_k for 1/√d_k", ATTENTION, "check_scale", lambda scale, d_k: 1 / d_k,
@@ -273,6 +289,13 @@ MISTAKES = [
     ("attention_jvp", "the bias stands still", dense, "jvp",
      lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, tV, [None] * len(tparams), res),
      partial(gradients, CASE["bias"])),
+    # multi-head attention
+    ("multi_head_attention", "heads split without swapping axes", MULTI_HEAD, "split_heads",
+     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], T.shape[-1] // h), laws.multi_head_gradients),
+    ("multi_head_attention_vjp", "the path through the values is lost", ab, "multi_head_attention_vjp",
+     multi_head_vjp_without_values, laws.multi_head_gradients),
+    ("multi_head_attention_vjp", "the path through the values is lost, in self-attention", ab,
+     "multi_head_attention_vjp", multi_head_vjp_without_values, partial(laws.multi_head_gradients, cross=False)),
     # the checks themselves
     ("check_vjp", "autograd is not asked", CHECK, "has_torch", lambda: False, laws.check_vjp_refuses_what_is_wrong),
     ("check_vjp", "differences count for nothing", CHECK, "DIFFERENCES", np.inf,
