@@ -93,10 +93,19 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     """
     agree(Q=Q, K=K, V=V, optional={"bias": bias})
     shape = scores_shape(Q, K, V)
+    spine, steps = plan(Q, shape, mask=mask, bias=bias, causal=causal, scale=scale, ops=ops, method=method)
+    return spine.forward(Q, K, V, steps, shape)
+
+
+def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"):
+    """The spine that the options ask for, and the steps of the scores; an error where an option does not fit.
+
+    ``Q`` stands for library and device, and is called ``like`` in messages; d_k is its width where none is given.
+    """
     check_fits_scores("bias", bias, shape)
-    check_mask(mask, Q)
+    check_mask(mask, Q, like)
     check_fits_scores("mask", mask, shape)
-    scale = check_scale(scale, Q.shape[-1])
+    scale = check_scale(scale, d_k or Q.shape[-1])
     ops = check_ops(ops)
     spine = choose("method", method, {"auto": "dense", **{name: name for name in SPINES}})
     corner = choose("causal", causal, CORNERS)
@@ -108,7 +117,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         steps.append(Step("mask", Mask(mask)))
     if corner is not None:
         steps.append(Step("causal", Causal(corner)))
-    return SPINES[spine].forward(Q, K, V, steps, shape)
+    return SPINES[spine], steps
 
 
 def attention_vjp(dO, res):

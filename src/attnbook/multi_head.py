@@ -6,8 +6,8 @@ Self-attention and cross-attention are one set of lines: without a memory, keys 
 import operator
 from typing import NamedTuple
 
-from attnbook.arrays import agree, expected
-from attnbook.attention import attention, attention_vjp
+from attnbook.arrays import agree, expected, narrow, widen
+from attnbook.attention import attention_vjp, plan
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import linear, linear_vjp
 
@@ -30,7 +30,10 @@ class MultiHeadParams(NamedTuple):
 
 
 class MultiHeadResiduals(NamedTuple):
-    """What the backward needs: inputs, weights, the merged heads C (..., n_q, h·d_v), and attention's own residuals."""
+    """What the backward needs: inputs and weights as they came, the merged heads, and attention's own residuals.
+
+    C (..., n_q, h·d_v) and what attention keeps are in the accumulation dtype.
+    """
 
     X: object
     memory: object
@@ -102,18 +105,21 @@ def multi_head_attention(
 
     Notes
     -----
+    16-bit floats are widened to float32 at the door, and narrowed once, at the end.
     Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/04_multi_head`.
     """
-    h, h_kv = _check(X, p, memory, num_heads, num_kv_heads)
-    M = X if memory is None else memory
-    Q = split_heads(linear(X, p.W_Q, p.b_Q), h)
-    K = split_heads(linear(M, p.W_K, p.b_K), h_kv)
-    V = split_heads(linear(M, p.W_V, p.b_V), h_kv)
-    O, inner = attention(  # noqa: E741 (the book's letter for the output)
-        Q, K, V, mask=mask, bias=bias, causal=causal, scale=scale, ops=ops, method=method
-    )
+    h, h_kv, n_k = _check(X, p, memory, bias, num_heads, num_kv_heads)
+    shape = (*X.shape[:-2], h, X.shape[-2], n_k)
+    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    spine, steps = plan(X, shape, **options, d_k=p.W_Q.shape[1] // h, like="X")
+    x, m, w = _operands(X, memory, p)
+    Q = split_heads(linear(x, w.W_Q, w.b_Q), h)
+    K = split_heads(linear(m, w.W_K, w.b_K), h_kv)
+    V = split_heads(linear(m, w.W_V, w.b_V), h_kv)
+    O, inner = spine.forward(Q, K, V, steps, shape)  # noqa: E741 (attention; O is the book's letter for its output)
     C = merge_heads(O)
-    return linear(C, p.W_O, p.b_O), MultiHeadResiduals(X, memory, p, C, (h, h_kv), inner)
+    Y = linear(C, w.W_O, w.b_O)
+    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), inner)
 
 
 def multi_head_attention_vjp(dY, res):
@@ -154,25 +160,37 @@ def multi_head_attention_vjp(dY, res):
     wanted = (*res.C.shape[:-1], res.params.W_O.shape[-1])
     if tuple(dY.shape) != wanted:
         raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
-    p, M = res.params, res.X if res.memory is None else res.memory
-    dC, dW_O, db_O = linear_vjp(dY, res.C, p.W_O)
+    x, m, w = _operands(res.X, res.memory, res.params)
+    dC, dW_O, db_O = linear_vjp(widen(dY), res.C, w.W_O)
     inner = attention_vjp(split_heads(dC, res.heads[0]), res.attention)
-    by_Q, dW_Q, db_Q = linear_vjp(merge_heads(inner.dQ), res.X, p.W_Q)
-    by_K, dW_K, db_K = linear_vjp(merge_heads(inner.dK), M, p.W_K)
-    by_V, dW_V, db_V = linear_vjp(merge_heads(inner.dV), M, p.W_V)
-    biases = (None if b is None else db for b, db in zip(p[4:], (db_Q, db_K, db_V, db_O), strict=True))
-    dparams = MultiHeadParams(dW_Q, dW_K, dW_V, dW_O, *biases)
+    by_Q, dW_Q, db_Q = linear_vjp(merge_heads(inner.dQ), x, w.W_Q)
+    by_K, dW_K, db_K = linear_vjp(merge_heads(inner.dK), m, w.W_K)
+    by_V, dW_V, db_V = linear_vjp(merge_heads(inner.dV), m, w.W_V)
+    biases = (None if b is None else db for b, db in zip(w[4:], (db_Q, db_K, db_V, db_O), strict=True))
     dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)
-    return MultiHeadGrads(dX, dmemory, dparams, inner.dbias, inner.dops)
+    dparams = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))
+    dX, dmemory, dbias, *dops = _each(narrow, (dX, dmemory, inner.dbias, *inner.dops), res.X.dtype)
+    return MultiHeadGrads(dX, dmemory, dparams, dbias, tuple(dops))
 
 
-def _check(X, p, memory, num_heads, num_kv_heads):
-    """h and h_kv, or an error that names what does not fit. Attention and linear check the rest."""
+def _operands(X, memory, p):
+    """Inputs and weights in the accumulation dtype; without a memory, keys and values are made from X."""
+    x = widen(X)
+    return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))
+
+
+def _each(f, arrays, *args):
+    """f of each array; None stays None."""
+    return (None if T is None else f(T, *args) for T in arrays)
+
+
+def _check(X, p, memory, bias, num_heads, num_kv_heads):
+    """h, h_kv and n_k, or an error that names what does not fit."""
     if not isinstance(p, MultiHeadParams):
         raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))
     weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
-    agree({"memory": memory, **biases}, X=X, **weights)
+    agree({"memory": memory, **biases, "bias": bias}, X=X, **weights)
     h = _count("num_heads", num_heads)
     h_kv = h if num_kv_heads is None else _count("num_kv_heads", num_kv_heads)
     if h % h_kv:
@@ -183,7 +201,7 @@ def _check(X, p, memory, num_heads, num_kv_heads):
     if memory is not None and memory.shape[:-2] != X.shape[:-2]:
         wanted = f"the leading axes of X, {tuple(X.shape[:-2])}"
         raise ValueError(expected("memory", wanted, f"shape {tuple(memory.shape)}"))
-    d_mem = X.shape[-1] if memory is None else memory.shape[-1]
+    n_k, d_mem = X.shape[-2:] if memory is None else memory.shape[-2:]
     rows = {"W_Q": X.shape[-1], "W_K": d_mem, "W_V": d_mem}
     heads = {"W_Q": h, "W_K": h_kv, "W_V": h_kv}
     for name, W in weights.items():
@@ -202,7 +220,7 @@ def _check(X, p, memory, num_heads, num_kv_heads):
     for (name, b), W in zip(biases.items(), weights.values(), strict=True):
         if b is not None and tuple(b.shape) != (W.shape[1],):
             raise ValueError(expected(name, f"shape {(W.shape[1],)}", tuple(b.shape)))
-    return h, h_kv
+    return h, h_kv, n_k
 
 
 def _count(name, n):
