@@ -1,0 +1,321 @@
+"""The answer on one page: its formulas are run, as they are printed, in every notation, and so is its short program."""
+
+# ruff: noqa: E741 (O is the output of attention)
+
+import re
+from pathlib import Path
+
+import laws
+import numpy as np
+import pytest
+import torch
+from answer import BACKWARD, IN_ONE, INTO_X, NOTATIONS, UNITS, formula, torch_line, torch_shape
+from array_api_compat import array_namespace
+from equations import equations
+
+import attnbook as ab
+from attnbook.arrays import mT, unbroadcast
+from attnbook.checks import check_vjp, close
+from attnbook.heads import merge_heads, split_heads
+
+PAGE = Path(__file__).parents[1] / "book" / "answer.md"
+BATCH, H = 2, 3
+SIZES = {"n_q": 5, "n_k": 7, "d_model": 11, "d_mem": 13, "d_k": 17, "d_v": 19, "h d_v": 19 * H, "d_out": 23}
+SELF = {"n_q": 7, "d_mem": 11}  # one length and one width where the input is its own memory
+each_unit = pytest.mark.parametrize("unit", UNITS)
+padded = pytest.mark.parametrize("padded", [False, True], ids=["no padding", "padding"])
+
+
+class Example:
+    """A unit with numbers in it: batch 2, 3 heads, every size a prime of its own."""
+
+    def __init__(self, unit, biases=True, padded=False):
+        self.unit, self.sizes = UNITS[unit], SIZES if unit == "cross" else SIZES | SELF
+        n_q, n_k, d_model, d_mem, d_k, d_v, hd_v, d_out = self.sizes.values()
+        X, memory, W_O, b_O, self.dY = laws.draw(
+            (BATCH, 1, n_q, d_model), (BATCH, 1, n_k, d_mem), (hd_v, d_out), (d_out,), (BATCH, 1, n_q, d_out)
+        )
+        memory = memory if unit == "cross" else None
+        self.values = {"X": X, "memory": memory, "W_O": W_O, "b_O": b_O * biases, "scale": d_k**-0.5}
+        for seed, (name, rows, columns) in enumerate((("Q", d_model, d_k), ("K", d_mem, d_k), ("V", d_mem, d_v)), 1):
+            W, b = laws.draw((H, rows, columns), (H, 1, columns), seed=seed)
+            self.values |= {f"W_{name}": W, f"b_{name}": b * biases}
+        self.allowed = np.ones((BATCH, 1, n_q, n_k), dtype=bool)
+        if unit == "masked":
+            self.allowed &= np.tri(n_q, n_k, dtype=bool)
+        if padded:  # the second sequence is three tokens shorter
+            self.allowed[1, :, :, -3:] = False
+        self.masks_unasked = padded and unit != "masked"
+
+    def environment(self, values):
+        """What the expressions may name."""
+        xp = array_namespace(values["X"])
+        memory = values["X"] if values["memory"] is None else values["memory"]
+        allowed = xp.asarray(self.allowed)
+        functions = {
+            "T": mT,
+            "softmax": ab.softmax,
+            "rowsum": lambda A: xp.sum(A, axis=-1, keepdims=True),
+            "tokens": lambda A: xp.sum(A, axis=-2, keepdims=True),
+            "heads": lambda A: xp.sum(A, axis=-3, keepdims=True),
+            "mask": lambda S: xp.where(allowed, S, xp.asarray(-xp.inf, dtype=S.dtype)),
+            "concat": lambda O: merge_heads(O)[:, None],
+            "block": lambda W: xp.reshape(W, (H, W.shape[0] // H, W.shape[1])),
+        }
+        return {**functions, "X_q": values["X"], "X_k": memory, "X_v": memory, **values}
+
+    def forward(self, **given):
+        """Run the forward lines, with some values given in place of ours: all names, and what they stand for."""
+        like = next(iter(given.values()), self.dY)
+        xp = array_namespace(like)
+        known = {k: v if v is None or k == "scale" else xp.asarray(v) for k, v in self.values.items()} | given
+        env = self.environment(known)
+        for row in self.unit.forward:
+            if row.name not in given:
+                expression = f"mask({row.expression})" if row.name == "S" and self.masks_unasked else row.expression
+                env[row.name] = eval(expression, env)
+        return env
+
+    def output_of(self, name):
+        """The unit's output as a function of one of its quantities."""
+        return lambda T: self.forward(**{name: T})["Y"]
+
+    def backward(self, rows):
+        """Run the backward lines, each on the results of those before it. Sequences add up in what they share."""
+        env = self.forward() | {"dY": self.dY}
+        for row in rows:
+            variable = env[row.name[1:]] if row.name != "D" else env["S"][..., :1]
+            env[row.name] = unbroadcast(eval(row.expression, env), variable.shape)
+            yield row, env[row.name]
+
+    def package(self):
+        """The same unit as the package runs it."""
+        flat = {name: merge_heads(self.values[name]) for name in ("W_Q", "W_K", "W_V")}
+        flat |= {f"b_{name}": self.values[f"b_{name}"].reshape(-1) for name in "QKV"}
+        p = ab.MultiHeadParams(**flat, W_O=self.values["W_O"], b_O=self.values["b_O"])
+        memory = None if self.values["memory"] is None else self.values["memory"][:, 0]
+        Y, res = ab.multi_head_attention(self.values["X"][:, 0], p, num_heads=H, memory=memory, mask=self.allowed)
+        return Y, ab.multi_head_attention_vjp(self.dY[:, 0], res)
+
+
+def shape_of(T, row):
+    """The shape without batch and heads, and without the axis of 1 that keeps a sum in place."""
+    shape = T.shape[-2:]
+    return shape if len(row.shape) == 2 else tuple(n for n in shape if n != 1)
+
+
+# --- the formulas -------------------------------------------------------------------------------------------------
+
+
+@padded
+@pytest.mark.parametrize("notation", NOTATIONS)
+@each_unit
+def test_every_formula_by_differences_and_autograd(unit, notation, padded):
+    example = Example(unit, biases=notation != "answer", padded=padded)
+    for row, dT in example.backward(NOTATIONS[notation].backward(unit)):
+        assert shape_of(dT, row) == tuple(example.sizes[size] for size in row.shape), row.name
+        if row.name != "D":
+            name = row.name[1:]
+            found = check_vjp(example.output_of(name), dT, at=example.forward()[name], cotangent=example.dY)
+            assert set(found.errors) == {"differences", "autograd"}, row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("dW_O", "T(C) @ dY / 2"),
+        ("db_O", "dY[..., :1, :]"),
+        ("dO", "dY @ T(block(W_O))[::-1]"),
+        ("dV", "T(P * P) @ dO"),
+        ("dP", "scale * dO @ T(V)"),
+        ("dS", "P * (dP - rowsum(dP))"),
+        ("dS", "P * dP - P @ T(dP) @ P"),
+        ("dQ", "dS @ K"),
+        ("dK", "T(dS) @ Q"),
+        ("dW_Q", "T(X_q) @ dK"),
+        ("db_Q", "2 * tokens(dQ)"),
+        ("dW_K", "T(X_k) @ dQ"),
+        ("db_K", "tokens(dQ)"),
+        ("dW_V", "T(X_v) @ dV[:, ::-1]"),
+        ("db_V", "tokens(dO) * scale"),
+        ("dX", "heads(dQ @ T(W_Q))"),
+    ],
+)
+def test_a_wrong_formula_is_noticed(name, wrong):
+    example = Example("masked", padded=True)
+    rows = [row._replace(expression=wrong) if row.name == name else row for row in UNITS["masked"].backward]
+    for row, dT in example.backward(rows):
+        if row.name == name:
+            with pytest.raises(AssertionError, match="disagrees"):
+                check_vjp(example.output_of(name[1:]), dT, at=example.forward()[name[1:]], cotangent=example.dY)
+            break
+    else:
+        pytest.fail("no such line")
+
+
+@padded
+@each_unit
+def test_every_formula_against_the_package(unit, padded):
+    example = Example(unit, padded=padded)
+    Y, grads = example.package()
+    ours = {row.name: dT for row, dT in example.backward(UNITS[unit].backward)}
+    assert close(example.forward()["Y"][:, 0], Y)
+    assert close(ours["dX"][:, 0], grads.dX)
+    assert ("dmemory" in ours) == (grads.dmemory is not None) == (unit == "cross")
+    if unit == "cross":
+        assert close(ours["dmemory"][:, 0], grads.dmemory)
+    for name in "QKV":
+        assert close(merge_heads(ours[f"dW_{name}"]), getattr(grads.dparams, f"W_{name}"))
+        assert close(ours[f"db_{name}"].reshape(-1), getattr(grads.dparams, f"b_{name}"))
+    assert close(ours["dW_O"], grads.dparams.W_O)
+    assert close(ours["db_O"], grads.dparams.b_O)
+    assert close(ours["db_K"], 0 * ours["db_K"])
+    assert np.all(ours["dS"][~np.broadcast_to(example.allowed, ours["dS"].shape)] == 0)
+
+
+@each_unit
+def test_the_answer_s_own_four_formulas(unit):
+    """With the scores of all heads side by side in one matrix, and the matrix that selects a head's columns."""
+    example = Example(unit, biases=False)
+    right = {row.name: dT for row, dT in example.backward(UNITS[unit].backward)}
+    n_k = example.sizes["n_k"]
+    select = np.stack([np.eye(H * n_k)[i * n_k : (i + 1) * n_k] for i in range(H)])
+    dA = merge_heads(right["dS"])[:, None]
+    env = example.forward() | {"dY": example.dY, "dA": dA, "select": select}
+    assert [row.name for row in IN_ONE] == ["dW_K", "dW_Q", "dW_V", "dW_O"]
+    for row in IN_ONE:
+        assert close(unbroadcast(eval(row.expression, env), right[row.name].shape), right[row.name])
+
+
+@each_unit
+def test_the_lines_of_torch_give_torch_s_gradients(unit):
+    """Executed as they are printed, against MultiheadAttention's own backward."""
+    rng = np.random.default_rng(0)
+    h, d, lengths = 3, 5, (7, 7) if unit != "cross" else (7, 11)
+    E = h * d
+    mha = torch.nn.MultiheadAttention(E, h, dtype=torch.float64)
+    torch.nn.init.normal_(mha.in_proj_bias, generator=torch.manual_seed(0))
+    query = torch.tensor(rng.standard_normal((lengths[0], E)), requires_grad=True)
+    memory = torch.tensor(rng.standard_normal((lengths[1], E)), requires_grad=True) if unit == "cross" else query
+    attn_mask = torch.ones(7, 7, dtype=torch.bool).triu(1) if unit == "masked" else None
+    output, _ = mha(query, memory, memory, attn_mask=attn_mask)
+    d_output = torch.tensor(rng.standard_normal(output.shape))
+    output.backward(d_output)
+
+    class Holder(dict):
+        """What stands behind a name of torch's: its values, and a place to add a gradient."""
+
+        def of(self, T):
+            copy = T.detach().clone()
+            copy.grad = torch.zeros_like(copy)
+            return copy
+
+    new = Holder().of
+    query_, params = new(query), {name: new(p) for name, p in mha.named_parameters()}
+    memory_ = query_ if memory is query else new(memory)
+    env = {
+        "torch": torch, "inf": torch.inf, "scale": d**-0.5, "attn_mask": attn_mask, "d_output": d_output,
+        "query": query_, "key": memory_, "value": memory_, "memory": memory_,
+        "in_proj_weight": params["in_proj_weight"], "in_proj_bias": params["in_proj_bias"],
+        "out_proj": type("", (), {"weight": params["out_proj.weight"], "bias": params["out_proj.bias"]}),
+    }  # fmt: skip
+    forward = {row.name: torch_line(row) for row in UNITS[unit].forward if row.name != "C"}
+    backward = [(row, torch_line(row)) for row in UNITS[unit].backward]
+    of_a_head = [{"q_i": slice(i * d, (i + 1) * d), "k_i": slice(E + i * d, E + (i + 1) * d),
+                  "v_i": slice(2 * E + i * d, 2 * E + (i + 1) * d), "o_i": slice(i * d, (i + 1) * d)}
+                 for i in range(h)]  # fmt: skip
+    for slices in of_a_head:
+        env |= slices
+        for name in "QKVSPO":
+            exec(forward[name], env)
+        slices |= {name: env[name] for name in ("q", "k", "v", "scores", "weights", "head")}
+    env["heads"] = torch.cat([slices["head"] for slices in of_a_head], -1)
+    exec(forward["Y"], env)
+    assert close(env["output"], output.detach())
+    sizes = {"L": lengths[0], "S": lengths[1], "E": E, "d": d}
+    for i, slices in enumerate(of_a_head):
+        env |= slices
+        for row, line in backward:
+            if i == 0 or row.name not in ("dW_O", "db_O"):  # of all heads together: once
+                exec(line, env)
+                assert tuple(eval(re.split(r" \+?= ", line)[0], env).shape) == tuple(
+                    sizes[size] for size in re.findall(r"\w+", torch_shape(row, unit))
+                )
+    for name, p in mha.named_parameters():
+        assert close(params[name].grad, p.grad), name
+    assert close(query_.grad, query.grad)
+    assert close(memory_.grad, memory.grad)
+
+
+# --- what the page shows of them ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+@each_unit
+def test_no_two_things_have_one_letter(unit, notation):
+    """Otherwise a formula would say something else than the code that it is made from."""
+    shown = {row.name: formula(row, NOTATIONS[notation], unit).partition(" = ")[0] for row in
+             (*UNITS[unit].forward, *NOTATIONS[notation].backward(unit))}  # fmt: skip
+    assert len(set(shown.values())) == len(shown)
+
+
+def test_formulas_are_printed_as_they_are_computed():
+    ours, answer, flash = (NOTATIONS[name] for name in ("ours", "answer", "flash"))
+    rows = {row.name: row for row in BACKWARD + INTO_X}
+    assert formula(rows["dS"], ours, "self") == (
+        r"dS_i = P_i \circ \bigl(dP_i - \operatorname{rowsum}(P_i \circ dP_i)\bigr)"
+    )
+    assert formula(rows["dX"], ours, "self") == (
+        r"dX = \sum_{i=1}^{h} \bigl(dQ_i\,(W^Q_i)^\top + dK_i\,(W^K_i)^\top + dV_i\,(W^V_i)^\top\bigr)"
+    )
+    assert formula(rows["dW_K"], ours, "cross") == r"dW^K_i = X_{\mathrm{mem}}^\top\,dK_i"
+    assert formula(flash.backward("self")[6], flash, "self") == r"dS = P \circ \bigl(dP - D\bigr)"
+    assert formula(IN_ONE[1], answer, "self") == (
+        r"\frac{\partial f}{\partial W^Q_h} = \gamma\,Q^\top\,\frac{\partial f}{\partial A}\,\mathbb P_h^\top\,K\,W^K_h"
+    )
+    assert torch_line(rows["dW_V"]) == "in_proj_weight.grad[v_i] += d_v.mT @ value"
+
+
+def test_every_formula_leads_to_a_proof():
+    known = {e.label for e in equations()}
+    for unit in UNITS:
+        for notation in NOTATIONS.values():
+            assert {label for row in notation.backward(unit) for label in row.labels} <= known
+
+
+def test_every_unit_is_on_the_page():
+    assert re.findall(r"^```\{answer\} (\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == list(UNITS)
+
+
+# --- its short program --------------------------------------------------------------------------------------------
+
+
+@each_unit
+def test_the_short_program(unit):
+    """One sequence, h heads: the lines as they stand on the page."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(compile(code, "answer.md", "exec"), names)
+    h, n_q, n_k, d_model, d_mem, d_k, d_v, d_out = 3, 5, 7, 11, 13, 17, 19, 23
+    if unit != "cross":
+        n_q, d_mem = n_k, d_model
+    X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = laws.draw(
+        (n_q, d_model), (n_k, d_mem), (d_model, h * d_k), (d_mem, h * d_k), (d_mem, h * d_v), (h * d_v, d_out),
+        (h * d_k,), (h * d_k,), (h * d_v,), (d_out,), (n_q, d_out),
+    )  # fmt: skip
+    M = M if unit == "cross" else X
+    s, allowed = d_k**-0.5, np.tri(n_q, n_k, dtype=bool) if unit == "masked" else np.ones((n_q, n_k), dtype=bool)
+    Q, K, V = (split_heads(T, h) for T in (X @ W_Q + b_Q, M @ W_K + b_K, M @ W_V + b_V))
+    P = ab.softmax(np.where(allowed, s * Q @ mT(K), -np.inf))
+    C = merge_heads(P @ V)
+    dX, dM, dW, db = names["backward"](dY, X, M, C, Q, K, V, P, W_Q, W_K, W_V, W_O, s)
+
+    def layer(X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O):
+        p = ab.MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
+        mask = array_namespace(X).asarray(allowed)
+        return ab.multi_head_attention(X, p, num_heads=h, memory=M, mask=mask)
+
+    check_vjp(layer, (dX, dM, *dW, *db), at=(X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O), cotangent=dY)
+    if unit != "cross":
+        at = (X, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
+        check_vjp(lambda X, *rest: layer(X, X, *rest), (dX + dM, *dW, *db), at=at, cotangent=dY)
