@@ -69,14 +69,18 @@ class Case:
 
     def attend(self, Q, K, V, *parameters, method="auto"):
         """``attention`` with this case's options, in the library of Q."""
+        return ab.attention(Q, K, V, **self.options(Q, *parameters, method=method))
+
+    def options(self, like, *parameters, method="auto"):
+        """The options of a call, in the library of ``like``."""
         rest = iter(parameters)
         options = {"causal": self.causal, "scale": self.scale, "method": method}
         if self.bias is not None:
             options["bias"] = next(rest)
         if self.mask is not None:
-            options["mask"] = array_namespace(Q).asarray(self._pattern(self.mask), device=device(Q))
+            options["mask"] = array_namespace(like).asarray(self._pattern(self.mask), device=device(like))
         options["ops"] = [op() if shape is None else op(next(rest)) for op, shape in self.ops]
-        return ab.attention(Q, K, V, **options)
+        return options
 
     def pull(self, dO, res):
         """``attention_vjp``: a gradient for each array of ``draw``."""
@@ -154,4 +158,109 @@ CASES = (
 )
 
 CASE = {case.name: case for case in CASES}
+"""The same by name."""
+
+
+# --- multi-head attention -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MultiHead:
+    """A way to call multi-head attention: ``heads`` is the case that attention sees, once the heads are split.
+
+    Without a ``d_mem`` it is self-attention. ``biases`` says which projections have one.
+    """
+
+    name: str
+    heads: Case = Case("three heads")
+    d_model: int = 17
+    d_mem: int | None = 19
+    d_out: int = 23
+    biases: str = "QKVO"
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def h(self):
+        return self.heads.q[-3]
+
+    @property
+    def h_kv(self):
+        return self.heads.k[-3]
+
+    def draw(self, seed=0):
+        """X, memory, weights, biases, and what ``heads`` has besides Q, K, V: float64 NumPy."""
+        rng = np.random.default_rng(seed)
+        lead, d_mem = self.heads.q[:-3], self.d_mem or self.d_model
+        inputs = [(*lead, self.heads.q[-2], self.d_model), (*lead, self.heads.k[-2], d_mem)]
+        columns = [self.h * self.heads.q[-1], self.h_kv * self.heads.k[-1], self.h_kv * self.heads.v[-1], self.d_out]
+        rows = [self.d_model, d_mem, d_mem, self.h * self.heads.v[-1]]
+        drawn = [rng.standard_normal(shape) for shape in inputs[: 2 if self.d_mem else 1]]
+        drawn += [rng.standard_normal(shape) / shape[0] ** 0.5 for shape in zip(rows, columns, strict=True)]
+        drawn += [rng.standard_normal(n) for name, n in zip("QKVO", columns, strict=True) if name in self.biases]
+        return drawn + self.heads.draw(seed)[3:]
+
+    def sort(self, arrays):
+        """The arrays of ``draw``, or their gradients, as (X, memory, MultiHeadParams, the rest)."""
+        X, *rest = arrays
+        memory = rest.pop(0) if self.d_mem else None
+        W, rest = rest[:4], iter(rest[4:])
+        p = ab.MultiHeadParams(*W, *(next(rest) if name in self.biases else None for name in "QKVO"))
+        return X, memory, p, list(rest)
+
+    def attend(self, *inputs, method="auto"):
+        """``multi_head_attention`` with this case's options, in the library of X."""
+        X, memory, p, rest = self.sort(inputs)
+        h_kv = None if self.h_kv == self.h else self.h_kv
+        options = self.heads.options(X, *rest, method=method)
+        return ab.multi_head_attention(X, p, num_heads=self.h, num_kv_heads=h_kv, memory=memory, **options)
+
+    def pull(self, dY, res):
+        """``multi_head_attention_vjp``: a gradient for each array of ``draw``."""
+        grads = ab.multi_head_attention_vjp(dY, res)
+        return [T for T in (grads.dX, grads.dmemory, *grads.dparams, grads.dbias, *grads.dops) if T is not None]
+
+
+def _self(name, heads=None, **options):
+    """A case of self-attention: seven tokens."""
+    return MultiHead(name, heads or Case("", q=(2, 3, 7, 11)), d_mem=None, **options)
+
+
+MULTI_HEAD = (
+    MultiHead("cross"),
+    _self("self"),
+    MultiHead("cross, no biases", biases=""),
+    _self("self, no biases", biases=""),
+    MultiHead("biases of queries and output", biases="QO"),
+    _self("biases of keys and values", biases="KV"),
+    MultiHead("one head", Case("", q=(2, 1, 5, 11), k=(2, 1, 7, 11), v=(2, 1, 7, 13))),
+    MultiHead("no leading axes", Case("", q=(3, 5, 11), k=(3, 7, 11), v=(3, 7, 13))),
+    _self("two leading axes", Case("", q=(2, 1, 3, 7, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13))),
+    MultiHead("all widths equal", Case("", v=(2, 3, 7, 11)), d_model=33, d_mem=33, d_out=33),
+    _self("heads of width one", Case("", q=(2, 3, 7, 1), k=(2, 3, 7, 1), v=(2, 3, 7, 1))),
+    MultiHead("grouped", Case("", q=(2, 6, 5, 11))),
+    _self("grouped, self", Case("", q=(2, 6, 7, 11), k=(2, 2, 7, 11), v=(2, 2, 7, 13))),
+    MultiHead("multi-query", Case("", k=(2, 1, 7, 11), v=(2, 1, 7, 13))),
+    MultiHead("mask for each head", Case("", mask=(3, 5, 7))),
+    MultiHead("mask of padding", Case("", mask=(2, 1, 1, 7))),
+    MultiHead("mask with a dead row", Case("", mask=(5, 7), dead=True)),
+    _self("causal", Case("", q=(2, 3, 7, 11), causal=True)),
+    MultiHead("causal, bottom-right", Case("", causal="bottom-right")),
+    MultiHead("bias of each score", Case("", bias=(2, 3, 5, 7))),
+    MultiHead("bias for all batches", Case("", bias=(3, 1, 7))),
+    _self("bias with −∞", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3)),
+    MultiHead("scale", Case("", scale=0.7)),
+    MultiHead("op with a parameter", Case("", ops=((Softcap, None), (Bias, (3, 1, 7))))),
+    MultiHead("no query", Case("", q=(2, 3, 0, 11))),
+    MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
+    _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),
+    MultiHead(
+        "all at once",
+        Case("", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(2, 1, 1, 7), causal=True, scale=0.7, ops=((Bias, (5, 1)),)),
+        biases="QVO",
+    ),
+)
+
+MULTI_HEAD_CASE = {case.name: case for case in MULTI_HEAD}
 """The same by name."""

@@ -13,6 +13,7 @@ import torch
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
+from attnbook import torch as layout
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Tile
 
@@ -465,32 +466,231 @@ def _with_autograd(case, inputs, dO):
 # --- multi-head attention -----------------------------------------------------------------------------------------
 
 
-def multi_head_gradients(cross=True, h=6, h_kv=3, seed=0):
-    """Every input, weight and bias, and the output against one head at a time, with distinct widths throughout."""
-    widths = (11, 13) if cross else (11, 11)
-    inputs = [(2, 5, 11), *([(2, 7, 13)] if cross else [])]
-    weights = [(widths[0], h * 5), (widths[1], h_kv * 5), (widths[1], h_kv * 7), (h * 7, 17)]
-    at = draw(*inputs, *weights, *((shape[1],) for shape in weights), seed=seed)
+def naive_multi_head(case, *inputs):
+    """The definition in torch, in the dtype of X, one head cut out after the other."""
+    X, memory, p, rest = case.sort(inputs)
+    M = X if memory is None else memory
 
-    def f(X, *rest):
-        memory, *p = rest if cross else (None, *rest)
-        return ab.multi_head_attention(X, ab.MultiHeadParams(*p), num_heads=h, num_kv_heads=h_kv, memory=memory)
+    def project(T, W, b, h):
+        return torch.stack((T @ W if b is None else T @ W + b).chunk(h, dim=-1), dim=-3)
 
-    Y, res = f(*at)
-    M, p = at[cross], ab.MultiHeadParams(*at[-8:])
-    one_by_one = np.broadcast_to(p.b_O, Y.shape)
-    for i in range(h):
-        q, k, v, o = (slice(j * d, (j + 1) * d) for j, d in ((i, 5), (i * h_kv // h, 5), (i * h_kv // h, 7), (i, 7)))
-        Q, K, V = at[0] @ p.W_Q[:, q] + p.b_Q[q], M @ p.W_K[:, k] + p.b_K[k], M @ p.W_V[:, v] + p.b_V[v]
-        one_by_one = one_by_one + ab.attention(Q, K, V)[0] @ p.W_O[o]
-    assert checks.close(Y, one_by_one)
+    Q, K = project(X, p.W_Q, p.b_Q, case.h), project(M, p.W_K, p.b_K, case.h_kv)
+    O = naive_attention(case.heads, Q, K, project(M, p.W_V, p.b_V, case.h_kv), *rest)
+    Y = torch.cat(O.unbind(dim=-3), dim=-1) @ p.W_O
+    return Y if p.b_O is None else Y + p.b_O
 
-    (dY,) = draw(Y.shape, seed=seed + 1)
-    grads = ab.multi_head_attention_vjp(dY, res)
-    assert (grads.dmemory is None) == (not cross)
-    of_inputs = [grads.dX, grads.dmemory] if cross else [grads.dX]
-    assert checks.close(grads.dparams.b_K, np.zeros_like(p.b_K)), "a shift of all keys changes nothing"
-    return checks.check_vjp(f, [*of_inputs, *grads.dparams], at=at, cotangent=dY)
+
+def multi_head_values(case, seed=0):
+    inputs = case.draw(seed)
+    Y, _ = quietly(case.attend, *inputs)
+    assert checks.close(Y, naive_multi_head(case, *map(torch.tensor, inputs)))
+
+
+def multi_head_gradients(case, seed=0):
+    """Every input, weight, bias and option: by differences, by autograd through our forward and through another."""
+    inputs = case.draw(seed)
+    Y, res = quietly(case.attend, *inputs)
+    (dY,) = draw(Y.shape, seed=seed + 2)
+    grads = quietly(case.pull, dY, res)
+    assert len(grads) == len(inputs)
+    tensors = [torch.tensor(T, requires_grad=True) for T in inputs]
+    of_naive = torch.autograd.grad(naive_multi_head(case, *tensors), tensors, torch.tensor(dY))
+    for T, other in zip(grads, of_naive, strict=True):
+        assert checks.close(T, other)
+    return checks.check_vjp(case.attend, tuple(grads), at=inputs, cotangent=dY)
+
+
+def multi_head_runs_twice(case):
+    """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
+    inputs = case.draw()
+    copies = [T.copy() for T in inputs]
+    Y, res = case.attend(*inputs)
+    dY, other = draw(Y.shape, Y.shape)
+    first, second = case.pull(dY, res), case.pull(other, res)
+    both = case.pull(2 * dY - 3 * other, res)
+    for a, b, ab_, again in zip(first, second, both, case.pull(dY, res), strict=True):
+        assert np.array_equal(a, again)
+        assert checks.close(ab_, 2 * a - 3 * b)
+    assert all(map(np.array_equal, inputs, copies)), "an input was modified"
+
+
+def multi_head_in_every_library(xp, case):
+    inputs = case.draw()
+    (dY,) = draw((*case.heads.q[:-3], case.heads.q[-2], case.d_out))
+    same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
+    same_everywhere(xp, lambda dY, *inputs: case.pull(dY, case.attend(*inputs)[1]), dY, *inputs)
+
+
+def one_head_is_attention(case):
+    """With one head: three projections, attention, one projection."""
+    assert case.h == 1
+    X, memory, p, _ = case.sort(case.draw())
+    Q, K, V = ab.linear(X, p.W_Q, p.b_Q), ab.linear(memory, p.W_K, p.b_K), ab.linear(memory, p.W_V, p.b_V)
+    Y = ab.linear(ab.attention(Q, K, V)[0], p.W_O, p.b_O)
+    assert checks.close(ab.multi_head_attention(X, p, num_heads=1, memory=memory)[0], Y)
+
+
+def self_is_cross_with_itself(case):
+    """Self-attention is cross-attention with memory = X: one output, and the gradients of the two uses add up."""
+    X, _, p, _ = case.sort(case.draw())
+    Y, res = ab.multi_head_attention(X, p, num_heads=case.h, num_kv_heads=case.h_kv)
+    Y2, res2 = ab.multi_head_attention(X, p, num_heads=case.h, num_kv_heads=case.h_kv, memory=X)
+    assert np.array_equal(Y, Y2)
+    (dY,) = draw(Y.shape)
+    g, g2 = ab.multi_head_attention_vjp(dY, res), ab.multi_head_attention_vjp(dY, res2)
+    assert g.dmemory is None
+    assert checks.close(g.dX, g2.dX + g2.dmemory)
+    assert all(a is b is None or np.array_equal(a, b) for a, b in zip(g.dparams, g2.dparams, strict=True))
+
+
+def heads_have_no_order(case):
+    """Heads in another order, weights and biases alike, and the same output; their gradients follow them."""
+    X, memory, p, _ = case.sort(case.draw())
+    order = np.roll(range(case.h), 1)
+
+    def reordered(p):
+        blocks = [T if T is None else np.concatenate([np.split(T, case.h, axis=-1)[i] for i in order], axis=-1)
+                  for T in (p.W_Q, p.W_K, p.W_V, p.b_Q, p.b_K, p.b_V)]  # fmt: skip
+        W_O = np.concatenate([np.split(p.W_O, case.h)[i] for i in order])
+        return ab.MultiHeadParams(*blocks[:3], W_O, *blocks[3:], p.b_O)
+
+    Y, res = ab.multi_head_attention(X, p, num_heads=case.h, memory=memory)
+    Y2, res2 = ab.multi_head_attention(X, reordered(p), num_heads=case.h, memory=memory)
+    assert checks.close(Y2, Y)
+    (dY,) = draw(Y.shape)
+    g, g2 = ab.multi_head_attention_vjp(dY, res), ab.multi_head_attention_vjp(dY, res2)
+    assert checks.close(g2.dX, g.dX)
+    for a, b in zip(g2.dparams, reordered(g.dparams), strict=True):
+        assert a is b is None or checks.close(a, b)
+
+
+def shared_heads_add_up(case):
+    """A shared head is the same head given to each query of its group; its gradient is the sum over the group."""
+    X, memory, p, _ = case.sort(case.draw())
+    h, h_kv = case.h, case.h_kv
+    assert h > h_kv
+
+    def spread(T):
+        groups = T.reshape(*T.shape[:-1], h_kv, -1)
+        return np.repeat(groups, h // h_kv, axis=-2).reshape(*T.shape[:-1], -1)
+
+    def collect(T):
+        return T.reshape(*T.shape[:-1], h_kv, h // h_kv, -1).sum(axis=-2).reshape(*T.shape[:-1], -1)
+
+    shared = ("W_K", "W_V", "b_K", "b_V")
+    apart = p._replace(**{name: spread(getattr(p, name)) for name in shared})
+    Y, res = ab.multi_head_attention(X, p, num_heads=h, num_kv_heads=h_kv, memory=memory)
+    Y2, res2 = ab.multi_head_attention(X, apart, num_heads=h, memory=memory)
+    assert checks.close(Y2, Y)
+    (dY,) = draw(Y.shape)
+    g, g2 = ab.multi_head_attention_vjp(dY, res).dparams, ab.multi_head_attention_vjp(dY, res2).dparams
+    for name in shared:
+        assert checks.close(getattr(g, name), collect(getattr(g2, name)))
+
+
+def keys_need_no_bias(case):
+    """A bias of the keys shifts each row of scores, so it changes nothing, and its gradient is 0."""
+    inputs = case.draw()
+    Y, res = case.attend(*inputs)
+    db_K = case.sort(case.pull(draw(Y.shape)[0], res))[2].b_K
+    assert checks.close(db_K, np.zeros(db_K.shape))
+    X, memory, p, rest = case.sort(inputs)
+    moved = [X, memory, *p._replace(b_K=p.b_K + 1), *rest]
+    assert checks.close(case.attend(*(T for T in moved if T is not None))[0], Y)
+
+
+def projections_balance(case):
+    """Within a head, W_Q A and W_K A⁻ᵀ give the same scores, W_V A and A⁻¹ W_O the same output, for any A.
+
+    So the gradients satisfy W_Qᵀ dW_Q + b_Qᵀ db_Q = (W_Kᵀ dW_K + b_Kᵀ db_K)ᵀ and W_Vᵀ dW_V + b_Vᵀ db_V = dW_O W_Oᵀ.
+    """
+    assert case.h == case.h_kv
+    inputs = case.draw()
+    Y, res = case.attend(*inputs)
+    p, d = case.sort(inputs)[2], case.sort(case.pull(draw(Y.shape)[0], res))[2]
+
+    def turn(name):
+        """How the loss changes as the columns of each head mix."""
+        W, dW = (np.split(getattr(T, f"W_{name}"), case.h, axis=1) for T in (p, d))
+        turned = [w.T @ dw for w, dw in zip(W, dW, strict=True)]
+        if getattr(p, f"b_{name}") is not None:
+            b, db = (np.split(getattr(T, f"b_{name}"), case.h) for T in (p, d))
+            turned = [t + np.outer(x, dx) for t, x, dx in zip(turned, b, db, strict=True)]
+        return np.stack(turned)
+
+    of_O = np.stack([dw @ w.T for w, dw in zip(np.split(p.W_O, case.h), np.split(d.W_O, case.h), strict=True)])
+    assert checks.close(turn("Q"), arrays.mT(turn("K")))
+    assert checks.close(turn("V"), of_O)
+
+
+def forbidden_tokens_get_no_gradient(case):
+    """A memory token that no query may see: exactly 0 arrives at it, whatever stands there, and Y is unchanged."""
+    hidden = ~np.any(case.heads.allowed(), axis=(-3, -2))
+    assert hidden.any(), "every token is seen"
+    X, memory, *others = case.draw()
+    Y, res = case.attend(X, memory, *others)
+    (dY,) = draw(Y.shape)
+    dmemory = case.pull(dY, res)[1]
+    assert np.array_equal(np.all(dmemory == 0, axis=-1), hidden)
+    assert np.array_equal(case.attend(X, np.where(hidden[..., None], 9.0, memory), *others)[0], Y)
+
+
+def dead_queries_give_the_bias(case):
+    """A query that may see no key, in any head: Y = b_O there, and what arrives there reaches b_O alone."""
+    dead = ~np.any(case.heads.allowed(), axis=(-3, -1))
+    assert dead.any(), "the case has no dead row"
+    inputs = case.draw()
+    Y, res = quietly(case.attend, *inputs)
+    b_O = case.sort(inputs)[2].b_O
+    assert np.all(Y[dead] == b_O)
+    (dY,) = draw(Y.shape)
+    *grads, db_O = case.pull(dY, res)
+    *silent, all_db_O = case.pull(np.where(dead[..., None], 1e6, dY), res)
+    assert all(map(np.array_equal, grads, silent))
+    assert not checks.close(db_O, all_db_O)
+    assert np.all(grads[0][dead] == 0)
+
+
+# --- torch's layer ------------------------------------------------------------------------------------------------
+
+
+def agrees_with_torchs_layer(module, query, key, value, **options):
+    """Output, weights and all gradients of a ``torch.nn.MultiheadAttention`` are ours, through the converter."""
+    masks = {name: options[name] for name in ("key_padding_mask", "attn_mask") if options.get(name) is not None}
+    named = {"query": query, "key": key, "value": value, **{k: T for k, T in masks.items() if T.dtype != torch.bool}}
+    named = {name: T.detach().clone().requires_grad_() for name, T in named.items()}
+    Y, weights = module(**named | {k: T for k, T in masks.items() if k not in named}, **_others(options))
+    named |= dict(module.named_parameters())
+
+    X, p, ours = layout.from_multihead_attention(module, query, key, value, **masks)
+    came, res = quietly(ab.multi_head_attention, X, p, **ours)
+    turned = not module.batch_first and query.ndim == 3
+    (dY,) = (torch.tensor(T) for T in draw(tuple(came.shape)))
+    grads = layout.to_multihead_attention(quietly(ab.multi_head_attention_vjp, dY, res), module, **masks)
+
+    wanted = torch.autograd.grad(Y, list(named.values()), dY.transpose(0, 1) if turned else dY)
+    assert grads.keys() == named.keys()
+    pairs = [(came.transpose(0, 1) if turned else came, Y.detach())]
+    pairs += [(grads[name], T) for name, T in zip(named, wanted, strict=True)]
+    if weights is not None:
+        P = res.attention.P
+        pairs.append((P.mean(dim=-3) if options.get("average_attn_weights", True) else P, weights.detach()))
+    for ours, theirs in pairs:
+        assert checks.close(ours, theirs)
+    return max(((a - b).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in pairs if a.numel())
+
+
+def _others(options):
+    return {name: option for name, option in options.items() if name not in ("key_padding_mask", "attn_mask")}
+
+
+def torchs_layer(*, seed=0, **options):
+    """A float64 module whose parameters are all random: torch starts its biases at 0, where mistakes hide."""
+    module = torch.nn.MultiheadAttention(**options, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    return module
 
 
 # --- the checks themselves ----------------------------------------------------------------------------------------

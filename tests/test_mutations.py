@@ -11,7 +11,7 @@ from functools import partial
 import laws
 import numpy as np
 import pytest
-from cases import CASE
+from cases import CASE, MULTI_HEAD_CASE
 from libraries import NumPy, Strict
 
 import attnbook as ab
@@ -26,10 +26,13 @@ CHECK = importlib.import_module("attnbook.checks.check")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
+PLAN = ATTENTION.plan
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
-LINEAR_VJP, MULTI_HEAD_VJP, CUT, CHECK_VJP = ab.linear_vjp, ab.multi_head_attention_vjp, Tile.cut, checks.check_vjp
+LINEAR_VJP, CUT, CHECK_VJP = ab.linear_vjp, Tile.cut, checks.check_vjp
+MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
 
 values, gradients = laws.attention_values, laws.attention_gradients
+LAYER, layer_values, layer_gradients = MULTI_HEAD_CASE, laws.multi_head_values, laws.multi_head_gradients
 
 
 # --- mistakes that take more than a line --------------------------------------------------------------------------
@@ -103,15 +106,42 @@ def runs_on_a_second_device(case):
         raise AssertionError("arrays met on two devices") from error
 
 
-def multi_head_vjp_without_values(dY, res):
-    """dX, or dmemory in cross-attention, from queries and keys alone."""
-    grads = MULTI_HEAD_VJP(dY, res)
+def columns_by_turns(T, h):
+    """Column c belongs to head c mod h: what a reshape to (..., d, h) gives."""
+    return np.moveaxis(T.reshape(*T.shape[:-1], -1, h), -1, -3)
+
+
+def merged_by_turns(T):
+    return np.moveaxis(T, -3, -1).reshape(*T.shape[:-3], T.shape[-2], -1)
+
+
+def multi_head(params=None, output=None, **options):
+    """The layer with its weights, its output or its options replaced."""
+
+    def forward(X, p, **given):
+        Y, res = MULTI_HEAD_FORWARD(X, p if params is None else params(p), **{**given, **options})
+        return Y if output is None else output(Y, res), res
+
+    return forward
+
+
+def multi_head_backward(**wrong):
+    """The backward with some of its results replaced: each is a function of the right ones and the residuals."""
+
+    def vjp(dY, res):
+        grads = MULTI_HEAD_VJP(dY, res)
+        of_layer = {name: f(grads, dY, res) for name, f in wrong.items() if name in grads._fields}
+        of_weights = {name: f(grads, dY, res) for name, f in wrong.items() if name not in grads._fields}
+        return grads._replace(**{"dparams": grads.dparams._replace(**of_weights), **of_layer})
+
+    return vjp
+
+
+def path(name, dY, res):
+    """What arrives at the input through the queries, the keys or the values."""
     dC = dY @ res.params.W_O.T
-    dV = ab.attention_vjp(heads.split_heads(dC, res.heads[0]), res.attention).dV
-    lost = heads.merge_heads(dV) @ res.params.W_V.T
-    if res.memory is None:
-        return grads._replace(dX=grads.dX - lost)
-    return grads._replace(dmemory=grads.dmemory - lost)
+    dT = getattr(ab.attention_vjp(heads.split_heads(dC, res.heads[0]), res.attention), f"d{name}")
+    return heads.merge_heads(dT) @ getattr(res.params, f"W_{name}").T
 
 
 def a_mask(S):
@@ -188,9 +218,13 @@ MISTAKES = [
     ("share_heads_vjp", "one head of the group, in attention", dense, "share_heads_vjp",
      lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :], partial(gradients, CASE["grouped queries"])),
     ("split_heads", "reshaped without swapping axes", heads, "split_heads",
-     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], T.shape[-1] // h), laws.heads_are_columns),
+     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), laws.heads_are_columns),
+    ("split_heads", "columns dealt out by turns", heads, "split_heads", columns_by_turns, laws.heads_are_columns),
     ("merge_heads", "reshaped without swapping axes", heads, "merge_heads",
      lambda T: T.reshape(*T.shape[:-3], T.shape[-2], -1), laws.heads_are_columns),
+    ("merge_heads", "columns dealt out by turns", heads, "merge_heads", merged_by_turns, laws.heads_are_columns),
+    ("merge_heads", "summed, not side by side", heads, "merge_heads", lambda T: T.sum(axis=-3),
+     laws.heads_are_columns),
     # ops
     ("Scale.forward", "not scaled", Scale, "forward", lambda self, S, tile: (S, None), partial(values, CASE["plain"])),
     ("Scale.forward", "1/d_k for 1/√d_k", ATTENTION, "check_scale", lambda scale, d_k: 1 / d_k,
@@ -291,11 +325,78 @@ MISTAKES = [
      partial(gradients, CASE["bias"])),
     # multi-head attention
     ("multi_head_attention", "heads split without swapping axes", MULTI_HEAD, "split_heads",
-     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], T.shape[-1] // h), laws.multi_head_gradients),
-    ("multi_head_attention_vjp", "the path through the values is lost", ab, "multi_head_attention_vjp",
-     multi_head_vjp_without_values, laws.multi_head_gradients),
-    ("multi_head_attention_vjp", "the path through the values is lost, in self-attention", ab,
-     "multi_head_attention_vjp", multi_head_vjp_without_values, partial(laws.multi_head_gradients, cross=False)),
+     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "heads split by turns", MULTI_HEAD, "split_heads", columns_by_turns,
+     partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "heads merged without swapping axes", MULTI_HEAD, "merge_heads",
+     lambda T: T.reshape(*T.shape[:-3], T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "heads merged by turns", MULTI_HEAD, "merge_heads", merged_by_turns,
+     partial(layer_values, LAYER["self"])),
+    ("multi_head_attention", "1/√(h·d_k) for 1/√d_k", MULTI_HEAD, "plan",
+     lambda X, shape, d_k, **options: PLAN(X, shape, d_k=d_k * shape[-3], **options),
+     partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "W_Q for the keys", ab, "multi_head_attention",
+     multi_head(params=lambda p: p._replace(W_K=p.W_Q)), partial(layer_values, LAYER["all widths equal"])),
+    ("multi_head_attention", "W_O transposed", ab, "multi_head_attention",
+     multi_head(params=lambda p: p._replace(W_O=p.W_O.T)), partial(layer_values, LAYER["all widths equal"])),
+    ("multi_head_attention", "memory ignored", ab, "multi_head_attention", multi_head(memory=None),
+     partial(layer_values, LAYER["all widths equal"])),
+    ("multi_head_attention", "biases forgotten", ab, "multi_head_attention",
+     multi_head(params=lambda p: p._replace(b_V=None)), partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "b_O once for each head", ab, "multi_head_attention",
+     multi_head(output=lambda Y, res: Y + 2 * res.params.b_O), partial(layer_values, LAYER["cross"])),
+    ("multi_head_attention", "mask forgotten", ab, "multi_head_attention", multi_head(mask=None),
+     partial(layer_values, LAYER["mask of padding"])),
+    ("multi_head_attention", "hidden tokens leak", ab, "multi_head_attention", multi_head(mask=None),
+     partial(laws.forbidden_tokens_get_no_gradient, LAYER["mask of padding"])),
+    ("multi_head_attention", "NaN in a dead row", ab, "multi_head_attention",
+     multi_head(output=lambda Y, res: np.where(np.arange(Y.shape[-2])[:, None] == 1, np.nan, Y)),
+     partial(laws.dead_queries_give_the_bias, LAYER["mask with a dead row"])),
+    ("multi_head_attention", "16-bit floats rounded at each step", MULTI_HEAD, "widen", lambda T: T,
+     partial(laws.multi_head_in_every_library, NumPy(), LAYER["cross"])),
+    ("multi_head_attention_vjp", "heads of dC split without swapping axes", MULTI_HEAD, "attention_vjp",
+     lambda dO, res: ab.attention_vjp(np.swapaxes(dO, -2, -3).reshape(dO.shape), res),
+     partial(layer_gradients, LAYER["cross"])),
+    *(("multi_head_attention_vjp", f"the path through d{name} is lost in dX", ab, "multi_head_attention_vjp",
+       multi_head_backward(dX=lambda g, dY, res, name=name: g.dX - path(name, dY, res)),
+       partial(layer_gradients, LAYER["self"])) for name in "QKV"),
+    ("multi_head_attention_vjp", "memory's gradient is not added to dX", ab, "multi_head_attention_vjp",
+     multi_head_backward(dX=lambda g, dY, res: path("Q", dY, res)),
+     partial(laws.self_is_cross_with_itself, LAYER["self"])),
+    *(("multi_head_attention_vjp", f"the path through d{name} is lost in dmemory", ab, "multi_head_attention_vjp",
+       multi_head_backward(dmemory=lambda g, dY, res, name=name: g.dmemory - path(name, dY, res)),
+       partial(layer_gradients, LAYER["cross"])) for name in "KV"),
+    ("multi_head_attention_vjp", "dW_Q and dW_K exchanged", ab, "multi_head_attention_vjp",
+     multi_head_backward(W_Q=lambda g, *_: g.dparams.W_K, W_K=lambda g, *_: g.dparams.W_Q),
+     partial(layer_gradients, LAYER["all widths equal"])),
+    *(("multi_head_attention_vjp", f"d{name} transposed", ab, "multi_head_attention_vjp",
+       multi_head_backward(**{name: lambda g, dY, res, name=name: getattr(g.dparams, name).T.copy()}),
+       partial(layer_gradients, LAYER["all widths equal"])) for name in ("W_Q", "W_K", "W_V", "W_O")),
+    *(("multi_head_attention_vjp", f"d{name}, a mean over the batch", ab, "multi_head_attention_vjp",
+       multi_head_backward(**{name: lambda g, dY, res, name=name: getattr(g.dparams, name) / 2}),
+       partial(layer_gradients, LAYER["cross"]))
+      for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_V", "b_O")),
+    ("multi_head_attention_vjp", "db_K is not 0", ab, "multi_head_attention_vjp",
+     multi_head_backward(b_K=lambda g, *_: g.dparams.b_Q), partial(laws.keys_need_no_bias, LAYER["cross"])),
+    ("multi_head_attention_vjp", "heads of dW_Q in another order", ab, "multi_head_attention_vjp",
+     multi_head_backward(W_Q=lambda g, *_: np.roll(g.dparams.W_Q, 11, axis=1)),
+     partial(laws.projections_balance, LAYER["cross"])),
+    ("multi_head_attention_vjp", "heads of dW_V in another order", ab, "multi_head_attention_vjp",
+     multi_head_backward(W_V=lambda g, *_: np.roll(g.dparams.W_V, 13, axis=1)),
+     partial(laws.projections_balance, LAYER["cross"])),
+    ("multi_head_attention_vjp", "heads of dW_O sorted", ab, "multi_head_attention_vjp",
+     multi_head_backward(W_O=lambda g, *_: np.sort(g.dparams.W_O, axis=0)),
+     partial(laws.heads_have_no_order, LAYER["cross"])),
+    ("multi_head_attention_vjp", "mean over the heads that share", dense, "share_heads_vjp",
+     lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) / 2, partial(layer_gradients, LAYER["grouped"])),
+    ("multi_head_attention_vjp", "the first of the heads that share", dense, "share_heads_vjp",
+     lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :],
+     partial(laws.shared_heads_add_up, LAYER["grouped"])),
+    ("multi_head_attention_vjp", "dbias of the first head", ab, "multi_head_attention_vjp",
+     multi_head_backward(dbias=lambda g, *_: 0 * g.dbias + g.dbias[:1]),
+     partial(layer_gradients, LAYER["bias for all batches"])),
+    ("multi_head_attention_vjp", "the residuals are overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
+     partial(laws.multi_head_runs_twice, LAYER["cross"])),
     # the checks themselves
     ("check_vjp", "autograd is not asked", CHECK, "has_torch", lambda: False, laws.check_vjp_refuses_what_is_wrong),
     ("check_vjp", "differences count for nothing", CHECK, "DIFFERENCES", np.inf,

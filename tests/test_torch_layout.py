@@ -1,0 +1,213 @@
+"""torch's own multi-head layer, through the converter: outputs, weights, and the gradient of everything it is given."""
+
+import itertools
+
+import laws
+import pytest
+import torch
+
+import attnbook as ab
+from attnbook import torch as layout
+from attnbook.checks import close
+
+TORCHS_SAMPLES = 64
+
+
+def samples_of_torch():
+    """Constructor and call of each sample, from torch's table of modules."""
+    from torch.testing._internal.common_modules import module_db  # takes seconds: where it is used
+
+    (info,) = (info for info in module_db if info.module_cls is torch.nn.MultiheadAttention)
+    samples = info.module_inputs_func(info, "cpu", torch.float64, requires_grad=True, training=True)
+    return [(sample.constructor_input.kwargs, sample.forward_input.args, sample.forward_input.kwargs)
+            for sample in samples]  # fmt: skip
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_every_sample(need_weights):
+    samples = samples_of_torch()
+    for made, inputs, options in samples:
+        laws.agrees_with_torchs_layer(laws.torchs_layer(**made), *inputs, **options, need_weights=need_weights)
+    assert len(samples) == TORCHS_SAMPLES, "torch has other samples than it had"
+
+
+# --- what torch's samples lack: a batch, a width that is not 1, key ≠ value, masks of floats -----------------------
+
+L, S, BATCH, HEADS, E, KDIM, VDIM = 5, 7, 2, 3, 33, 13, 17
+
+
+def bool_mask(*shape):
+    """True = may not attend; the first key may always be seen."""
+    mask = torch.tensor(laws.draw(shape, seed=7)[0] > 0.5)
+    mask[..., 0] = False
+    return mask
+
+
+def float_mask(*shape):
+    return torch.tensor(laws.draw(shape, seed=8)[0]).masked_fill(bool_mask(*shape), -torch.inf)
+
+
+MASKS = {
+    "no mask": {},
+    "of padding": {"key_padding_mask": bool_mask(BATCH, S)},
+    "of scores": {"attn_mask": bool_mask(L, S)},
+    "of each head": {"attn_mask": bool_mask(BATCH * HEADS, L, S)},
+    "both": {"key_padding_mask": bool_mask(BATCH, S), "attn_mask": bool_mask(BATCH * HEADS, L, S)},
+    "floats for padding": {"key_padding_mask": float_mask(BATCH, S)},
+    "floats for scores": {"attn_mask": float_mask(L, S)},
+    "floats for each head": {"attn_mask": float_mask(BATCH * HEADS, L, S)},
+    "both of floats": {"key_padding_mask": float_mask(BATCH, S), "attn_mask": float_mask(L, S)},
+}
+BUILT = [
+    dict(zip(("bias", "add_bias_kv", "add_zero_attn"), flags, strict=True))
+    for flags in itertools.product((True, False), repeat=3)
+]
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("widths", [{}, {"kdim": KDIM}, {"kdim": KDIM, "vdim": VDIM}], ids=str)
+def test_samples_of_our_own(masks, widths):
+    inputs = [(BATCH, L, E), (BATCH, S, widths.get("kdim", E)), (BATCH, S, widths.get("vdim", E))]
+    inputs = [torch.tensor(T) for T in laws.draw(*inputs)]
+    for built, batch_first in itertools.product(BUILT, (True, False)):
+        module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=batch_first, **built, **widths)
+        given = inputs if batch_first else [T.transpose(0, 1) for T in inputs]
+        laws.agrees_with_torchs_layer(module, *given, **masks, average_attn_weights=False)
+    first = {(BATCH, S): 0, (BATCH * HEADS, L, S): slice(HEADS), (L, S): slice(None)}  # without a batch
+    alone = {name: mask[first[tuple(mask.shape)]] for name, mask in masks.items()}
+    laws.agrees_with_torchs_layer(module, *(T[0] for T in inputs), **alone)
+
+
+def test_a_dead_row_is_zero_before_the_last_projection():
+    """As in torch's fused path; with ``need_weights`` torch gives NaN."""
+    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True)
+    X, memory = (torch.tensor(T) for T in laws.draw((BATCH, L, E), (BATCH, S, E)))
+    mask = bool_mask(L, S)
+    mask[1] = True
+    laws.agrees_with_torchs_layer(module, X, memory, memory, attn_mask=mask, need_weights=False)
+    Y, _ = module(X, memory, memory, attn_mask=mask)
+    assert torch.all(torch.isnan(Y[:, 1]))
+    X, p, options = layout.from_multihead_attention(module, X, memory, memory, attn_mask=mask)
+    assert torch.equal(ab.multi_head_attention(X, p, **options)[0][0, 1], module.out_proj.bias.detach())
+
+
+# --- the layout alone ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("of_itself", [True, False])
+def test_weights_and_gradients_in_torchs_layout(bias, of_itself):
+    """Without the detour over key and value: torch's weights are ours, and our gradients are torch's."""
+    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True, bias=bias)
+    X, memory = (torch.tensor(T, requires_grad=True) for T in laws.draw((BATCH, L, E), (BATCH, S, E)))
+    given = [X] if of_itself else [X, memory]
+    wanted, _ = module(X, given[-1], given[-1])
+    p = layout.from_state_dict(module.state_dict())
+    Y, res = ab.multi_head_attention(X.detach(), p, num_heads=HEADS, memory=None if of_itself else memory.detach())
+    assert close(Y, wanted.detach())
+    (dY,) = (torch.tensor(T) for T in laws.draw(tuple(Y.shape)))
+    grads = ab.multi_head_attention_vjp(dY, res)
+    state = layout.to_state_dict(grads.dparams)
+    wanted.backward(dY)
+    assert state.keys() == dict(module.named_parameters()).keys()
+    for name, parameter in module.named_parameters():
+        assert close(state[name], parameter.grad)
+    for ours, T in zip((grads.dX, grads.dmemory), given, strict=False):
+        assert close(ours, T.grad)
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": KDIM}, {"kdim": KDIM, "vdim": VDIM}], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_there_and_back(bias, widths):
+    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, bias=bias, **widths)
+    state = module.state_dict()
+    p = layout.from_state_dict(state)
+    assert p.W_Q.shape == p.W_O.shape == (E, E)
+    assert (p.W_K.shape, p.W_V.shape) == ((widths.get("kdim", E), E), (widths.get("vdim", E), E))
+    assert (p.b_Q is None) == (not bias)
+    back = layout.to_state_dict(p)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    module.load_state_dict(back)
+
+
+def test_the_backward_converter_is_the_adjoint_of_the_forward_one():
+    """⟨grads, the change of (X, p, memory)⟩ = ⟨torch's gradients, the change of torch's parameters and inputs⟩."""
+    built = {"embed_dim": E, "num_heads": HEADS, "kdim": KDIM, "vdim": VDIM, "add_bias_kv": True, "add_zero_attn": True}
+    inputs = [torch.tensor(T) for T in laws.draw((L, BATCH, E), (S, BATCH, KDIM), (S, BATCH, VDIM))]
+    changes = [torch.tensor(T) for T in laws.draw(*(tuple(T.shape) for T in inputs), seed=1)]
+    module, change = laws.torchs_layer(**built), laws.torchs_layer(**built, seed=1)
+    moved = laws.torchs_layer(**built)
+    with torch.no_grad():
+        for T, t in zip(moved.parameters(), change.parameters(), strict=True):
+            T += t
+    X, p, options = layout.from_multihead_attention(module, *inputs)
+    X2, p2, options2 = layout.from_multihead_attention(moved, *(T + t for T, t in zip(inputs, changes, strict=True)))
+    random = [torch.tensor(T) for T in laws.draw(*(tuple(T.shape) for T in (X, options["memory"], *p)), seed=2)]
+    grads = ab.MultiHeadGrads(*random[:2], ab.MultiHeadParams(*random[2:]), None, ())
+    ours = [(X2 - X), options2["memory"] - options["memory"], *(b - a for a, b in zip(p, p2, strict=True))]
+    found = layout.to_multihead_attention(grads, module)
+    theirs = dict(change.named_parameters()) | dict(zip(("query", "key", "value"), changes, strict=True))
+    assert found.keys() == theirs.keys()
+    names = list(theirs)
+    ab.checks.check_adjoint(
+        torch.stack([torch.sum(a * b) for a, b in zip(random, ours, strict=True)]).numpy(),
+        1.0,
+        [found[name].numpy() for name in names],
+        [theirs[name].detach().numpy() for name in names],
+    )
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+MODULE = laws.torchs_layer(embed_dim=6, num_heads=2, batch_first=True)
+T = torch.zeros(2, 3, 6, dtype=torch.float64)
+PARAMS = layout.from_state_dict(MODULE.state_dict())
+
+
+def read(module=MODULE, query=T, key=T, value=T, **masks):
+    return layout.from_multihead_attention(module, query, key, value, **masks)
+
+
+REFUSED = [
+    (lambda: layout.from_state_dict({}), ValueError, "state: expected the names q_proj_weight, .*, got "),
+    (
+        lambda: layout.from_state_dict(laws.torchs_layer(embed_dim=6, num_heads=2, add_bias_kv=True).state_dict()),
+        ValueError,
+        "state: expected the names in_proj_weight, .*, got .*bias_k",
+    ),
+    (lambda: layout.to_state_dict(PARAMS._replace(W_Q=T[0])), ValueError, r"W_Q: expected shape \(3, 3\), .* \(3, 6\)"),
+    (lambda: layout.to_state_dict(PARAMS._replace(W_K=T[0, :, :4])), ValueError, r"W_K: expected shape \(3, 6\)"),
+    (lambda: layout.to_state_dict(PARAMS._replace(W_O=T[0])), ValueError, r"W_O: expected shape \(6, 6\)"),
+    (lambda: layout.to_state_dict(PARAMS._replace(b_K=None)), ValueError, "p: expected all four biases or none, .* 3"),
+    (lambda: read(torch.nn.Linear(6, 6)), TypeError, "module: expected a torch.nn.MultiheadAttention, got Linear"),
+    (
+        lambda: read(laws.torchs_layer(embed_dim=6, num_heads=2, dropout=0.1)),
+        ValueError,
+        r"module: expected no dropout, or eval\(\), got dropout=0.1",
+    ),
+    (lambda: read(query=T[..., :5]), ValueError, r"query: expected shape \(2, 3, 6\), batch first, got \(2, 3, 5\)"),
+    (lambda: read(query=T[None]), ValueError, r"query: expected .*, got \(1, 2, 3, 6\)"),
+    (lambda: read(key=T[:1]), ValueError, r"key: expected shape \(2, 3, 6\), batch first, got \(1, 3, 6\)"),
+    (lambda: read(value=T[:, :2]), ValueError, r"value: expected shape \(2, 3, 6\), batch first, got \(2, 2, 6\)"),
+    (lambda: read(attn_mask=T), ValueError, r"attn_mask: expected shape \(4, 3, 3\), got \(2, 3, 6\)"),
+    (lambda: read(attn_mask=T[0]), ValueError, r"attn_mask: expected shape \(3, 3\), got \(3, 6\)"),
+    (lambda: read(key_padding_mask=T[0]), ValueError, r"key_padding_mask: expected shape \(2, 3\), got \(3, 6\)"),
+    (
+        lambda: layout.to_multihead_attention(
+            ab.MultiHeadGrads(dX=T, dmemory=None, dparams=PARAMS, dbias=None, dops=()), MODULE
+        ),
+        TypeError,
+        "grads: expected the gradients of a call with a memory",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_it_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_layer_that_drops_out_is_read_in_eval():
+    read(laws.torchs_layer(embed_dim=6, num_heads=2, dropout=0.1).eval(), T, T, T)
