@@ -1,0 +1,233 @@
+"""A ledger of claims: what a text says, next to what running it gives. Chapter: :doc:`/chapters/07_in_the_wild`.
+
+A claim is a row of data and a small function. The function returns comparisons by name; each says beforehand whether
+its two sides are the same or differ, and running the claim asserts exactly that.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from attnbook.checks.check import close
+
+HOLDS, CONVENTION, AMBIGUOUS = "holds", "holds under a convention", "ambiguous"
+WRONG, MISSING = "wrong", "left open"
+VERDICTS = (HOLDS, CONVENTION, AMBIGUOUS, WRONG, MISSING)
+
+
+class Same(NamedTuple):
+    """Two sides that must be equal to rounding at every size. ``came`` may be a function, called when compared."""
+
+    came: object
+    truth: object
+
+
+class Differs(NamedTuple):
+    """Two sides that must not be equal at some size, or cannot be compared because ``came`` raises or does not fit."""
+
+    came: object
+    truth: object
+
+
+class Claim(NamedTuple):
+    """One claim of one text."""
+
+    id: str
+    place: str
+    says: str
+    verdict: str
+    note: str  # the convention, the correction, or why it cannot be run
+    see: str  # where the book explains it: an anchor of chapter 07 or a chapter
+    run: Callable | None  # setting -> {name: Same or Differs}; None: judged by reading
+
+
+class Row(NamedTuple):
+    """A claim after it was run: for each of its comparisons, what came out at each size."""
+
+    claim: Claim
+    measured: dict
+
+    def text(self):
+        """The figures in words, each once."""
+        if not self.measured:
+            return "by reading"
+        parts = []
+        for name, (kind, outcomes) in self.measured.items():
+            if kind is Same:
+                parts.append(f"{name}: equal")
+                continue
+            by_size = outcomes if len(set(outcomes.values())) > 1 else {"": next(iter(outcomes.values()))}
+            parts.append(f"{name}: " + ", ".join(f"{what}{size and f' ({size})'}" for size, what in by_size.items()))
+        return "; ".join(parts)
+
+
+class Ledger:
+    """All rows of all claims, run at every setting. Shows itself as a table; ``ledger["S2-10"]`` is one row."""
+
+    def __init__(self, claims, settings):
+        self.rows = {}
+        for claim in claims:
+            if claim.id in self.rows:
+                raise ValueError(f"two claims are called {claim.id}")
+            self.rows[claim.id] = Row(claim, run(claim, settings))
+
+    def __getitem__(self, name):
+        return self.rows[name]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def counts(self):
+        """How many claims have each verdict."""
+        counted = Counter(row.claim.verdict for row in self.rows.values())
+        return {verdict: counted[verdict] for verdict in VERDICTS}
+
+    def by_reading(self):
+        """The claims that no code can run."""
+        return [name for name, row in self.rows.items() if row.claim.run is None]
+
+    def __repr__(self):
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in self.counts().items())
+        return f"{len(self)} claims: {counts}"
+
+    def _repr_html_(self):
+        return _table(self)
+
+
+def recorder(claims):
+    """A decorator that appends a :class:`Claim` for the function below it, and a function for claims without one."""
+
+    def claim(name, place, says, verdict, note="", see=""):
+        def keep(run):
+            claims.append(Claim(name, place, says, verdict, note, see, run))
+            return run
+
+        return keep
+
+    def reading(name, place, says, verdict, note, see=""):
+        claims.append(Claim(name, place, says, verdict, note, see, None))
+
+    return claim, reading
+
+
+def outcome(came, truth):
+    """How far ``came`` is off, in two digits; or why it cannot be compared. None where the two are equal."""
+    if callable(came):
+        try:
+            came = came()
+        except Exception as error:  # whatever a wrong formula raises is its outcome
+            return "does not fit" if isinstance(error, ValueError) else type(error).__name__
+    if isinstance(truth, bool | int | tuple):  # a fact, a count or a shape rather than a figure
+        return None if came == truth else "no" if truth is True else f"{came}, not {truth}"
+    came, truth = np.asarray(came, dtype=float), np.asarray(truth, dtype=float)
+    if came.shape != truth.shape:
+        return f"shape {came.shape} for {truth.shape}".replace(",)", ")")
+    if close(came, truth):
+        return None
+    if not np.all(np.isfinite(came)):
+        return "NaN"
+    off, size = np.max(np.abs(came - truth)), np.max(np.abs(truth))
+    return f"off by {off / size if size > 1e-9 else off:.2g}"
+
+
+def run(claim, settings):
+    """Run one claim at every setting, and assert what it declares. Returns the outcomes, for a :class:`Row`."""
+    if claim.run is None:
+        assert claim.note, f"{claim.id} is not run, and does not say why"
+        return {}
+    found = {}
+    for setting in settings:
+        for name, compared in claim.run(setting).items():
+            kind, outcomes = found.setdefault(name, (type(compared), {}))
+            outcomes[setting.name] = outcome(*compared)
+    for name, (kind, outcomes) in found.items():
+        bad = {size: what for size, what in outcomes.items() if what}
+        if kind is Same:
+            assert not bad, f"{claim.id}, {name}: should be equal, but {bad}"
+        else:
+            assert bad, f"{claim.id}, {name}: should differ, but is equal at every size"
+            outcomes.update({size: "equal" for size in outcomes if size not in bad})
+    kinds = {kind for kind, _ in found.values()}
+    needed = {HOLDS: {Same}, AMBIGUOUS: {Same, Differs}, WRONG: {Differs}}.get(claim.verdict, {Same})
+    assert needed <= kinds, f"{claim.id} is said to be {claim.verdict}, which its comparisons do not show"
+    assert claim.verdict != HOLDS or kinds == {Same}, f"{claim.id} holds, but something in it differs"
+    return found
+
+
+def _table(ledger):
+    """HTML: every row, readable without a script; the site's script adds the two filters."""
+    sources = list(dict.fromkeys(name.split("-")[0] for name in ledger.rows))
+    rows = []
+    for name, row in ledger.rows.items():
+        c = row.claim
+        anchor = f"row-{name.lower()}"
+        link = f'<a href="{escape(c.see)}">why</a>' if c.see else ""
+        kind = c.verdict.split()[-1]
+        cells = (
+            f'<th scope="row"><a href="#{anchor}">{escape(name)}</a></th>',
+            f"<td>{escape(c.place)}</td>",
+            f"<td>{escape(c.says)}</td>",
+            f'<td><span class="verdict verdict-{kind}">{escape(c.verdict)}</span></td>',
+            f"<td>{escape(c.note)}</td>",
+            f"<td>{escape(row.text())}</td>",
+            f"<td>{link}</td>",
+        )
+        attributes = f'id="{anchor}" data-source="{name.split("-")[0]}" data-verdict="{escape(c.verdict)}"'
+        rows.append(f"<tr {attributes}>{''.join(cells)}</tr>")
+    heads = ("row", "where", "what it says", "verdict", "convention or correction", "measured", "more")
+    head = "".join(f'<th scope="col">{h}</th>' for h in heads)
+    body = "\n".join(rows)
+    counts = f"{len(ledger)} of {len(ledger)} rows"
+    return (
+        f'<div class="claims" data-sources="{" ".join(sources)}" data-verdicts="{"|".join(VERDICTS)}">\n'
+        f'<p class="claims-count" role="status">{counts}</p>\n'
+        '<div class="claims-scroll" role="region" tabindex="0" aria-label="Table of all claims">\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>\n"
+        f"<style>{_STYLE}</style>\n<script>{_FILTERS}</script>\n</div>"
+    )
+
+
+_STYLE = """
+.text_html:has(.claims) { background: transparent !important; color: inherit !important; padding: 0 !important; }
+.claims-filters { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; }
+.claims-filters select { margin-left: 0.5em; padding: 0.2em; font: inherit; color: inherit;
+  background: var(--pst-color-surface, transparent); border: 1px solid; border-radius: 0.3em; }
+.claims-filters option { color: #111; background: #fff; }
+.claims-scroll { max-height: 75vh; overflow: auto; border: 1px solid var(--pst-color-border, #999); }
+.claims table { border-collapse: collapse; font-size: 0.8em; margin: 0; min-width: 64rem; }
+.claims th, .claims td { padding: 0.35em 0.6em; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--pst-color-border, #999); white-space: normal; color: inherit; background: none; }
+.claims thead th { position: sticky; top: 0; background: var(--pst-color-surface, #eee); }
+.claims tr:target { outline: 2px solid var(--ab-blue, #0072b2); outline-offset: -2px; }
+.claims tbody th, .claims .verdict { white-space: nowrap; font-weight: 600; }
+.claims .verdict::before { content: "✓ "; }
+.claims .verdict-wrong::before { content: "✗ "; }
+.claims .verdict-ambiguous::before, .claims .verdict-open::before { content: "? "; }
+.claims .verdict-wrong { color: var(--ab-orange, #b04600); }
+"""
+
+_FILTERS = """
+for (const box of document.querySelectorAll(".claims:not(.has-filters)")) {
+  box.classList.add("has-filters");
+  const rows = [...box.querySelectorAll("tbody tr")], count = box.querySelector(".claims-count");
+  const bar = document.createElement("div"), chosen = {};
+  bar.className = "claims-filters";
+  const show = () => {
+    for (const row of rows)
+      row.hidden = Object.entries(chosen).some(([key, want]) => want && row.dataset[key] !== want);
+    count.textContent = rows.filter(row => !row.hidden).length + " of " + rows.length + " rows";
+  };
+  const choices = { source: box.dataset.sources.split(" "), verdict: box.dataset.verdicts.split("|") };
+  for (const [key, words] of Object.entries(choices)) {
+    const label = document.createElement("label"), select = document.createElement("select");
+    select.append(new Option("all", ""), ...words.map(word => new Option(word, word)));
+    select.addEventListener("change", () => { chosen[key] = select.value; show(); });
+    label.append(key === "source" ? "Text" : "Verdict", select);
+    bar.append(label);
+  }
+  box.prepend(bar);
+}
+"""
