@@ -684,6 +684,14 @@ def _others(options):
     return {name: option for name, option in options.items() if name not in ("key_padding_mask", "attn_mask")}
 
 
+def torchs_layer_is_ours():
+    """One call that has nearly all that there is: key ≠ value, appended tokens, both masks, tokens before the batch."""
+    module = torchs_layer(embed_dim=33, num_heads=3, kdim=13, vdim=17, add_bias_kv=True, add_zero_attn=True)
+    inputs = [torch.tensor(T) for T in draw((5, 2, 33), (7, 2, 13), (7, 2, 17))]
+    scores, padding = (torch.tensor(T) > 0.5 for T in draw((6, 5, 7), (2, 7)))
+    agrees_with_torchs_layer(module, *inputs, key_padding_mask=padding, attn_mask=scores)
+
+
 def torchs_layer(*, seed=0, **options):
     """A float64 module whose parameters are all random: torch starts its biases at 0, where mistakes hide."""
     module = torch.nn.MultiheadAttention(**options, dtype=torch.float64)

@@ -260,35 +260,132 @@ DERIVATIVES = [
 
 MULTI_HEAD = [
     (lambda: mha(None, PARAMS), TypeError, "X: expected an array, got NoneType"),
+    (lambda: mha(X.tolist(), PARAMS), TypeError, "X: expected an array, got list"),
+    (lambda: mha(X.astype(int), PARAMS), TypeError, "X: expected a floating dtype, got int64"),
     (lambda: mha(ones(5), PARAMS), ValueError, "X: expected at least two axes (..., tokens, width), got shape (5,)"),
+    (lambda: mha(X, None), TypeError, "p: expected a MultiHeadParams, got NoneType"),
     (lambda: mha(X, tuple(PARAMS)), TypeError, "p: expected a MultiHeadParams, got tuple"),
     (lambda: mha(X, PARAMS._replace(W_V=None)), TypeError, "W_V: expected an array, got NoneType"),
+    (lambda: mha(X, PARAMS._replace(W_O=[[1.0]])), TypeError, "W_O: expected an array, got list"),
     (lambda: mha(X, PARAMS._replace(b_Q=[0.0])), TypeError, "b_Q: expected an array, got list"),
+    (
+        lambda: mha(X, PARAMS._replace(W_V=torch.ones(5, 22))),
+        TypeError,
+        "W_V: expected a numpy array like X, got a torch array",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_Q=ones(5, 6, dtype="float32"))),
+        TypeError,
+        "W_Q: expected dtype float64 like X, got float32",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(b_V=ones(22, dtype="float16"))),
+        TypeError,
+        "b_V: expected dtype float64 like X, got float16",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_Q=ones(6))),
+        ValueError,
+        "W_Q: expected two axes (rows, columns), got shape (6,)",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_O=ones(2, 11, 13))),
+        ValueError,
+        "W_O: expected two axes (rows, columns), got shape (2, 11, 13)",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_Q=ones(6, 5))),
+        ValueError,
+        "W_Q: expected 5 rows, the width of X, got shape (6, 5)",
+    ),
     (
         lambda: mha(X, PARAMS._replace(W_K=ones(7, 6))),
         ValueError,
         "W_K: expected 5 rows, the width of X, got shape (7, 6)",
     ),
     (
+        lambda: mha(X, PARAMS, memory=ones(2, 7, 11)),
+        ValueError,
+        "W_K: expected 11 rows, the width of memory, got shape (5, 6)",
+    ),
+    (
+        lambda: mha(X, PARAMS, num_heads=4),
+        ValueError,
+        "W_Q: expected a number of columns that its 4 heads divide, got shape (5, 6)",
+    ),
+    (
         lambda: mha(X, PARAMS._replace(W_K=ones(5, 9))),
         ValueError,
-        "W_K: expected a number of columns that its 2 heads …",
+        "W_K: expected a number of columns that its 2 heads divide, got shape (5, 9)",
+    ),
+    (
+        lambda: mha(X, PARAMS._replace(W_V=ones(5, 0))),
+        ValueError,
+        "W_V: expected a number of columns that its 2 heads divide, got shape (5, 0)",
     ),
     (lambda: mha(X, PARAMS._replace(W_K=ones(5, 4))), ValueError, "W_K: expected 6 columns, got shape (5, 4)"),
+    (lambda: mha(X, PARAMS, num_kv_heads=1), ValueError, "W_K: expected 3 columns, got shape (5, 6)"),
     (lambda: mha(X, PARAMS._replace(W_O=ones(8, 13))), ValueError, "W_O: expected 22 rows, got shape (8, 13)"),
     (lambda: mha(X, PARAMS._replace(b_O=ones(11))), ValueError, "b_O: expected shape (13,), got (11,)"),
+    (lambda: mha(X, PARAMS._replace(b_K=ones(1, 6))), ValueError, "b_K: expected shape (6,), got (1, 6)"),
+    (lambda: mha(X, PARAMS, memory="X"), TypeError, "memory: expected an array, got str"),
+    (lambda: mha(X, PARAMS, memory=np.float32(X)), TypeError, "memory: expected dtype float64 like X, got float32"),
     (
         lambda: mha(X, PARAMS, memory=ones(7, 5)),
         ValueError,
         "memory: expected the leading axes of X, (2,), got shape (7, 5)",
     ),
-    (lambda: mha(X, PARAMS, memory=np.float32(X)), TypeError, "memory: expected dtype float64 like X, got float32"),
+    (
+        lambda: mha(X, PARAMS, memory=ones(3, 7, 5)),
+        ValueError,
+        "memory: expected the leading axes of X, (2,), got shape (3, 7, 5)",
+    ),
+    (lambda: mha(X[0], PARAMS, memory=ones(5)), ValueError, "memory: expected at least two axes …, got shape (5,)"),
     (lambda: mha(X, PARAMS, num_heads=2.0), TypeError, "num_heads: expected an integer, got float"),
+    (lambda: mha(X, PARAMS, num_heads=True), TypeError, "num_heads: expected an integer, got bool"),
+    (lambda: mha(X, PARAMS, num_heads=None), TypeError, "num_heads: expected an integer, got NoneType"),
     (lambda: mha(X, PARAMS, num_heads=0), ValueError, "num_heads: expected a number of heads of at least 1, got 0"),
+    (lambda: mha(X, PARAMS, num_heads=-2), ValueError, "num_heads: expected a number of heads of at least 1, got -2"),
+    (lambda: mha(X, PARAMS, num_kv_heads=1.0), TypeError, "num_kv_heads: expected an integer, got float"),
+    (lambda: mha(X, PARAMS, num_kv_heads=0), ValueError, "num_kv_heads: expected a number of heads …, got 0"),
     (lambda: mha(X, PARAMS, num_kv_heads=3), ValueError, "num_kv_heads: expected a divisor of num_heads, 2, got 3"),
+    (lambda: mha(X, PARAMS, num_kv_heads=4), ValueError, "num_kv_heads: expected a divisor of num_heads, 2, got 4"),
+    (
+        lambda: mha(X, PARAMS, mask=ones(2, 3, 3, 3) > 0),
+        ValueError,
+        "mask: expected a shape that broadcasts to the scores, (2, 2, 3, 3), got shape (2, 3, 3, 3)",
+    ),
+    (
+        lambda: mha(ones(4, 3, 5), PARAMS, mask=ones(4, 3, 3) > 0),
+        ValueError,
+        "mask: …(4, 2, 3, 3), got shape (4, 3, 3)",
+    ),
+    (lambda: mha(X, PARAMS, mask=ones(3, 3)), TypeError, "mask: expected a bool array …got dtype float64"),
+    (
+        lambda: mha(X, PARAMS, mask=torch.ones(3, 3) > 0),
+        TypeError,
+        "mask: expected a numpy array like X, got a torch array",
+    ),
+    (lambda: mha(X, PARAMS, bias=ones(3, 4)), ValueError, "bias: …(2, 2, 3, 3), got shape (3, 4)"),
+    (lambda: mha(X, PARAMS, bias=np.float16(1)), TypeError, "bias: expected …"),
+    (
+        lambda: mha(X, PARAMS, bias=ones(3, 3, dtype="float32")),
+        TypeError,
+        "bias: expected dtype float64 like X, got float32",
+    ),
+    (lambda: mha(X, PARAMS, causal="left"), ValueError, "causal: expected one of …got 'left'"),
+    (lambda: mha(X, PARAMS, scale=float("inf")), ValueError, "scale: expected a finite number, got inf"),
+    (lambda: mha(X, PARAMS, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
+    (lambda: mha(X, PARAMS, method="flash"), ValueError, "method: expected one of …got 'flash'"),
     (lambda: ab.multi_head_attention_vjp(None, MULTI), TypeError, "dY: expected an array, got NoneType"),
+    (
+        lambda: ab.multi_head_attention_vjp(ones(2, 3, 13, dtype="float32"), MULTI),
+        TypeError,
+        "dY: expected dtype float64 like X, got float32",
+    ),
     (lambda: ab.multi_head_attention_vjp(X, MULTI), ValueError, "dY: expected shape (2, 3, 13), got (2, 3, 5)"),
     (lambda: ab.multi_head_attention_vjp(X, RES), TypeError, "res: …that multi_head_attention returned, got Residuals"),
+    (lambda: ab.multi_head_attention_vjp(X, (X, MULTI)), TypeError, "res: …multi_head_attention returned, got tuple"),
 ]
 
 CHECKS = [
@@ -344,7 +441,7 @@ def no_work(monkeypatch):
     def begins(T):
         raise AssertionError("work began before the arguments were checked")
 
-    for module in ("softmax", "linear", "spines.dense"):
+    for module in ("softmax", "linear", "spines.dense", "multi_head"):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)

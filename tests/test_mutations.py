@@ -16,6 +16,7 @@ from libraries import NumPy, Strict
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
+from attnbook import torch as layout
 from attnbook.arrays import mT
 from attnbook.ops import Bias, Causal, Mask, Scale, Tile
 from attnbook.spines import dense
@@ -29,6 +30,8 @@ SOFTMAX = importlib.import_module("attnbook.softmax")
 PLAN = ATTENTION.plan
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
 LINEAR_VJP, CUT, CHECK_VJP = ab.linear_vjp, Tile.cut, checks.check_vjp
+FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
+FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
 MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
 
 values, gradients = laws.attention_values, laws.attention_gradients
@@ -142,6 +145,32 @@ def path(name, dY, res):
     dC = dY @ res.params.W_O.T
     dT = getattr(ab.attention_vjp(heads.split_heads(dC, res.heads[0]), res.attention), f"d{name}")
     return heads.merge_heads(dT) @ getattr(res.params, f"W_{name}").T
+
+
+def parameters_read(**wrong):
+    """The weights read from torch's layout, some replaced: each is a function of the right ones."""
+    return lambda state: (p := FROM_STATE(state))._replace(**{name: f(p) for name, f in wrong.items()})
+
+
+def call_read(weight=lambda W, b: W, mask=lambda M: M):
+    """A call of torch's layer read with W_K, W_V, or the mask, replaced."""
+
+    def read(*args, **masks):
+        X, p, options = FROM_TORCH(*args, **masks)
+        p = p._replace(W_K=weight(p.W_K, p.b_K), W_V=weight(p.W_V, p.b_V))
+        return X, p, options | {"mask": mask(options["mask"])}
+
+    return read
+
+
+def tokens_keep_the_bias(W, b):
+    """The rows of the two appended tokens without the bias taken back."""
+    return laws.torch.cat([W[:-2], W[-2:] + b])
+
+
+def gradients_of_projections_as_they_are(grads, module, **masks):
+    d = grads.dparams
+    return TO_TORCH(grads, module, **masks) | {"in_proj_bias": laws.torch.cat([d.b_Q, d.b_K, d.b_V])}
 
 
 def a_mask(S):
@@ -397,6 +426,27 @@ MISTAKES = [
      partial(layer_gradients, LAYER["bias for all batches"])),
     ("multi_head_attention_vjp", "the residuals are overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
      partial(laws.multi_head_runs_twice, LAYER["cross"])),
+    # torch's layout
+    ("from_state_dict", "not transposed", layout, "from_state_dict", parameters_read(W_O=lambda p: p.W_O.mT),
+     laws.torchs_layer_is_ours),
+    ("from_state_dict", "queries and keys exchanged", layout, "from_state_dict",
+     parameters_read(b_Q=lambda p: p.b_K), laws.torchs_layer_is_ours),
+    ("to_state_dict", "not transposed", layout, "to_state_dict",
+     lambda p: TO_STATE(p) | {"out_proj.weight": p.W_O}, laws.torchs_layer_is_ours),
+    ("to_state_dict", "keys, values, queries", layout, "to_state_dict",
+     lambda p: TO_STATE(p._replace(b_Q=p.b_K, b_K=p.b_V, b_V=p.b_Q)), laws.torchs_layer_is_ours),
+    ("from_multihead_attention", "True = may attend", layout, "from_multihead_attention", call_read(mask=lambda M: ~M),
+     laws.torchs_layer_is_ours),
+    ("from_multihead_attention", "appended tokens are forbidden", layout, "from_multihead_attention",
+     call_read(mask=lambda M: M & laws.torch.tensor([True] * 7 + [False] * 2)), laws.torchs_layer_is_ours),
+    ("from_multihead_attention", "appended tokens are projected too", layout, "from_multihead_attention",
+     call_read(weight=tokens_keep_the_bias), laws.torchs_layer_is_ours),
+    ("to_multihead_attention", "appended tokens give nothing to the biases", layout, "to_multihead_attention",
+     gradients_of_projections_as_they_are, laws.torchs_layer_is_ours),
+    ("to_multihead_attention", "the appended key and value exchanged", layout, "to_multihead_attention",
+     lambda grads, *args, **masks: (
+         (found := TO_TORCH(grads, *args, **masks)) | {"bias_k": found["bias_v"], "bias_v": found["bias_k"]}),
+     laws.torchs_layer_is_ours),
     # the checks themselves
     ("check_vjp", "autograd is not asked", CHECK, "has_torch", lambda: False, laws.check_vjp_refuses_what_is_wrong),
     ("check_vjp", "differences count for nothing", CHECK, "DIFFERENCES", np.inf,
@@ -444,5 +494,6 @@ def test_every_function_has_a_mistake():
     public = {name for name in ab.__all__ if inspect.isfunction(getattr(ab, name))}
     of_checks = {name for name in checks.__all__ if inspect.isfunction(getattr(checks, name))} - {"has_torch"}
     of_ops = {f"{op}.{method}" for op in ("Scale", "Bias", "Mask", "Causal") for method in ("forward", "vjp", "jvp")}
-    needed = public | of_checks | of_ops | {"unbroadcast", *heads.__all__}
+    of_torch = {name for name in vars(layout) if name.startswith(("from_", "to_"))}
+    needed = public | of_checks | of_ops | of_torch | {"unbroadcast", *heads.__all__}
     assert needed == {of for of, *_ in MISTAKES}

@@ -227,7 +227,9 @@ def _count(name, n):
     try:
         count = operator.index(n)
     except TypeError:
-        raise TypeError(expected(name, "an integer", type(n).__name__)) from None
-    if isinstance(n, bool) or count < 1:
+        count = None
+    if count is None or isinstance(n, bool):
+        raise TypeError(expected(name, "an integer", type(n).__name__))
+    if count < 1:
         raise ValueError(expected(name, "a number of heads of at least 1", n))
     return count
