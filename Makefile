@@ -5,13 +5,14 @@ BIN := .venv/bin
 SITE := _build/html
 JOBS ?= 2
 
-.PHONY: help book test serve notebooks format clean
+.PHONY: help book test serve notebooks coverage format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make test       build the book, then run every test: package, notebooks, site"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
+	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make format     format the code, in notebooks too"
 	@echo "make clean      remove .venv and everything that was built"
 
@@ -45,6 +46,9 @@ notebooks: .venv/installed
 	  echo "Running $$chapter"; \
 	  $(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False $$chapter || exit 1; \
 	done
+
+coverage: .venv/installed
+	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

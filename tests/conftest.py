@@ -1,6 +1,12 @@
-"""The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike."""
+"""The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
 import pytest
+from covers import (  # noqa: F401 (pytest finds its hooks here)
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+)
 from hypothesis import settings
 from libraries import LIBRARIES
 

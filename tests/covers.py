@@ -1,0 +1,271 @@
+"""Which test checks what: the table of claims behind the page "What was checked".
+
+``pytest tests --record-coverage FILE`` (``make coverage``) runs the tests that claim something and writes what passed.
+A claim is a test's name, the quantities that it looks at, and the ways in which it checks them. Where a test runs on a
+case or on a library, both are read from the case and the library themselves.
+"""
+
+import importlib.metadata
+import json
+import platform
+import re
+from pathlib import Path
+
+import pytest
+from cases import Case, MultiHead
+
+ROWS = {
+    "Alone": ("softmax", "log-sum-exp", "linear map", "heads, split and shared", "sums over broadcast axes"),
+    "One head": ("O", "dQ", "dK", "dV", "dbias", "parameter of an op", "tangent of O"),
+    "The layer": (
+        "Y", "dX", "dmemory", "dW_Q", "dW_K", "dW_V", "dW_O", "db_Q", "db_K", "db_V", "db_O",
+    ),
+    "With": (
+        "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
+        "shared key heads", "scale", "ops", "axes of length 0",
+    ),
+}  # fmt: skip
+CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
+LIBRARIES = ("NumPy", "read-only NumPy", "array-api-strict", "torch", "CuPy", "torch CUDA")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+QUANTITIES = [quantity for rows in ROWS.values() for quantity in rows]
+WEIGHTS = tuple(f"dW_{name}" for name in "QKVO")
+BIASES = tuple(f"db_{name}" for name in "QKVO")
+DERIVATIVES = ("differences", "autograd", "vjp = jvp")
+
+
+# --- what a test looks at, read from what it runs on --------------------------------------------------------------
+
+
+def conditions(case):
+    """The rows of "With" that a case belongs to."""
+    n_heads = [T[-3] if len(T) > 2 else 1 for T in (case.q, case.k, case.v)]
+    yields = {
+        "mask": case.mask is not None,
+        "−∞ in a bias": case.forbid > 0,
+        "causal, top-left": case.causal in (True, "top-left"),
+        "causal, bottom-right": case.causal == "bottom-right",
+        "row with no allowed key": not case.allowed().any(-1).all(),
+        "shared key heads": n_heads[1] < n_heads[0] or n_heads[2] < n_heads[0],
+        "scale": case.scale is not None,
+        "ops": bool(case.ops),
+        "axes of length 0": 0 in (*case.q, *case.k),
+    }
+    return [name for name, holds in yields.items() if holds]
+
+
+def parameters(case):
+    """dbias and the parameter of an op, where a case has them."""
+    found = [] if case.bias is None else ["dbias"]
+    return found + ["parameter of an op"] * any(shape is not None for _, shape in case.ops)
+
+
+def the_case(item):
+    """The case of a test, by value or by name."""
+    case = item.callspec.params.get("case")
+    return case if isinstance(case, Case | MultiHead) else None
+
+
+def output(item):
+    case = the_case(item)
+    return ["O", *conditions(case)] if isinstance(case, Case) else ["Y", *conditions(case.heads)]
+
+
+def gradients(item):
+    case = the_case(item)
+    if isinstance(case, Case):
+        return ["dQ", "dK", "dV", *parameters(case), *conditions(case)]
+    names = ["dX", *(["dmemory"] if case.d_mem else []), *WEIGHTS, *(f"db_{name}" for name in case.biases)]
+    return names + parameters(case.heads) + conditions(case.heads)
+
+
+def gradients_and_tangent(item):
+    return [*gradients(item), "tangent of O"]
+
+
+def everything(item):
+    tangent = ["tangent of O"] if isinstance(the_case(item), Case) else []
+    return [*output(item), *gradients(item), *tangent]
+
+
+def op(item):
+    """The rows that belong to one op of test_ops, by its name."""
+    name = item.callspec.id
+    if "mask" in name:
+        return ["mask"]
+    if "causal" in name.partition(", op")[0]:
+        return ["causal, bottom-right" if "bottom-right" in name else "causal, top-left"]
+    return ["dbias"] if "bias" in name else ["scale"] if "scale" in name else ["ops"]
+
+
+def corner(item):
+    return [f"causal, {item.callspec.params['corner']}"]
+
+
+def of_softmax(item):
+    return ["log-sum-exp" if "logsumexp" in item.callspec.id else "softmax"]
+
+
+NAMED = re.compile(r"d(?:W_[QKVO]|b_[QKVO]|memory|bias|[QKVX])(?![A-Za-z])")
+PLANTED_IN = {
+    "softmax": "softmax", "logsumexp": "log-sum-exp", "linear": "linear map", "unbroadcast": "sums over broadcast axes",
+    "share_heads": "heads, split and shared", "split_heads": "heads, split and shared",
+    "merge_heads": "heads, split and shared", "Mask": "mask", "Bias": "dbias", "Scale": "scale",
+    "Causal": "causal, top-left", "attention_jvp": "tangent of O", "attention": "O", "multi_head_attention": "Y",
+}  # fmt: skip
+
+
+def planted(item):
+    """Where a mistake is planted: what its entry says that it spoils, or what its name says."""
+    for value in item.callspec.params.values():
+        if hasattr(value, "spoils"):
+            return list(value.spoils)
+    where = re.match(r"[A-Za-z_]+", item.callspec.id).group().removesuffix("_vjp")
+    if "_vjp" in item.callspec.id and where in ("attention", "multi_head_attention"):
+        return NAMED.findall(item.callspec.id)
+    where = where if where == "attention_jvp" else where.removesuffix("_jvp").removesuffix("_jacobian")
+    return [PLANTED_IN[where]] if where in PLANTED_IN else []
+
+
+def library(item):
+    xp = item.callspec.params["xp"]
+    return [xp.name, *xp.dtypes] if xp.missing() is None else [xp.name]
+
+
+def dtype(item):
+    return [str(item.callspec.params["dtype"]).removeprefix("torch.")]
+
+
+# --- the claims ---------------------------------------------------------------------------------------------------
+# test, what it looks at, how
+
+BY_LIBRARY = {
+    "test_softmax.py::test_every_library_gives_the_same": ["softmax", "log-sum-exp"],
+    "test_softmax.py::test_rows_of_minus_infinity_in_every_library": ["softmax", "log-sum-exp"],
+    "test_linear.py::test_every_library_gives_the_same": ["linear map"],
+    "test_heads.py::test_every_library_gives_the_same": ["heads, split and shared"],
+    "test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread": ["sums over broadcast axes"],
+    "test_ops.py::test_every_library_gives_the_same": op,
+    "test_attention.py::test_every_library_gives_the_same": everything,
+    "test_attention.py::test_dead_rows_in_every_library": ["row with no allowed key"],
+    "test_multi_head.py::test_every_library_gives_the_same": everything,
+}
+CLAIMS = [
+    *((test, quantities, library) for test, quantities in BY_LIBRARY.items()),
+    ("test_softmax.py::test_values_and_derivatives", of_softmax, [*DERIVATIVES, "other library"]),
+    ("test_softmax.py::test_any_shape_and_axis", of_softmax, [*DERIVATIVES, "other library"]),
+    ("test_softmax.py::test_the_columns_of_the_jacobian_are_derivatives", ["softmax"], ["properties"]),
+    ("test_softmax.py::test_a_shift_of_the_row_changes_nothing", ["softmax", "log-sum-exp"], ["properties"]),
+    ("test_softmax.py::test_large_scores_do_not_overflow", ["softmax", "log-sum-exp"], dtype),
+    ("test_linear.py::test_values_and_derivatives", ["linear map"], [*DERIVATIVES, "other library"]),
+    ("test_linear.py::test_any_shape", ["linear map"], DERIVATIVES),
+    ("test_heads.py::test_the_gradient_sums_over_the_group", ["heads, split and shared"], ["vjp = jvp"]),
+    ("test_heads.py::test_neighbours_share_a_head", ["heads, split and shared"], ["properties"]),
+    ("test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread", ["sums over broadcast axes"], ["vjp = jvp"]),
+    ("test_ops.py::test_derivatives", op, DERIVATIVES),
+    ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
+    ("test_attention.py::test_values", output, ["other library"]),
+    ("test_attention.py::test_derivatives", gradients_and_tangent, DERIVATIVES),
+    ("test_attention.py::test_any_shape", ["dQ", "dK", "dV", "axes of length 0"], DERIVATIVES),
+    ("test_attention.py::test_a_backward_may_run_twice_and_is_linear", gradients, ["properties"]),
+    ("test_attention.py::test_dead_rows_are_exactly_zero", ["row with no allowed key"], ["properties"]),
+    ("test_attention.py::test_the_gradients_of_keys_balance", ["dQ", "dK"], ["properties"]),
+    ("test_attention.py::test_rows_of_dS_sum_to_zero", ["dbias"], ["properties"]),
+    ("test_attention.py::test_what_is_forbidden_is_unseen", output, ["properties"]),
+    ("test_attention.py::test_keys_have_no_order", ["O", "dQ", "dK", "dV"], ["properties"]),
+    ("test_attention.py::test_low_precision", ["O", "dQ", "dK", "dV"], dtype),
+    ("test_attention.py::test_large_scores_do_not_overflow", ["O", "dQ", "dK", "dV"], dtype),
+    ("test_torch_samples.py::test_samples_of_our_own", ["O", "dQ", "dK", "dV", "dbias"], ["other library"]),
+    ("test_multi_head.py::test_values", output, ["other library"]),
+    ("test_multi_head.py::test_gradients", gradients, ["differences", "autograd"]),
+    ("test_multi_head.py::test_a_backward_may_run_twice_and_is_linear", gradients, ["properties"]),
+    ("test_multi_head.py::test_keys_need_no_bias", ["db_K"], ["properties"]),
+    ("test_multi_head.py::test_projections_balance", ["dW_Q", "dW_K", "dW_V", "dW_O"], ["properties"]),
+    ("test_multi_head.py::test_shared_heads_add_up", ["shared key heads"], ["properties"]),
+    ("test_multi_head.py::test_self_attention_is_cross_attention_with_itself", ["dX", "dmemory"], ["properties"]),
+    ("test_torch_layout.py::test_samples_of_our_own", ["Y", "dX", "dmemory", *WEIGHTS, *BIASES], ["other library"]),
+    ("test_answer.py::test_the_lines_of_torch_give_torch_s_gradients", ["dX", *WEIGHTS, *BIASES], ["other library"]),
+    ("test_mutations.py::test_it_is_noticed", planted, ["planted mistakes"]),
+]
+
+
+def cells_of(item):
+    """The cells (quantity, check) that a test claims."""
+    name = item.nodeid.rpartition("/")[2].partition("[")[0]
+    found = set()
+    for test, quantities, checks in CLAIMS:
+        if test == name:
+            quantities, checks = (x(item) if callable(x) else x for x in (quantities, checks))
+            found |= {(quantity, check) for quantity in quantities for check in checks}
+    unknown = {q for q, _ in found} - {*QUANTITIES} | {c for _, c in found} - {*CHECKS, *LIBRARIES, *DTYPES}
+    assert not unknown, f"{item.nodeid} claims {unknown}"
+    return sorted(found)
+
+
+# --- pytest's hooks, which conftest imports -----------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    parser.addoption("--record-coverage", metavar="FILE", help="run what claims to check something; write what passed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """When recording, keep the tests that claim something, and give each its cells to carry."""
+    if not config.getoption("record_coverage"):
+        return
+    names = {item.nodeid.rpartition("/")[2].partition("[")[0] for item in items}
+    if missing := {test for test, *_ in CLAIMS} - names:
+        raise pytest.UsageError(f"tests/covers.py names tests that are not there: {sorted(missing)}")
+    for item in items:
+        item.user_properties.append(("covers", cells_of(item)))
+    config.hook.pytest_deselected(items=[item for item in items if not item.user_properties[-1][1]])
+    items[:] = [item for item in items if item.user_properties[-1][1]]
+    config.covered = {cell: None for item in items for cell in item.user_properties[-1][1]}
+
+
+def pytest_runtest_logreport(report):
+    """Keep, for each cell, whether a test of it passed; where all were skipped, why."""
+    cells = dict(report.user_properties).get("covers", ())
+    if report.passed and report.when != "call":
+        return
+    for cell in map(tuple, cells):
+        outcome = "passed" if report.passed else report.longrepr[2] if report.skipped else "FAILED"
+        OUTCOMES.setdefault(cell, set()).add(outcome.removeprefix("Skipped: "))
+
+
+OUTCOMES = {}
+
+
+def pytest_sessionfinish(session):
+    config = session.config
+    if not config.getoption("record_coverage") or hasattr(config, "workerinput"):
+        return
+    cells = {cell: {"claimed"} for cell in config.covered} if config.option.collectonly else OUTCOMES
+    failed = sorted(cell for cell, outcomes in cells.items() if "FAILED" in outcomes)
+    if failed or not cells:
+        raise pytest.UsageError(f"nothing was recorded: {failed or 'no test ran'}")
+    drawn = {
+        quantity: {
+            check: "passed" if "passed" in outcomes else " ".join(sorted(outcomes))
+            for check in (*CHECKS, *LIBRARIES, *DTYPES)
+            if (outcomes := cells.get((quantity, check)))
+        }
+        for quantity in QUANTITIES
+    }
+    columns = {"checks": CHECKS, "libraries": (*LIBRARIES, *DTYPES)}
+    whole = {"versions": versions(), "rows": ROWS, "columns": columns, "cells": drawn}
+    Path(config.getoption("record_coverage")).write_text(
+        json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def versions():
+    """The libraries that the tests ran with."""
+    found = {"Python": platform.python_version()}
+    for name in ("numpy", "torch", "scipy", "array-api-strict", "array-api-compat", "cupy-cuda12x"):
+        try:
+            found[name] = importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
