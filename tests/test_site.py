@@ -124,7 +124,7 @@ def test_a_page_opens_without_complaint(page, theme, width, address, browser):
     tab.on("request", lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None)
     tab.goto(address + page)
     tab.wait_for_load_state("networkidle")
-    tab.wait_for_function("!window.MathJax?.startup || MathJax.startup.document?.state() >= 150")
+    tab.evaluate("window.MathJax?.startup?.promise")
     assert not complaints
     assert not outside
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
