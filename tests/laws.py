@@ -17,6 +17,8 @@ from attnbook import torch as layout
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Tile
 
+torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
+
 
 def draw(*shapes, seed=0):
     """Normal numbers of each shape."""
