@@ -20,6 +20,7 @@ FLOORS = (
     "attention",
     "multi_head",
     "checks figures torch",
+    "__main__",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
 

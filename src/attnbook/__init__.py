@@ -4,6 +4,7 @@ The book derives every line of it; see the chapter that each docstring names.
 """
 
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
+from attnbook.checks.diagnose import diagnose
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.multi_head import (
     MultiHeadGrads,
@@ -31,6 +32,7 @@ __all__ = [
     "attention",
     "attention_jvp",
     "attention_vjp",
+    "diagnose",
     "linear",
     "linear_jvp",
     "linear_vjp",

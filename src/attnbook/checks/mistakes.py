@@ -145,9 +145,14 @@ class Steps:
         return a.P
 
     @cached_property
+    def dV_heads(a):
+        """Pᵀ dO, for every query head."""
+        return a.transpose(a.P_backward) @ a.dO
+
+    @cached_property
     def dV(a):
-        """Pᵀ dO."""
-        return a.gather(a.transpose(a.P_backward) @ a.dO)
+        """Pᵀ dO, added up over the query heads that share a key head."""
+        return a.gather(a.dV_heads)
 
     @cached_property
     def dP(a):
@@ -165,14 +170,34 @@ class Steps:
         return a.P_backward * (a.dP - a.D)
 
     @cached_property
+    def dQ_unscaled(a):
+        """dS K."""
+        return a.dS @ a.k
+
+    @cached_property
+    def dQ_scale(a):
+        """The factor of dQ."""
+        return a.scale
+
+    @cached_property
     def dQ(a):
         """scale · dS K."""
-        return a.scale * (a.dS @ a.k)
+        return a.dQ_scale * a.dQ_unscaled
+
+    @cached_property
+    def dK_unscaled(a):
+        """dSᵀ Q, for every query head."""
+        return a.transpose(a.dS) @ a.Q
+
+    @cached_property
+    def dK_scale(a):
+        """The factor of dK."""
+        return a.scale
 
     @cached_property
     def dK(a):
-        """scale · dSᵀ Q."""
-        return a.gather(a.scale * (a.transpose(a.dS) @ a.Q))
+        """scale · dSᵀ Q, added up over the query heads that share a key head."""
+        return a.gather(a.dK_scale * a.dK_unscaled)
 
 
 class Mistake(NamedTuple):
@@ -327,36 +352,36 @@ MISTAKES = (
         "dk-transposed", "dK is Qᵀ dS: transposed",
         r"dK = \text{scale} \cdot Q^{\mathsf T} dS", r"dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-dK", ("dK",),
         ("S2-10", "S2-12"),
-        {"dK": lambda a: a.gather(a.scale * (a.transpose(a.Q) @ a.dS))},
+        {"dK_unscaled": lambda a: a.transpose(a.Q) @ a.dS},
     ),
     Mistake(
         "dk-q-dst", "dK is Q dSᵀ: the factors in the wrong order",
         r"dK = \text{scale} \cdot Q\,dS^{\mathsf T}", r"dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-dK", ("dK",),
         ("question 11", "flash-attention#373"),
-        {"dK": lambda a: a.gather(a.scale * (a.Q @ a.transpose(a.dS)))},
+        {"dK_unscaled": lambda a: a.Q @ a.transpose(a.dS)},
     ),
     Mistake(
         "dk-ds-qt", "dK is dS Qᵀ: the wrong one is transposed",
         r"dK = \text{scale} \cdot dS\,Q^{\mathsf T}", r"dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-dK", ("dK",),
         ("S4-9",),
-        {"dK": lambda a: a.gather(a.scale * (a.dS @ a.transpose(a.Q)))},
+        {"dK_unscaled": lambda a: a.dS @ a.transpose(a.Q)},
     ),
     Mistake(
         "dk-not-transposed", "dK is dS Q: dS is not transposed",
         r"dK = \text{scale} \cdot dS\,Q", r"dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-dK", ("dK",),
         (),
-        {"dK": lambda a: a.gather(a.scale * (a.dS @ a.Q))},
+        {"dK_unscaled": lambda a: a.dS @ a.Q},
     ),
     Mistake(
         "dq-transposed", "dQ is dSᵀ K: dS is transposed",
         r"dQ = \text{scale} \cdot dS^{\mathsf T} K", r"dQ = \text{scale} \cdot dS\,K", "eq-dQ", ("dQ",),
         (),
-        {"dQ": lambda a: a.scale * (a.transpose(a.dS) @ a.k)},
+        {"dQ_unscaled": lambda a: a.transpose(a.dS) @ a.k},
     ),
     Mistake(
         "dv-not-transposed", "dV is P dO: P is not transposed",
         r"dV = P\,dO", r"dV = P^{\mathsf T} dO", "eq-dV", ("dV",), ("S2-28",),
-        {"dV": lambda a: a.gather(a.P_backward @ a.dO)},
+        {"dV_heads": lambda a: a.P_backward @ a.dO},
     ),
     Mistake(
         "dp-not-transposed", "dP is dO V: V is not transposed",
@@ -377,37 +402,37 @@ MISTAKES = (
     Mistake(
         "dv-unnormalized", "dV from exponentials that were never divided by their sum",
         r"dV = \bigl(e^{S - \max}\bigr)^{\mathsf T} dO", r"dV = P^{\mathsf T} dO", "eq-dV", ("dV",), (),
-        {"dV": lambda a: a.gather(a.transpose(_unnormalized(a)) @ a.dO)},
+        {"dV_heads": lambda a: a.transpose(_unnormalized(a)) @ a.dO},
     ),
     # --- the scale
     Mistake(
         "scale-missing-in-dq", "the scale is missing in dQ",
         r"dQ = dS\,K", r"dQ = \text{scale} \cdot dS\,K", "eq-dQ", ("dQ",), ("S3-2", "S4-7", "question 12"),
-        {"dQ": lambda a: a.dS @ a.k},
+        {"dQ_scale": lambda a: 1},
     ),
     Mistake(
         "scale-missing-in-dk", "the scale is missing in dK",
         r"dK = dS^{\mathsf T} Q", r"dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-dK", ("dK",),
         ("S3-2", "S4-10", "question 12"),
-        {"dK": lambda a: a.gather(a.transpose(a.dS) @ a.Q)},
+        {"dK_scale": lambda a: 1},
     ),
     Mistake(
         "scale-missing-in-backward", "the scale is missing in dQ and in dK",
         r"dQ = dS\,K \quad dK = dS^{\mathsf T} Q",
         r"dQ = \text{scale} \cdot dS\,K \quad dK = \text{scale} \cdot dS^{\mathsf T} Q", "eq-op-scale", _QK,
         ("S3-2", "S4-6", "S4-7", "question 12"),
-        {"dQ": lambda a: a.dS @ a.k, "dK": lambda a: a.gather(a.transpose(a.dS) @ a.Q)},
+        {"dQ_scale": lambda a: 1, "dK_scale": lambda a: 1},
     ),
     Mistake(
         "scale-twice", "the scale is applied twice in the backward",
         r"dQ = \text{scale}^2 \cdot dS\,K", r"dQ = \text{scale} \cdot dS\,K", "eq-op-scale", _QK,
         ("S3-2", "question 12"),
-        {"dS": lambda a: a.scale * Steps.dS.func(a)},
+        {"dQ_scale": lambda a: a.scale**2, "dK_scale": lambda a: a.scale**2},
     ),
     Mistake(
         "scale-in-dv", "the scale is in dV, where it has no place",
         r"dV = \text{scale} \cdot P^{\mathsf T} dO", r"dV = P^{\mathsf T} dO", "eq-dV", ("dV",), ("question 12",),
-        {"dV": lambda a: a.gather(a.scale * (a.transpose(a.P_backward) @ a.dO))},
+        {"dV": lambda a: a.scale * Steps.dV.func(a)},
     ),
     Mistake(
         "no-scale", "the scores are not scaled at all",
@@ -441,7 +466,7 @@ MISTAKES = (
         "base-two-dq", "base-2 exponentials: ln 2 is missing in dQ",
         r"dQ = \text{scale} \cdot \log_2 e \cdot dS\,K", r"dQ = \text{scale} \cdot dS\,K", "eq-dQ", ("dQ",),
         ("question 52",),
-        {"dQ": lambda a: a.scale / np.log(2) * (a.dS @ a.k)},
+        {"dQ_scale": lambda a: a.scale / np.log(2)},
     ),
     # --- softmax, forward
     Mistake(

@@ -11,3 +11,6 @@ DIFFERENCES = 1e-8
 
 LOW_PRECISION = {"output": 2, "gradient": 3}
 """How many times a plain implementation's error in the same dtype, both against float64 (flash-attention's rule)."""
+
+DIAGNOSE = {"float64": 16, "float32": 16, "float16": 4, "bfloat16": 4}
+"""How many roundings of its dtype a right function may be off, relative to the sizes of what it adds up."""

@@ -1,0 +1,129 @@
+"""Attentions with a backward that are right, each in its own way: ``diagnose`` must find nothing in any of them."""
+
+# ruff: noqa: E741 (O is the output of attention)
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbook as ab
+from attnbook.arrays import mT
+from attnbook.checks.mistakes import Steps
+
+
+def by_steps(Q, K, V, dO, **options):
+    return Steps(Q, K, V, dO, **options).run()
+
+
+def allowed_of(S, mask, causal):
+    """Which scores count, as a bool array of the library of S."""
+    n_q, n_k = S.shape[-2:]
+    shift = {False: n_k, True: 0, "bottom-right": n_k - n_q}[causal]
+    corner = np.tri(n_q, n_k, shift, dtype=bool)
+    if isinstance(S, torch.Tensor):
+        corner = torch.from_numpy(corner)
+    return corner if mask is None else mask & corner
+
+
+def flash(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
+    """As a kernel does it: a key at a time with a running maximum; P again from L, and D from dO and O."""
+    h = Q.shape[-3] if Q.ndim > 2 else 1
+    group = h // K.shape[-3] if K.ndim > 2 else 1
+    k, v = (np.repeat(T, group, axis=-3) if group > 1 else T for T in (K, V))
+    scale = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
+    S = scale * (Q @ mT(k)) + (0 if bias is None else bias)
+    S = np.where(allowed_of(S, mask, causal), S, -np.inf).astype(Q.dtype)
+    m = np.full((*S.shape[:-1], 1), -np.inf, dtype=Q.dtype)
+    z, O = np.zeros_like(m), np.zeros((*S.shape[:-1], V.shape[-1]), dtype=Q.dtype)
+    for j in range(S.shape[-1]):
+        s = S[..., j : j + 1]
+        new = np.maximum(m, s)
+        safe = np.where(np.isneginf(new), 0, new)
+        p, keep = np.exp(s - safe), np.exp(m - safe)
+        z, O, m = keep * z + p, keep * O + p * v[..., j : j + 1, :], new
+    O = O / np.where(z == 0, 1, z)
+    L = np.where(z == 0, np.inf, m + np.log(np.where(z == 0, 1, z)))
+    D = (dO * O).sum(axis=-1, keepdims=True)
+    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(k), np.zeros_like(v)
+    for j in range(S.shape[-1]):
+        p = np.exp(S[..., j : j + 1] - L)
+        dS = p * (dO @ mT(v[..., j : j + 1, :]) - D)
+        dQ += scale * dS * k[..., j : j + 1, :]
+        dK[..., j, :] = scale * (dS * Q).sum(axis=-2)
+        dV[..., j, :] = (p * dO).sum(axis=-2)
+    if group > 1:
+        dK, dV = (T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3) for T in (dK, dV))
+    return O, dQ, dK, dV
+
+
+def by_jacobian(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
+    """The long way, with softmax's Jacobian of every row, for equal heads."""
+    S = (Q.shape[-1] ** -0.5 if scale is None else scale) * np.einsum("...id,...jd->...ij", Q, K)
+    S = np.where(allowed_of(S, mask, causal), S + (0 if bias is None else bias), -np.inf).astype(Q.dtype)
+    P = ab.softmax(S)
+    dP = np.einsum("...ic,...jc->...ij", dO, V)
+    dS = np.einsum("...ijk,...ik->...ij", ab.softmax_jacobian(P), dP)
+    s = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
+    O, dV = np.einsum("...ij,...jc->...ic", P, V), np.einsum("...ij,...ic->...jc", P, dO)
+    return O, s * np.einsum("...ij,...jd->...id", dS, K), s * np.einsum("...ij,...id->...jd", dS, Q), dV
+
+
+def single_precision(Q, K, V, dO, **options):
+    """float32 inside, whatever comes; and float32 out."""
+    bias = {"bias": options.pop("bias").astype(np.float32)} if "bias" in options else {}
+    O, res = ab.attention(*(T.astype(np.float32) for T in (Q, K, V)), **options, **bias)
+    return O, *ab.attention_vjp(dO.astype(np.float32), res)[:3]
+
+
+def single_precision_inside(Q, K, V, dO, **options):
+    """float32 inside, and the dtype that came out again."""
+    return tuple(T.astype(Q.dtype) for T in single_precision(Q, K, V, dO, **options))
+
+
+def plain_steps(Q, K, V, dO, scale=None):
+    """A reader's exercise: no masks, no biases, no shared heads, every step in the dtype of Q."""
+    s = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
+    S = s * (Q @ mT(K))
+    E = np.exp(S - S.max(axis=-1, keepdims=True))
+    P = E / E.sum(axis=-1, keepdims=True)
+    dP = dO @ mT(V)
+    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
+    return P @ V, s * (dS @ K), s * (mT(dS) @ Q), mT(P) @ dO
+
+
+class Eager(torch.nn.Module):
+    """The definition in torch, each step in the dtype of Q; autograd is its backward."""
+
+    def forward(self, Q, K, V, *, mask=None, bias=None, causal=False, scale=None):
+        h = Q.shape[-3] if Q.ndim > 2 else 1
+        K, V = (T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 else T for T in (K, V))
+        S = Q @ K.mT * (Q.shape[-1] ** -0.5 if scale is None else scale) + (0 if bias is None else bias)
+        allowed = allowed_of(S, mask, causal)
+        alive = allowed.any(-1, keepdim=True)
+        P = S.masked_fill(~allowed & alive, -torch.inf).softmax(-1)
+        return P.masked_fill(~allowed, 0.0) @ V
+
+
+OURS = ab.attention, ab.attention_vjp
+BOTH, ALL = ("float64", "float32"), ("float64", "float32", "float16")
+
+RIGHT_ONES = {
+    "ours": (OURS, "numpy", ALL),
+    "ours on torch": (OURS, "torch", (*ALL, "bfloat16")),
+    "ours under autograd": (lambda Q, K, V, **options: ab.attention(Q, K, V, **options)[0], "torch", BOTH),
+    "the steps of the catalogue": (by_steps, "numpy", ALL),
+    "as a kernel does it": (flash, "numpy", ALL),
+    "by Jacobians": (by_jacobian, "numpy", BOTH),
+    "float32 throughout": (single_precision, "numpy", ("float64",)),
+    "float32 inside": (single_precision_inside, "numpy", ("float64",)),
+    "a reader's": (plain_steps, "numpy", ALL),
+    "torch's": (scaled_dot_product_attention, "torch", (*ALL, "bfloat16")),
+    "eager torch": (Eager(), "torch", (*ALL, "bfloat16")),
+}
+"""name: (what diagnose is given, the library, the dtypes)"""
+
+
+def configurations(count):
+    """``count`` of (name, fn, library, dtype, seed): every implementation in every dtype, with ever new seeds."""
+    table = [(name, fn, library, dtype) for name, (fn, library, dtypes) in RIGHT_ONES.items() for dtype in dtypes]
+    return [(*table[i % len(table)], i // len(table)) for i in range(count)]

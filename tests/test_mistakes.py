@@ -1,0 +1,203 @@
+"""The catalogue of mistakes: the right steps are right, the tests notice every mistake, and diagnose names it."""
+
+# ruff: noqa: E741 (O is the output of attention)
+
+import re
+from functools import partial
+
+import laws
+import numpy as np
+import pytest
+from cases import CASES, Case
+from equations import equations
+
+import attnbook as ab
+from attnbook import checks
+from attnbook.checks.calling import NAMES
+from attnbook.checks.mistakes import MISTAKE, MISTAKES, Steps, with_mistakes
+from attnbook.ops import Bias, Causal, Mask, Scale
+from attnbook.spines import dense
+
+LABELS = {equation.label for equation in equations()}
+
+every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.slug)
+
+EQUAL = (
+    Case("square", q=(4, 4), k=(4, 4), v=(4, 4)),
+    Case("all axes equal", q=(4, 4, 4), k=(4, 4, 4), v=(4, 4, 4)),
+)
+"""Where a wrong transpose runs, and shows its values."""
+
+
+def fits_steps(case):
+    """Whether the plain steps can run the case: no ops, no broadcast among leading axes, some numbers at all."""
+    lead_q, lead_k, lead_v = (shape[:-2] for shape in (case.q, case.k, case.v))
+    grouped = len(lead_q) > 1 and lead_k == lead_v and lead_q[:-1] == lead_k[:-1] and lead_q[-1] % lead_k[-1] == 0
+    sizes = (*case.q, *case.k, *case.v)
+    return not case.ops and (grouped or lead_q == lead_k == lead_v) and all(sizes)
+
+
+PLAIN = [case for case in CASES if fits_steps(case)]
+
+
+def options_of(case, bias):
+    """The options of ``case.attend``, as the plain steps take them."""
+    options = {"causal": case.causal, "scale": case.scale}
+    if case.mask is not None:
+        options["mask"] = case._pattern(case.mask)
+    return options | ({"bias": bias[0]} if bias else {})
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_the_steps_are_right(case):
+    Q, K, V, *bias = case.draw()
+    O, res = case.attend(Q, K, V, *bias)
+    (dO,) = laws.draw(O.shape)
+    came = Steps(Q, K, V, dO, **options_of(case, bias)).run()
+    assert all(map(checks.close, came, (O, *ab.attention_vjp(dO, res)[:3])))
+
+
+@every_mistake
+def test_an_entry_is_complete(mistake):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", mistake.slug)
+    assert mistake.title
+    assert mistake.title[-1] != "."
+    assert mistake.wrong != mistake.right
+    assert set(mistake.steps) <= set(vars(Steps))
+    assert mistake.spoils == tuple(name for name in NAMES if name in mistake.spoils)
+    assert all(re.fullmatch(r"(S\d-\w+|X-\d|question \d+|[\w-]+#\d+)", source) for source in mistake.sources)
+
+
+def test_slugs_and_titles_are_unique():
+    assert len(MISTAKE) == len(MISTAKES) == len({mistake.title for mistake in MISTAKES})
+
+
+@every_mistake
+def test_the_right_formula_stands_in_the_book(mistake):
+    assert mistake.equation in LABELS
+
+
+# --- the tests notice every mistake -------------------------------------------------------------------------------
+
+
+def plant(monkeypatch, mistake):
+    """Let the package make this mistake: its dense spine takes what the mistake gives."""
+    right = {name: getattr(dense, name) for name in ("forward", "vjp")}
+
+    def run(Q, K, V, dO, steps):
+        ops = {type(step.op): step.op for step in steps}
+        scale = ops[Scale].factor
+        options = {"scale": None if scale == Q.shape[-1] ** -0.5 else scale}
+        options |= {"mask": ops[Mask].M} if Mask in ops else {}
+        options |= {"causal": ops[Causal].corner} if Causal in ops else {}
+        options |= {"bias": ops[Bias].B} if Bias in ops else {}
+        return [T.astype(Q.dtype) for T in mistake.run(Q, K, V, dO, **options)]
+
+    def forward(Q, K, V, steps, shape):
+        O, res = right["forward"](Q, K, V, steps, shape)
+        mistaken = "O" in mistake.spoils and isinstance(Q, np.ndarray)  # autograd, on tensors, sees what is right
+        return (run(Q, K, V, O, steps)[0] if mistaken else O), res
+
+    def vjp(dO, res):
+        dparams = right["vjp"](dO, res)[3]
+        return (*run(res.Q, res.K, res.V, dO, res.steps)[1:], dparams)
+
+    monkeypatch.setattr(dense, "forward", forward)
+    monkeypatch.setattr(dense, "vjp", vjp)
+
+
+def the_laws_for(case):
+    """The laws that tests/test_attention.py holds every case to."""
+    return [partial(laws.attention_values, case), partial(laws.attention_gradients, case)]
+
+
+LARGE = partial(laws.attention_of_large_scores, "float64", 1e4)
+
+
+def refused_by(law, error):
+    try:
+        law()
+    except error:
+        return True
+    except ValueError:  # shapes that do not fit: a failure of the test too, but not by its values
+        return False
+    return False
+
+
+@every_mistake
+def test_the_tests_notice_it(mistake, monkeypatch):
+    plant(monkeypatch, mistake)
+    assert any(refused_by(law, (AssertionError, ValueError)) for case in PLAIN for law in the_laws_for(case)) or (
+        refused_by(LARGE, AssertionError)
+    )
+
+
+@every_mistake
+def test_the_tests_notice_its_values(mistake, monkeypatch):
+    """Not only by a shape that does not fit: where it runs, what it computes is refused."""
+    plant(monkeypatch, mistake)
+    noticed = any(refused_by(law, AssertionError) for case in (*EQUAL, *PLAIN) for law in the_laws_for(case))
+    assert noticed or refused_by(LARGE, AssertionError)
+
+
+OF_SOFTMAX = [mistake for mistake in MISTAKES if set(mistake.steps) <= {"dS", "D"}]
+
+
+@pytest.mark.parametrize("mistake", OF_SOFTMAX, ids=lambda mistake: mistake.slug)
+def test_the_tests_of_softmax_notice_it(mistake, monkeypatch):
+    def softmax_vjp(dP, P, axis=-1):
+        a = object.__new__(with_mistakes(mistake))
+        a.dP, a.P, a.P_backward, a.n_k = dP, P, P, P.shape[-1]
+        return a.dS
+
+    laws.softmax_gradients()
+    monkeypatch.setattr(ab, "softmax_vjp", softmax_vjp)
+    with pytest.raises(AssertionError):
+        laws.softmax_gradients()
+
+
+# --- diagnose names every mistake ---------------------------------------------------------------------------------
+
+
+def names(report):
+    """The mistakes it names, and what it says is wrong."""
+    return report.mistakes, tuple(f.about for f in report.findings if f.kind == "wrong")
+
+
+@every_mistake
+def test_diagnose_names_it(mistake):
+    assert names(ab.diagnose(mistake.run)) == ((mistake.slug,), mistake.spoils)
+
+
+@every_mistake
+def test_diagnose_names_it_in_the_package(mistake, monkeypatch):
+    plant(monkeypatch, mistake)
+    assert names(ab.diagnose((ab.attention, ab.attention_vjp))) == ((mistake.slug,), mistake.spoils)
+
+
+@every_mistake
+def test_diagnose_names_it_in_float32_and_at_other_sizes(mistake):
+    assert ab.diagnose(mistake.run, dtype="float32", seed=1).mistakes == (mistake.slug,)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("ds-mean", "dk-transposed"),
+        ("ds-matrix-product", "scale-missing-in-dq"),
+        ("dk-transposed", "scale-missing-in-dk"),
+        ("ds-skipped", "scale-missing-in-backward"),
+        ("dv-not-transposed", "scale-in-dv"),
+        ("mask-forgotten-in-backward", "group-mean"),
+        ("mask-inverted", "ds-no-row-sum"),
+    ],
+    ids=" and ".join,
+)
+def test_diagnose_names_two_at_once(pair):
+    def wrong(*inputs, **options):
+        return with_mistakes(*(MISTAKE[slug] for slug in pair))(*inputs, **options).run()
+
+    report = ab.diagnose(wrong)
+    assert not report.ok
+    assert set(report.mistakes) == set(pair)
+    assert all(len(finding.causes) == 1 for finding in report.findings if finding.kind == "wrong")
