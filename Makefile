@@ -42,10 +42,7 @@ serve: book
 	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(SITE)
 
 notebooks: .venv/installed
-	@for chapter in chapters/*.ipynb; do \
-	  echo "Running $$chapter"; \
-	  $(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False $$chapter || exit 1; \
-	done
+	@$(BIN)/python book/_ext/run_chapters.py
 
 coverage: .venv/installed
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
