@@ -9,7 +9,7 @@ import laws
 import numpy as np
 import pytest
 import torch
-from answer import BACKWARD, IN_ONE, INTO_X, NOTATIONS, UNITS, formula, torch_line, torch_shape
+from answer import BACKWARD, IN_ONE, INTO_X, NOTATIONS, UNITS, formula, torch_lines, torch_shape
 from array_api_compat import array_namespace
 from equations import equations
 
@@ -219,8 +219,8 @@ def test_the_lines_of_torch_give_torch_s_gradients(unit):
         "in_proj_weight": params["in_proj_weight"], "in_proj_bias": params["in_proj_bias"],
         "out_proj": type("", (), {"weight": params["out_proj.weight"], "bias": params["out_proj.bias"]}),
     }  # fmt: skip
-    forward = {row.name: torch_line(row) for row in UNITS[unit].forward if row.name != "C"}
-    backward = [(row, torch_line(row)) for row in UNITS[unit].backward]
+    forward = {row.name: "".join(torch_lines(row)) for row in UNITS[unit].forward if row.name != "C"}
+    backward = [(row, line) for row in UNITS[unit].backward for line in torch_lines(row)]
     of_a_head = [{"q_i": slice(i * d, (i + 1) * d), "k_i": slice(E + i * d, E + (i + 1) * d),
                   "v_i": slice(2 * E + i * d, 2 * E + (i + 1) * d), "o_i": slice(i * d, (i + 1) * d)}
                  for i in range(h)]  # fmt: skip
@@ -266,14 +266,15 @@ def test_formulas_are_printed_as_they_are_computed():
         r"dS_i = P_i \circ \bigl(dP_i - \operatorname{rowsum}(P_i \circ dP_i)\bigr)"
     )
     assert formula(rows["dX"], ours, "self") == (
-        r"dX = \sum_{i=1}^{h} \bigl(dQ_i\,(W^Q_i)^\top + dK_i\,(W^K_i)^\top + dV_i\,(W^V_i)^\top\bigr)"
+        r"dX = \sum_i \bigl(dQ_i\,(W^Q_i)^\top + dK_i\,(W^K_i)^\top + dV_i\,(W^V_i)^\top\bigr)"
     )
     assert formula(rows["dW_K"], ours, "cross") == r"dW^K_i = X_{\mathrm{mem}}^\top\,dK_i"
     assert formula(flash.backward("self")[6], flash, "self") == r"dS = P \circ \bigl(dP - D\bigr)"
     assert formula(IN_ONE[1], answer, "self") == (
         r"\frac{\partial f}{\partial W^Q_h} = \gamma\,Q^\top\,\frac{\partial f}{\partial A}\,\mathbb P_h^\top\,K\,W^K_h"
     )
-    assert torch_line(rows["dW_V"]) == "in_proj_weight.grad[v_i] += d_v.mT @ value"
+    assert list(torch_lines(rows["dW_V"])) == ["in_proj_weight.grad[v_i] += d_v.mT @ value"]
+    assert list(torch_lines(rows["dX"])) == [f"query.grad += d_{n} @ in_proj_weight[{n}_i]" for n in "qkv"]
 
 
 def test_every_formula_leads_to_a_proof():

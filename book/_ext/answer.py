@@ -67,6 +67,16 @@ OF_A_ROW = {  # FlashAttention's way to dS, from one number a query
         Row("dS", "P * (dP - D)", ("n_q", "n_k"), ("eq-dS-D",)),
     )
 }
+_RAW = (  # the answer's way to the input, from one gradient for each of its three raw inputs
+    Row("dX_q", "heads(dQ @ T(W_Q))", ("n_q", "d_model"), ("eq-dX-cross",)),
+    Row("dX_k", "heads(dK @ T(W_K))", ("n_k", "d_mem"), ("eq-dmemory",)),
+    Row("dX_v", "heads(dV @ T(W_V))", ("n_k", "d_mem"), ("eq-dmemory",)),
+)
+OF_RAW_INPUTS = {
+    "dX": (*_RAW, Row("dX", "dX_q + dX_k + dX_v", ("n_q", "d_model"), ("eq-dX",))),
+    ("cross", "dX"): (*_RAW, Row("dX", "dX_q", ("n_q", "d_model"), ("eq-dX-cross",))),
+    ("cross", "dmemory"): (Row("dmemory", "dX_k + dX_v", ("n_k", "d_mem"), ("eq-dmemory",)),),
+}
 IN_ONE = (  # what the answer to the question prints; A are the scores of all heads side by side, select picks a head
     Row("dW_K", "scale * T(X_k) @ select @ T(dA) @ X_q @ W_Q"),
     Row("dW_Q", "scale * T(X_q) @ dA @ T(select) @ X_k @ W_K"),
@@ -97,7 +107,13 @@ UNITS = {
         _SELF,
         _ONE_LENGTH,
     ),
-    "cross": Unit(FORWARD, BACKWARD + INTO_BOTH, {"X_q": "X", "X_k": "memory", "X_v": "memory"}, {}),
+    "cross": Unit(
+        FORWARD,
+        tuple(row._replace(labels=("eq-multi-head-vjp",)) if "eq-dW" in row.labels else row for row in BACKWARD)
+        + INTO_BOTH,
+        {"X_q": "X", "X_k": "memory", "X_v": "memory"},
+        {},
+    ),
 }
 
 
@@ -119,8 +135,8 @@ class Notation:
     inputs: dict = field(default_factory=dict)
     sizes: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
-    over_heads: str = r"\sum_{i=1}^{h}"
-    concat: str = r"\operatorname{Concat}(O_1, \dots, O_h)"
+    over_heads: str = r"\sum_i"
+    concat: str = r"\operatorname{Concat}(O_0, \dots, O_{h-1})"
 
     def letter(self, name, unit):
         """This notation's letter for one of our names."""
@@ -139,7 +155,9 @@ class Notation:
 
     def backward(self, unit):
         """The rows of a unit, in this notation's way where it has one of its own."""
-        return tuple(r for row in UNITS[unit].backward for r in self.rows.get(row.name, (row,)))
+        return tuple(
+            r for row in UNITS[unit].backward for r in self.rows.get((unit, row.name), self.rows.get(row.name, (row,)))
+        )
 
     def shape(self, row, unit):
         """The shape of a row, in words: (n_q, d_k)."""
@@ -196,6 +214,7 @@ NOTATIONS = {
             "masked": "Here $Q = K = V = x$.",
             "cross": r"Here $Q = x$, and $K = V = x_{\mathrm{enc}}$ is the encoder's output.",
         },
+        rows=OF_RAW_INPUTS,
         over_heads=r"\sum_{h=1}^{H}",
         concat=r"\mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_H)",
         sizes={"h d_v": "H d_v"},
@@ -287,6 +306,10 @@ def _operation(node, notation, unit):
     return (rf"{left} \circ {right}" if by_entry else rf"{left}\,{right}"), PRODUCT
 
 
+def _is_call_of(name, node):
+    return isinstance(node, ast.Call) and node.func.id == name
+
+
 def _is_scale(node):
     return isinstance(node, ast.Name) and node.id == "scale"
 
@@ -304,13 +327,22 @@ def formula(row, notation, unit):
     return f"{name} = {latex(parse(row.expression), notation, unit)[0]}{zero}"
 
 
-def torch_line(row):
-    """The same as a line of torch, which runs as it stands."""
-    target, value = parse(TORCH[row.name]), _Torch().visit(parse(row.expression))
-    if isinstance(target, ast.Call):  # stored transposed
-        target, value = target.args[0], _transposed(value)
-    added = "+=" if ".grad" in TORCH[row.name] else "="
-    return f"{ast.unparse(target)} {added} {ast.unparse(_Methods().visit(value))}"
+def torch_lines(row):
+    """The same as lines of torch, which run as they stand. What .grad collects is one line for each path."""
+    target, value = parse(TORCH[row.name]), parse(row.expression)
+    collects = ".grad" in TORCH[row.name]
+    transposed = isinstance(target, ast.Call)
+    for term in _terms(value.args[0]) if collects and _is_call_of("heads", value) else (value,):
+        term = _Torch().visit(term)
+        term = ast.unparse(_Methods().visit(_transposed(term) if transposed else term))
+        yield f"{ast.unparse(target.args[0] if transposed else target)} {'+=' if collects else '='} {term}"
+
+
+def _terms(node):
+    """The summands of a sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return (*_terms(node.left), *_terms(node.right))
+    return (node,)
 
 
 class _Torch(ast.NodeTransformer):
@@ -339,7 +371,7 @@ def _transposed(node):
 
 METHODS = {
     "T": "{}.mT",
-    "rowsum": "{}.sum(-1, keepdim=True)",
+    "rowsum": "{}.sum(-1, True)",
     "tokens": "{}.sum(0)",
     "heads": "{}",
     "softmax": "{}.softmax(-1)",
@@ -374,11 +406,11 @@ class Answer(SphinxDirective):
                 "",
                 self._forward(unit, notation),
                 "",
-                "| Gradient | Shape | Proof |",
+                "| Proof | Gradient | Shape |",
                 "|---|---|---|",
             ]
             for row in notation.backward(unit):
-                lines.append(f"| ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} | {_proofs(row)} |")
+                lines.append(f"| {_proofs(row)} | ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} |")
             lines += ["::::", ""]
         lines += [*_tab("torch", "torch"), *_torch_tab(unit), "::::", "", ":::::"]
         box = nodes.container(classes=["answer"])
@@ -397,10 +429,11 @@ def _tab(title, key):
 def _torch_tab(unit):
     yield TORCH_NOTE + (TORCH_MEMORY if unit == "cross" else TORCH_INPUTS) + (TORCH_MASK if unit == "masked" else "")
     yield ""
-    yield "| Gradient | Shape | Proof |"
+    yield "| Proof | Gradient | Shape |"
     yield "|---|---|---|"
     for row in UNITS[unit].backward:
-        yield f"| `{torch_line(row)}` | {torch_shape(row, unit)} | {_proofs(row)} |"
+        for line in torch_lines(row):
+            yield f"| {_proofs(row)} | `{line}` | {torch_shape(row, unit)} |"
 
 
 def torch_shape(row, unit):
