@@ -89,7 +89,8 @@ def multi_head_attention(
         Broadcasts to (..., h, n_q, n_k). True = may attend. A mask for each sequence of a batch, (batch, n_q, n_k),
         needs an axis for the heads: (batch, 1, n_q, n_k).
     bias, causal, scale, ops, method
-        As for :func:`attention`; bias broadcasts to (..., h, n_q, n_k), scale is 1/√d_k by default.
+        As for :func:`~attnbook.attention.attention`; bias broadcasts to (..., h, n_q, n_k), scale is 1/√d_k
+        by default.
 
     Returns
     -------
@@ -143,7 +144,7 @@ def multi_head_attention_vjp(dY, res):
     -------
     MultiHeadGrads
         ``dX``; ``dmemory``, None in self-attention; ``dparams``, a :class:`MultiHeadParams` with None where there was
-        no bias; ``dbias`` and ``dops`` as :func:`attention_vjp` gives them.
+        no bias; ``dbias`` and ``dops`` as :func:`~attnbook.attention.attention_vjp` gives them.
 
     Raises
     ------

@@ -56,8 +56,8 @@ def from_state_dict(state):
 def to_state_dict(p):
     """Write weights, or their gradients, under the names and in the shapes of ``torch.nn.MultiheadAttention``.
 
-    The inverse of :func:`from_state_dict`. ``to_state_dict(grads.dparams)["in_proj_weight"]`` is what torch leaves in
-    ``module.in_proj_weight.grad``.
+    The inverse of :func:`from_state_dict`. Of ``grads.dparams`` it makes what torch leaves in the ``grad`` of each
+    parameter.
 
     Parameters
     ----------
