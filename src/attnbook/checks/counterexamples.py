@@ -128,7 +128,7 @@ def _strong(n_q, n_k, d_k, d_v):
 
 
 STRONG = {"distinct sizes": _strong(5, 7, 3, 2), "square sizes": _strong(4, 4, 4, 4)}
-"""Where a mistake's error is measured: the first case of each that shows it."""
+"""Where the error of a mistake is measured. The first case that shows it counts."""
 
 
 def _all_equal(wrong, right):

@@ -296,5 +296,5 @@ reading(
     "does automatic differentiation use Ω twice? (asked)",
     MISSING,
     "yes, if both gradients are asked for at once; needs torch, so chapter 3 counts it there",
-    "03_single_head.html#single-explicit",
+    "03_single_head.html#equation-eq-omega",
 )

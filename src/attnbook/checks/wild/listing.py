@@ -40,7 +40,7 @@ NONE = np.zeros(6)  # what a right listing's errors are
     "S = QKᵀ/√d_k, A = softmax(S), O = AV",
     HOLDS,
     "softmax over the keys",
-    "03_single_head.html#single-definition",
+    "03_single_head.html#equation-def-attention",
 )
 def _(z):
     return {"as printed": Same(softmax(z.Q @ z.K.mT / np.sqrt(z.d_k)) @ z.V, attention(z.Q, z.K, z.V)[0])}

@@ -183,7 +183,8 @@ def _(z):
     return {
         "Q, K the inputs": Same(np.stack(as_printed), m.dW_K),
         "Q, K projected, as the question has them": Differs(
-            lambda: np.stack([m.s * m.K[h].mT @ select[h] @ dA.mT @ m.Q[h] @ m.W_Q[h] for h in range(m.h)]), m.dW_K
+            lambda: np.stack([m.s * side(m.K).mT @ select[h] @ dA.mT @ side(m.Q) @ m.W_Q[h] for h in range(m.h)]),
+            m.dW_K,
         ),
         "A the weights": Differs(
             np.stack([m.s * m.X_k.mT @ select[h] @ side(m.dP).mT @ m.X_q @ m.W_Q[h] for h in range(m.h)]), m.dW_K
@@ -199,7 +200,8 @@ def _(z):
             np.stack([m.s * m.X_q.mT @ dA @ select[h].mT @ m.X_k @ m.W_K[h] for h in range(m.h)]), m.dW_Q
         ),
         "Q, K projected": Differs(
-            lambda: np.stack([m.s * m.Q[h].mT @ dA @ select[h].mT @ m.K[h] @ m.W_K[h] for h in range(m.h)]), m.dW_Q
+            lambda: np.stack([m.s * side(m.Q).mT @ dA @ select[h].mT @ side(m.K) @ m.W_K[h] for h in range(m.h)]),
+            m.dW_Q,
         ),
     }
 
