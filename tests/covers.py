@@ -115,11 +115,21 @@ PLANTED_IN = {
 }  # fmt: skip
 
 
+OF_SLUG = {
+    "mask": "mask", "scale": "scale", "no-scale": "scale", "group": "shared key heads",
+    "dead-row": "row with no allowed key",
+    "causal-bottom": "causal, top-left", "causal-top": "causal, bottom-right",
+}  # fmt: skip
+
+
+def spoiled(item):
+    """What an entry of the catalogue of mistakes spoils, and the rows of "With" that its name belongs to."""
+    mistake = item.callspec.params["mistake"]
+    return [*mistake.spoils, *(row for start, row in OF_SLUG.items() if mistake.slug.startswith(start))]
+
+
 def planted(item):
-    """Where a mistake is planted: what its entry says that it spoils, or what its name says."""
-    for value in item.callspec.params.values():
-        if hasattr(value, "spoils"):
-            return list(value.spoils)
+    """Where a mistake is planted, by its name."""
     where = re.match(r"[A-Za-z_]+", item.callspec.id).group().removesuffix("_vjp")
     if "_vjp" in item.callspec.id and where in ("attention", "multi_head_attention"):
         return NAMED.findall(item.callspec.id)
@@ -186,6 +196,8 @@ CLAIMS = [
     ("test_torch_layout.py::test_samples_of_our_own", ["Y", "dX", "dmemory", *WEIGHTS, *BIASES], ["other library"]),
     ("test_answer.py::test_the_lines_of_torch_give_torch_s_gradients", ["dX", *WEIGHTS, *BIASES], ["other library"]),
     ("test_mutations.py::test_it_is_noticed", planted, ["planted mistakes"]),
+    ("test_mistakes.py::test_the_tests_notice_it", spoiled, ["planted mistakes"]),
+    ("test_mistakes.py::test_diagnose_names_it", spoiled, ["diagnose"]),
 ]
 
 

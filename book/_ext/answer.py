@@ -54,9 +54,7 @@ BACKWARD = (
     Row("dW_V", "T(X_v) @ dV", ("d_mem", "d_v"), ("eq-dW",)),
     Row("db_V", "tokens(dV)", ("d_v",), ("eq-dW",)),
 )
-INTO_X = (
-    Row("dX", "heads(dQ @ T(W_Q) + dK @ T(W_K) + dV @ T(W_V))", ("n_q", "d_model"), ("eq-dX", "eq-multi-head-vjp")),
-)
+INTO_X = (Row("dX", "heads(dQ @ T(W_Q) + dK @ T(W_K) + dV @ T(W_V))", ("n_q", "d_model"), ("eq-dX",)),)
 INTO_BOTH = (
     Row("dX", "heads(dQ @ T(W_Q))", ("n_q", "d_model"), ("eq-dX-cross",)),
     Row("dmemory", "heads(dK @ T(W_K) + dV @ T(W_V))", ("n_k", "d_mem"), ("eq-dmemory",)),
