@@ -18,7 +18,9 @@ IN_PROJ = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 def from_state_dict(state):
     """Read weights, or their gradients, from the names and shapes of ``torch.nn.MultiheadAttention``.
 
-    .. math:: (W_Q,\\; W_K,\\; W_V) = \\texttt{in_proj_weight}^{\\mathsf T} \\qquad
+    .. math::
+       (W_Q,\\; W_K,\\; W_V) = \\texttt{in_proj_weight}^{\\mathsf T}
+
        W_O = \\texttt{out_proj.weight}^{\\mathsf T}
 
     Parameters
@@ -98,8 +100,10 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
     """Turn a call of ``torch.nn.MultiheadAttention`` into a call of our layer, with nothing left out.
 
     .. math::
-       \\texttt{memory} = \\begin{pmatrix} \\texttt{key} & \\texttt{value} & 0 \\\\ 0 & 0 & I \\end{pmatrix} \\qquad
-       W_K' = \\begin{pmatrix} W_K \\\\ 0 \\\\ \\texttt{bias_k} - b_K \\\\ -b_K \\end{pmatrix} \\qquad
+       \\texttt{memory} = \\begin{pmatrix} \\texttt{key} & \\texttt{value} & 0 \\\\ 0 & 0 & I \\end{pmatrix}
+
+       W_K' = \\begin{pmatrix} W_K \\\\ 0 \\\\ \\texttt{bias_k} - b_K \\\\ -b_K \\end{pmatrix}
+
        W_V' = \\begin{pmatrix} 0 \\\\ W_V \\\\ \\texttt{bias_v} - b_V \\\\ -b_V \\end{pmatrix}
 
     Key and value stand side by side, and each weight skips the columns of the other. ``add_bias_kv`` and
@@ -168,11 +172,12 @@ def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=No
     """Turn the gradients of our layer into those of ``torch.nn.MultiheadAttention``.
 
     .. math::
-       d\\texttt{bias_k} = (dW_K')_{\\text{bias}} \\qquad
-       db_K = db_K' - (dW_K')_{\\text{bias}} - (dW_K')_{\\text{zero}} \\qquad \\text{and so for V}
+       d\\texttt{bias_k} = (dW_K')_{\\text{bias}}
 
-    The chain rule through :func:`from_multihead_attention`: a row of zeros is left out, and a difference gives its
-    minus sign.
+       db_K = db_K' - (dW_K')_{\\text{bias}} - (dW_K')_{\\text{zero}}
+
+    And so for V. The chain rule through :func:`from_multihead_attention`: a block of zeros is left out, and a
+    difference gives its minus sign.
 
     Parameters
     ----------
