@@ -124,6 +124,6 @@ RIGHT_ONES = {
 
 
 def configurations(count):
-    """``count`` of (name, fn, library, dtype, seed): every implementation in every dtype, with ever new seeds."""
+    """``count`` of (name, fn, library, dtype, seed): every implementation in every dtype, each time with a new seed."""
     table = [(name, fn, library, dtype) for name, (fn, library, dtypes) in RIGHT_ONES.items() for dtype in dtypes]
-    return [(*table[i % len(table)], i // len(table)) for i in range(count)]
+    return [(*table[i % len(table)], i) for i in range(count)]

@@ -266,7 +266,7 @@ def _form(fn, library):
 def _options_of(fn):
     """The names that fn takes by keyword; None where any may be tried."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = inspect.signature(getattr(fn, "forward", fn)).parameters.values()  # a module shows *args only
     except (TypeError, ValueError):
         return None
     if any(p.kind == p.VAR_KEYWORD for p in parameters):
@@ -281,7 +281,7 @@ def _is_about_an_option(error, options):
 
 
 def _does_not_take(case):
-    *others, last = case.options
+    *others, last = case.options or ["key heads that are shared"]
     return f"it does not take {', '.join(others)} and {last} together" if others else f"it does not take {last}"
 
 

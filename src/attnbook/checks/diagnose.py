@@ -5,6 +5,7 @@ result with :class:`attnbook.checks.mistakes.Steps`, and what is wrong with all 
 """
 
 import json
+import textwrap
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
@@ -25,15 +26,23 @@ DTYPES = tuple(DIAGNOSE)
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-IGNORED = tuple(
-    Mistake(f"{name}-ignored", f"{name} is taken, and ignored", "", "", "", NAMES, (), steps)
-    for name, steps in {
-        "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
-        "bias": {"scores": lambda a: a.scale * (a.Q @ a.transpose(a.k))},
-        "causal": {"corner": lambda a: None},
-        "scale": {"scale": lambda a: a.width**-0.5},
-    }.items()
-)
+_IGNORING = {
+    "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
+    "bias": {"scores": lambda a: a.scale * (a.Q @ a.transpose(a.k))},
+    "causal": {"corner": lambda a: None},
+    "scale": {"scale": lambda a: a.width**-0.5},
+}
+
+IGNORED = (
+    *(
+        Mistake(f"{name}-ignored", f"{name} is taken, and ignored", "", "", "", NAMES, (), steps)
+        for name, steps in _IGNORING.items()
+    ),
+    Mistake(
+        "options-ignored", "mask, bias, causal and scale are taken, and ignored", "", "", "", NAMES, (),
+        {name: step for steps in _IGNORING.values() for name, step in steps.items()},
+    ),
+)  # fmt: skip
 """What is no wrong formula, but is recognized too: a function that takes an option and does nothing with it."""
 
 KNOWN = {mistake.slug: mistake for mistake in (*MISTAKES, *IGNORED)}
@@ -100,7 +109,7 @@ class Report:
             alike.setdefault(reason, []).append(name)
         lines += [""] if alike else []
         lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in alike.items()]
-        return "\n".join(lines)
+        return "\n".join(_wrapped(line) for line in lines)
 
     def as_json(self):
         """The report as JSON text, for machines."""
@@ -163,6 +172,8 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
     """
     if dtype not in DTYPES or (dtype == "bfloat16" and library in ("numpy", "cupy")):
         raise ValueError(expected("dtype", "one of " + ", ".join(map(repr, DTYPES)) + " (torch only)", repr(dtype)))
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(expected("seed", "an integer of at least 0", repr(seed)))
     call = Caller(fn, library, limit)
     runs, late = [], 0
     for case in battery(seed, dtype):
@@ -293,7 +304,7 @@ def _report(runs):
 def _of_values(name, where, causes, parts):
     error, text = where[0].error(name)
     text = f"{_in_cases(where)}: {text}"
-    if not causes and not parts and name != "O" and any(not run.right_in("O") for run in where):
+    if not causes and not parts and name != "O" and not where[0].right_in("O"):
         text += "; O is wrong there too: set that right first"
     return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts)
 
@@ -324,7 +335,8 @@ def _raise(causes, runs):
 
 def _notes(compared):
     notes = []
-    low = [name for name in NAMES if any(run.right_in(name) == "float32" for run in compared)]
+    how = {name: {run.right_in(name) for run in compared} for name in NAMES}
+    low = [name for name in NAMES if "float32" in how[name] and "" not in how[name]]
     if low:
         notes.append(", ".join(low) + ": right to the precision of float32 only, though float64 went in")
     other = {
@@ -341,16 +353,28 @@ def _explain(runs, wrong):
     """For each wrong result the causes that predict it in every case; for what has none, a mistake for each case.
 
     A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
-    came right goes last. Two at once are tried only where one alone does not do.
+    came right goes last. Two at once are tried only where one alone does not do, and more only on top of what is known.
     """
-    singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN.values()] if wrong else []
+    if not wrong:
+        return {}, {}
+    singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN.values()]
     causes = _cover(singles, wrong)
-    left = {name: where for name, where in wrong.items() if name not in causes}
+    left = wrong.keys() - causes.keys()
     if left:
-        pairs = (pair for pair in combinations(MISTAKES, 2) if not pair[0].steps.keys() & pair[1].steps.keys())
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in pairs], left)
-    parts = {name: _case_by_case(singles, name, where) for name, where in left.items() if name not in causes}
-    return causes, parts
+        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(KNOWN.values(), 2) if _apart(pair)], left)
+        left -= causes.keys()
+    if left and causes:
+        known = tuple(KNOWN[slug] for slug in dict.fromkeys(slug for each in causes.values() for slug in each[0]))
+        more = (known + extra for count in (1, 2) for extra in combinations(MISTAKES, count))
+        causes |= _cover([_Cause(mistakes, runs, wrong) for mistakes in more if _apart(mistakes)], left)
+        left -= causes.keys()
+    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
+
+
+def _apart(mistakes):
+    """Whether they can be made at once: no two in the same step."""
+    steps = [step for mistake in mistakes for step in mistake.steps]
+    return len(steps) == len(set(steps))
 
 
 class _Cause:
@@ -384,7 +408,7 @@ def _cover(candidates, names):
     """{result: its causes}, from the cause that explains most; several where nothing tells them apart."""
     causes, left = {}, set(names)
     while useful := [c for c in candidates if c.explained & left]:
-        ranks = [(-len(c.explained & left), c.too_much) for c in useful]
+        ranks = [(-len(c.explained & left), c.too_much, "options-ignored" in c.slugs) for c in useful]
         alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
         for name in alike[0].explained & left:
             causes[name] = tuple(c.slugs for c in alike if name in c.explained)[:3]
@@ -393,10 +417,13 @@ def _cover(candidates, names):
 
 
 def _case_by_case(singles, name, where):
-    """((slug, the wrong cases that it explains), …), together all of them, or nothing."""
-    found, left = [], list(where)
+    """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
+    singles = [c for c in singles if c.slugs != ("options-ignored",)]
+    found, left = [], [run for run in where if run.name != "all options"]
     while left:
-        explained = [(c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles]
+        explained = [
+            (c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles[:-1]
+        ]  # not all options
         slug, cases = max(explained, key=lambda item: len(item[1]))
         if not cases:
             return ()
@@ -415,14 +442,23 @@ def _in_cases(where):
 def _headline(causes, parts, findings):
     lines = []
     for i, slugs in enumerate(causes):
-        lines.append(("or: " if i else "") + ", and ".join(map(title_of, slugs)))
-        lines += [f"  {link(slug)}" for slug in slugs if link(slug)]
+        for j, slug in enumerate(slugs):
+            lines.append(("and: " if j else "or: " if i else "") + title_of(slug))
+            lines += [f"  {link(slug)}"] if link(slug) else []
     for slug, *cases in parts:
         lines.append(f"{title_of(slug)}: explains {_quoted(cases)}")
         lines += [f"  {link(slug)}"] if link(slug) else []
     if not lines and any(f.kind == "wrong" for f in findings):
         lines.append("no known mistake")
     return lines or ["not as asked"]
+
+
+def _wrapped(line):
+    """The line, broken to fit a page; a link stays as it is."""
+    if BOOK in line:
+        return line
+    deeper = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, 88, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
 
 
 def _quoted(names):

@@ -1,0 +1,497 @@
+"""diagnose: silent about what is right, plain about what is wrong, and never thrown by what it is given."""
+
+# ruff: noqa: E741 (O is the output of attention)
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+from equations import ROOT
+from right_ones import RIGHT_ONES, Eager, configurations, plain_steps
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbook as ab
+from attnbook.arrays import mT
+from attnbook.checks import diagnose as of_module
+from attnbook.checks.battery import battery
+from attnbook.checks.calling import LIBRARIES
+from attnbook.checks.mistakes import MISTAKE
+
+OURS = ab.attention, ab.attention_vjp
+CASES = [case.name for case in battery()]
+LINK = "https://attnbook.github.io/attnbook/chapters/07_in_the_wild.html#mistake-"
+
+
+def ours(Q, K, V, dO, **options):
+    O, res = ab.attention(Q, K, V, **options)
+    return O, *ab.attention_vjp(dO, res)[:3]
+
+
+def found(report):
+    return [(finding.about, finding.kind) for finding in report.findings]
+
+
+# --- what is right ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "fn", "library", "dtype", "seed"),
+    [pytest.param(*row, id="-".join(map(str, (row[0], *row[2:])))) for row in configurations(30)],
+)
+def test_it_finds_nothing_in_what_is_right(name, fn, library, dtype, seed):
+    report = ab.diagnose(fn, library=library, dtype=dtype, seed=seed)
+    assert report.ok, str(report)
+    assert len(report.compared) >= 10
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_ours_is_right_in_every_case_of_every_library(library):
+    pytest.importorskip(library)
+    report = ab.diagnose(OURS, library=library)
+    assert report.ok
+    assert not report.notes
+    assert list(report.compared) == CASES
+
+
+def test_the_cases_are_many_and_differ():
+    assert len(CASES) == len(set(CASES)) >= 20
+    for case in battery(seed=3):
+        Q, K, V, dO = case.inputs
+        assert dO.shape == (*Q.shape[:-1], V.shape[-1])
+        if "square" not in case.name and "equal" not in case.name:
+            sizes = (Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1])
+            assert len(set(sizes)) == 4, f"{case.name}: sizes {sizes}"
+
+
+def test_scores_of_the_large_case_overflow():
+    (case,) = (case for case in battery() if case.name == "large scores")
+    Q, K, *_ = case.inputs
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.exp(np.max(Q @ mT(K)) * Q.shape[-1] ** -0.5))
+
+
+def test_float32_is_a_note_and_no_mistake():
+    for name, words in (("float32 throughout", "O is float32 where float64 went in"), ("float32 inside", "precision")):
+        report = ab.diagnose(RIGHT_ONES[name][0])
+        assert report.ok
+        assert words in str(report)
+
+
+def test_a_function_without_options_is_right_as_far_as_it_goes():
+    report = ab.diagnose(plain_steps)
+    assert report.ok
+    assert report.not_run["mask"] == "it does not take mask"
+    assert report.not_run["all options"] == "it does not take mask, bias, causal and scale together"
+    assert {"plain", "large scores", "scale", "float16"} <= set(report.compared)
+
+
+def test_what_may_be_refused():
+    def refuses(Q, K, V, dO, **options):
+        if options.get("causal") or Q.dtype != np.float64 or Q.shape[:-2] != K.shape[:-2]:
+            raise NotImplementedError("not yet")
+        return ours(Q, K, V, dO, **options)
+
+    report = ab.diagnose(refuses)
+    assert report.ok
+    assert report.not_run["causal, more keys"] == "it raised NotImplementedError: not yet"
+    assert {"grouped heads", "float16"} <= set(report.not_run)
+
+
+def test_torch_takes_its_own_names():
+    report = ab.diagnose(scaled_dot_product_attention, library="torch")
+    assert report.ok
+    assert set(report.not_run) == {"all options", "bottom-right, more keys", "bottom-right, fewer keys"}
+
+
+def test_a_module_needs_no_library():
+    assert ab.diagnose(Eager()).ok
+    assert list(ab.diagnose(Eager()).compared) == CASES
+
+
+def test_torch_with_a_backward_by_hand():
+    def by_hand(Q, K, V, dO):
+        P = ((Q @ K.mT) * Q.shape[-1] ** -0.5).softmax(-1)
+        dP = dO @ V.mT
+        dS = P * (dP - (dP * P).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+        return P @ V, dS @ K, dS.mT @ Q, P.mT @ dO
+
+    assert ab.diagnose(by_hand, library="torch").ok
+
+
+# --- what is wrong, as others write it ----------------------------------------------------------------------------
+
+
+def causes(fn, **options):
+    return ab.diagnose(fn, **options).mistakes
+
+
+def test_a_listing_of_one_of_the_five_texts():
+    """Mean for sum, and P not transposed: each is named, and where shapes do not fit it says so."""
+
+    def listing(Q, K, V, dO):
+        s = Q.shape[-1] ** -0.5
+        P = ab.softmax(s * (Q @ mT(K)))
+        dS = P * (dO @ mT(V))
+        dS -= dS.mean(axis=-1, keepdims=True)
+        return P @ V, s * (dS @ K), s * (mT(dS) @ Q), P @ dO
+
+    report = ab.diagnose(listing)
+    assert set(report.mistakes) == {"ds-mean", "dv-not-transposed"}
+    assert found(report) == [("dQ", "wrong"), ("dK", "wrong"), ("dV", "wrong"), ("the call", "raised")]
+
+
+def test_many_mistakes_at_once():
+    def beginner(Q, K, V, dO):
+        P = ab.softmax(Q @ K.T / np.sqrt(Q.shape[-1]))
+        dS = P * (dO @ V.T)
+        dS -= dS.mean(axis=-1, keepdims=True)
+        return P @ V, dS @ K / np.sqrt(Q.shape[-1]), Q.T @ dS, P.T @ dO
+
+    wanted = {"all-axes-transposed", "ds-mean", "dk-transposed", "scale-missing-in-dk"}
+    assert set(causes(beginner)) == wanted
+
+
+class Wrong(torch.nn.Module):
+    """Eager attention with one step that can be replaced."""
+
+    def __init__(self, scores=None, weights=None):
+        super().__init__()
+        self.scores, self.weights = scores, weights
+
+    def forward(self, Q, K, V, mask=None):
+        S = Q @ K.mT * Q.shape[-1] ** -0.5
+        if self.weights:
+            return self.weights(S, mask) @ V
+        return self.scores(S, mask).softmax(-1) @ V
+
+
+@pytest.mark.parametrize(
+    ("cause", "steps"),
+    [
+        (["softmax-over-queries", "mask-ignored"], {"weights": lambda S, M: S.softmax(-2)}),
+        (["no-row-maximum", "mask-ignored"], {"weights": lambda S, M: S.exp() / S.exp().sum(-1, keepdim=True)}),
+        (["mask-lowest-number"], {"scores": lambda S, M: S if M is None else S.masked_fill(~M, -1.7e308)}),
+        (["mask-minus-1e9"], {"scores": lambda S, M: S if M is None else S - 1e9 * ~M}),
+        (["mask-inverted"], {"scores": lambda S, M: S if M is None else S.masked_fill(M, -torch.inf)}),
+        (["mask-added"], {"scores": lambda S, M: S if M is None else S + M}),
+        (["mask-multiplies-scores"], {"scores": lambda S, M: S if M is None else S * M}),
+        (["mask-after-softmax"], {"weights": lambda S, M: S.softmax(-1) if M is None else S.softmax(-1) * M}),
+        (["dead-row-nan"], {"scores": lambda S, M: S if M is None else S.masked_fill(~M, -torch.inf)}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_wrong_forward_under_autograd(cause, steps):
+    """The gradient is right for what the forward computes: the mistake shows in O, and is named there."""
+    (of_O,) = (finding for finding in ab.diagnose(Wrong(**steps)).findings if finding.about == "O")
+    assert of_O.causes == (tuple(cause),)
+
+
+def test_an_option_that_is_ignored():
+    def deaf(*names):
+        return lambda *inputs, **options: ours(*inputs, **{n: o for n, o in options.items() if n not in names})
+
+    assert causes(deaf("mask")) == ("mask-ignored",)
+    assert causes(deaf("causal")) == ("causal-ignored",)
+    assert causes(deaf("mask", "bias", "causal", "scale")) == ("options-ignored",)
+    assert causes(deaf("mask", "bias")) == ("mask-ignored", "bias-ignored")
+    report = ab.diagnose(deaf("mask", "bias", "scale"))
+    assert not report.ok
+    assert "mask is taken, and ignored: explains" in str(report)
+    assert "bias is taken, and ignored: explains" in str(report)
+
+
+def test_what_is_not_known():
+    def off(Q, K, V, dO, **options):
+        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
+        return O, dQ + 0.1, dK, dV
+
+    report = ab.diagnose(off)
+    assert found(report) == [("dQ", "wrong")]
+    assert report.mistakes == ()
+    assert 'no known mistake\n  dQ: in 21 cases, since "plain": relative error 0.08' in str(report)
+
+
+def test_since_when_and_by_how_much():
+    def off(Q, K, V, dO, bias=None, **options):
+        O, dQ, dK, dV = ours(Q, K, V, dO, **options, **({} if bias is None else {"bias": bias}))
+        return O, dQ, dK if bias is None else 1.5 * dK, dV
+
+    (finding,) = ab.diagnose(off).findings
+    assert (finding.about, finding.error) == ("dK", 0.5)
+    assert finding.cases == ("bias", "bias, broadcast", "all options")
+
+
+def test_what_the_cases_cannot_tell_apart():
+    """Where too little runs, all that it may be is said, and none of it is sure."""
+    swapped = MISTAKE["causal-bottom-right"].run
+
+    def only_causal(Q, K, V, dO, causal):
+        return swapped(Q, K, V, dO, causal=causal)
+
+    report = ab.diagnose(only_causal)
+    assert not report.ok
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "error", "words"),
+    [
+        (None, {}, TypeError, "fn: expected a function, a pair of functions, or a torch module, got NoneType"),
+        ((ab.attention,), {}, TypeError, "fn: expected a function, a pair"),
+        ((ab.attention, 3), {}, TypeError, "fn: expected a function, a pair"),
+        (OURS, {"library": "jax"}, ValueError, "library: expected one of 'numpy', 'torch', 'cupy', got 'jax'"),
+        (OURS, {"dtype": "int8"}, ValueError, "dtype: expected one of"),
+        (OURS, {"dtype": "bfloat16"}, ValueError, r"\(torch only\)"),
+        (OURS, {"limit": 0}, ValueError, "limit: expected a number of seconds above 0, got 0"),
+        (OURS, {"limit": "1"}, ValueError, "limit: expected a number"),
+        (OURS, {"limit": True}, ValueError, "limit: expected a number"),
+        (OURS, {"limit": float("nan")}, ValueError, "limit: expected a number"),
+        (OURS, {"seed": -1}, ValueError, "seed: expected"),
+        (OURS, {"seed": "a"}, ValueError, "seed: expected"),
+    ],
+)
+def test_bad_arguments(fn, options, error, words):
+    with pytest.raises(error, match=words):
+        ab.diagnose(fn, **options)
+
+
+def constant(result):
+    return lambda Q, K, V, dO: result
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda *inputs: 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (lambda *inputs: sys.exit(3), "raised SystemExit: 3"),
+        (lambda Q, K, V, dO: ours(Q, K, V, dO)[:3], "returned 3 things, expected 4 arrays (O, dQ, dK, dV)"),
+        (constant(None), "returned None, expected 4 arrays"),
+        (constant(3.5), "returned a float, expected 4 arrays"),
+        (constant((1, 2, 3, 4)), "O is a int, expected a numpy array"),
+        (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], None), "dV is None, expected a numpy array"),
+        (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], V > 0), "dV has dtype bool, expected a floating one"),
+        (lambda Q, K, V, dO: tuple(map(torch.tensor, ours(Q, K, V, dO))), "O is a Tensor, expected a numpy array"),
+        ((lambda Q, K, V: Q, lambda dO, res: dO), "the forward returned a ndarray, expected (O, residuals)"),
+        ((ab.attention, lambda dO, res: None), "the backward returned None, expected (dQ, dK, dV)"),
+    ],
+)
+def test_what_is_not_as_asked_is_told_plainly(fn, words):
+    report = ab.diagnose(fn)
+    assert not report.ok
+    assert {kind for _, kind in found(report)} <= {"raised", "returned"}
+    assert words in " ".join(str(report).split())
+
+
+def test_the_wrong_shape_and_nan():
+    def off(Q, K, V, dO):
+        O, dQ, dK, dV = ours(Q, K, V, dO)
+        return O[..., :1], dQ * np.nan, dK, np.where(dV > 0, np.inf, dV)
+
+    text = str(ab.diagnose(off))
+    assert 'O: in 12 cases, since "plain": shape (5, 1), expected (5, 13)' in text
+    assert 'dQ: in 12 cases, since "plain": NaN' in text
+    assert 'dV: in 12 cases, since "plain": infinite entries' in text
+    assert "right: dK\n" in text
+
+
+def test_it_goes_on_after_a_case_that_raises():
+    def picky(Q, K, V, dO, **options):
+        if Q.ndim == 3:
+            raise RuntimeError("three axes are one too many")
+        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
+        return O, dQ, 2 * dK, dV
+
+    report = ab.diagnose(picky)
+    assert found(report) == [("dK", "wrong"), ("the call", "raised")]
+    assert report.findings[1].cases == ("one query", "one key", "all axes equal")
+    assert len(report.compared) == 20
+
+
+def test_an_input_that_is_written_into():
+    def careless(Q, K, V, dO, **options):
+        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
+        Q *= 0.5
+        return O, dQ, dK, dV
+
+    report = ab.diagnose(careless)
+    assert found(report) == [("the call", "changed")]
+    assert "Q, which is its input, is written into" in str(report)
+
+
+def test_what_takes_for_ever():
+    def stuck(Q, K, V, dO, **options):
+        while Q.ndim == 3 and not over:
+            time.sleep(0.01)
+        return ours(Q, K, V, dO, **options)
+
+    over = []
+    started = time.monotonic()
+    report = ab.diagnose(stuck, limit=0.3)
+    over.append(True)
+    assert time.monotonic() - started < 10
+    assert found(report) == [("the call", "too long")]
+    assert report.findings[0].cases == ("one query", "one key")
+    assert "no answer after 0.3 s" in str(report)
+    assert report.compared == ("plain", "batch and heads")
+    assert set(report.not_run.values()) == {"two cases took too long before it"}
+
+
+def test_nothing_that_could_be_run():
+    def not_there(Q, K, V, dO, **options):
+        raise NotImplementedError
+
+    report = ab.diagnose(not_there)
+    assert found(report) == [("the call", "nothing ran")]
+    assert not report.ok
+
+
+def test_no_gradient_arrives():
+    def detached(Q, K, V):
+        return scaled_dot_product_attention(Q, K.detach(), V)
+
+    report = ab.diagnose(detached, library="torch")
+    assert found(report) == [("dK", "wrong")]
+    report = ab.diagnose(lambda Q, K, V: V.detach(), library="torch")
+    assert not report.ok
+
+
+def test_where_there_are_no_threads(monkeypatch):
+    def none(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none)
+    assert ab.diagnose(OURS).ok
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+def test_it_prints_the_same_each_time():
+    wrong = MISTAKE["dv-not-transposed"].run
+    assert str(ab.diagnose(wrong)) == repr(ab.diagnose(wrong))
+    assert str(ab.diagnose(OURS)) == "right: O, dQ, dK, dV\ncompared in 23 of 23 cases"
+
+
+def test_it_prints_what_why_and_where_to_read_on():
+    text = str(ab.diagnose(MISTAKE["dk-transposed"].run))
+    assert text == textwrap.dedent(f"""\
+        right: O, dQ, dV
+        wrong: dK
+        compared in 23 of 23 cases
+
+        dK is Qᵀ dS: transposed
+          {LINK}dk-transposed
+          dK: in 23 cases, since "plain": shape (11, 7), expected (7, 11)""")
+
+
+def test_lines_fit_a_page():
+    text = str(ab.diagnose(MISTAKE["dv-not-transposed"].run))
+    assert all(len(line) <= 88 for line in text.splitlines() if LINK not in line)
+
+
+def test_as_json():
+    report = json.loads(ab.diagnose(MISTAKE["scale-missing-in-dq"].run).as_json())
+    assert report["ok"] is False
+    assert [finding["about"] for finding in report["findings"]] == ["dQ"]
+    assert report["findings"][0]["causes"] == [["scale-missing-in-dq"]]
+    assert report["mistakes"]["scale-missing-in-dq"]["link"] == LINK + "scale-missing-in-dq"
+    assert report["compared"] == CASES
+    assert json.loads(ab.diagnose(OURS).as_json())["ok"] is True
+
+
+def test_the_links_lead_to_the_book():
+    (address,) = re.findall(r"baseurl: (\S+)", (ROOT / "_config.yml").read_text(encoding="utf-8"))
+    module = sys.modules["attnbook.checks.diagnose"]
+    assert address == module.BOOK
+    assert of_module is module
+
+
+# --- from a shell -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+            import attnbook as ab
+            from attnbook.checks.mistakes import MISTAKE
+
+            wrong = MISTAKE["ds-mean"].run
+
+            def right(*inputs, **options):
+                print("I am running")
+                O, res = ab.attention(*inputs[:3], **options)
+                return O, *ab.attention_vjp(inputs[3], res)[:3]
+
+            def by_autograd(Q, K, V, **options):
+                return ab.attention(Q, K, V, **options)[0]
+
+            def stuck(Q, K, V, dO):
+                while True:
+                    pass
+        """),
+        encoding="utf-8",
+    )
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "attnbook", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", timeout=100)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_status_0_where_all_is_right(run):
+    for arguments in (["mine:right"], ["mine:by_autograd", "--library", "torch"], ["attnbook:attention,attention_vjp"]):
+        status, out, err = run("diagnose", *arguments)
+        assert (status, out) == (0, "right: O, dQ, dK, dV\ncompared in 23 of 23 cases\n")
+    assert err == ""
+
+
+def test_status_1_where_something_is_wrong(run):
+    status, out, _ = run("diagnose", "mine:wrong")
+    assert status == 1
+    assert "the mean in place of the weighted sum" in out
+    assert LINK + "ds-mean" in out
+
+
+def test_json_is_not_mixed_with_what_the_function_prints(run):
+    status, out, err = run("diagnose", "mine:right", "--json")
+    assert status == 0
+    assert json.loads(out)["ok"] is True
+    assert "I am running" in err
+
+
+def test_a_function_that_never_returns_does_not_keep_the_shell(run):
+    status, out, _ = run("diagnose", "mine:stuck", "--limit", "0.5")
+    assert status == 1
+    assert "no answer after 0.5 s" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "usage"),
+        (["diagnose"], "usage"),
+        (["diagnose", "mine"], "expected module:function, got 'mine'"),
+        (["diagnose", "mine:nothing"], "has no attribute 'nothing'"),
+        (["diagnose", "not_there:f"], "No module named 'not_there'"),
+        (["diagnose", "mine:MISTAKE"], "fn: expected a function"),
+        (["diagnose", "mine:right", "--library", "jax"], "invalid choice: 'jax'"),
+        (["diagnose", "mine:right", "--limit", "0"], "limit: expected a number of seconds above 0"),
+        (["diagnose", "mine:right", "--dtype", "bfloat16"], "torch only"),
+    ],
+)
+def test_status_2_for_bad_usage(run, arguments, words):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
