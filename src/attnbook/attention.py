@@ -80,7 +80,8 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
 
     Notes
     -----
-    16-bit floats are widened to float32 at the door and narrowed at the end. Source: Vaswani et al., "Attention Is
+    16-bit floats are widened to float32 at the door and narrowed at the end. A forbidden key and its value must still
+    be finite: 0 · NaN is NaN. Source: Vaswani et al., "Attention Is
     All You Need", eq. 1. Chapter: :doc:`/chapters/03_single_head`.
 
     Examples
