@@ -14,6 +14,7 @@ import torch
 import attnbook as ab
 from attnbook import arrays, checks, heads
 from attnbook import torch as layout
+from attnbook.checks import mistakes
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Tile
 
@@ -791,3 +792,12 @@ def autograd_is_asked_right():
     assert checks.close(checks.autograd_jvp(f, at, tangents), tangent)
     unused = checks.autograd_vjp(lambda x, y: (x, "residuals"), at, c)
     assert checks.close(unused[1], np.zeros(5))
+
+
+def diagnose_tells_right_from_wrong():
+    """Silent about the package; a mistake in a gradient, one that needs a dead row, and two at once are named."""
+    assert ab.diagnose((ab.attention, ab.attention_vjp)).ok
+    for slugs in (("dk-transposed",), ("mask-lowest-number",), ("ds-mean", "dk-transposed")):
+        steps = mistakes.with_mistakes(*(mistakes.MISTAKE[slug] for slug in slugs))
+        report = ab.diagnose(lambda *inputs, steps=steps, **options: steps(*inputs, **options).run())
+        assert set(report.mistakes) == set(slugs)

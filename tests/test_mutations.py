@@ -1,7 +1,7 @@
 """The checks, proved by mistakes: each is planted in the package, and the law that should notice it must fail.
 
-The laws are the very functions that the ordinary tests call. The mistakes are ones that people make: many stand in
-published derivations, listings and issue threads.
+The laws are the very functions that the ordinary tests call. Wrong formulas for attention and its gradient are planted
+by test_mistakes, from the catalogue; here stands what else can go wrong.
 """
 
 import importlib
@@ -17,19 +17,19 @@ from libraries import NumPy, Strict
 import attnbook as ab
 from attnbook import arrays, checks, heads
 from attnbook import torch as layout
-from attnbook.arrays import mT
 from attnbook.ops import Bias, Causal, Mask, Scale, Tile
 from attnbook.spines import dense
 
 ATTENTION = importlib.import_module("attnbook.attention")
 BIAS = importlib.import_module("attnbook.ops.bias")
 CHECK = importlib.import_module("attnbook.checks.check")
+DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
 PLAN = ATTENTION.plan
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
-LINEAR_VJP, CUT, CHECK_VJP = ab.linear_vjp, Tile.cut, checks.check_vjp
+LINEAR_VJP, CUT, CHECK_VJP, BATTERY = ab.linear_vjp, Tile.cut, checks.check_vjp, DIAGNOSE.battery
 FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
 FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
 MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
@@ -62,13 +62,6 @@ def softmax_in_place(S, axis=-1):
     return np.exp(S) / np.exp(S).sum(axis=axis, keepdims=True)
 
 
-def masked_after_softmax(Q, K, V, steps, shape):
-    (mask,) = (step.op.M for step in steps if step.asked_by == "mask")
-    _, res = RIGHT["forward"](Q, K, V, [step for step in steps if step.asked_by != "mask"], shape)
-    P = np.where(mask, res.P, 0.0)
-    return P @ V, res._replace(P=P, steps=tuple(steps))
-
-
 def backward(dQ=None, dK=None, dV=None, dbias=None):
     """The backward with one of its results replaced: each is a function of the right result, dO and the residuals."""
 
@@ -84,11 +77,6 @@ def backward(dQ=None, dK=None, dV=None, dbias=None):
 
 def factor(res):
     return res.steps[0].op.factor
-
-
-def masking(fill):
-    """A mask's forward that puts ``fill`` where −∞ belongs."""
-    return lambda self, S, tile: (np.where(self.allowed(S, tile), S, fill), None)
 
 
 def causal_on_the_default_device(self, S, tile):
@@ -188,8 +176,6 @@ MISTAKES = [
     # softmax and log-sum-exp
     ("softmax", "no row maximum", SOFTMAX, "_exponentials", exponentials_without_row_max,
      partial(laws.softmax_of_large_scores, "float32", 1e4)),
-    ("softmax", "no row maximum, in attention", SOFTMAX, "_exponentials", exponentials_without_row_max,
-     partial(laws.attention_of_large_scores, "float16", 6e4)),
     ("softmax", "dead rows forgotten", SOFTMAX, "_exponentials", exponentials_that_forget_dead_rows,
      laws.softmax_of_dead_rows),
     ("softmax", "over all rows together", ab, "softmax", lambda S, axis=-1: np.exp(S) / np.exp(S).sum(),
@@ -198,16 +184,8 @@ MISTAKES = [
      lambda: laws.same_everywhere(NumPy(), ab.softmax, *laws.draw((5, 67)))),
     ("softmax", "works in its argument", ab, "softmax", softmax_in_place,
      lambda: laws.same_everywhere(NumPy(), ab.softmax, *laws.draw((5, 7)))),
-    ("softmax_vjp", "dP∘P − P dPᵀ P", ab, "softmax_vjp", lambda dP, P, axis=-1: dP * P - P @ mT(dP) @ P,
-     laws.softmax_gradients),
-    ("softmax_vjp", "mean, not the weighted sum", ab, "softmax_vjp",
-     lambda dP, P, axis=-1: dP * P - np.mean(dP * P, axis, keepdims=True), laws.softmax_gradients),
-    ("softmax_vjp", "the row sum without its weight", ab, "softmax_vjp",
-     lambda dP, P, axis=-1: dP * P - np.sum(dP * P, axis, keepdims=True), laws.softmax_gradients),
     ("softmax_vjp", "sum over the wrong axis", ab, "softmax_vjp",
      lambda dP, P, axis=-1: P * (dP - np.sum(dP * P, axis - 1, keepdims=True)), laws.softmax_gradients),
-    ("softmax_vjp", "the diagonal of the Jacobian only", ab, "softmax_vjp", lambda dP, P, axis=-1: P * (1 - P) * dP,
-     laws.softmax_gradients),
     ("softmax_jvp", "no sum", ab, "softmax_jvp", lambda tS, P, axis=-1: P * tS, laws.softmax_gradients),
     ("softmax_jacobian", "diagonal only", ab, "softmax_jacobian",
      lambda P: (P * (1 - P))[..., None] * np.eye(P.shape[-1]), laws.jacobian_columns_are_derivatives),
@@ -239,8 +217,6 @@ MISTAKES = [
      partial(laws.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))),
     ("share_heads", "repeat for repeat_interleave", heads, "share_heads", tile_heads,
      laws.heads_are_shared_by_neighbours),
-    ("share_heads", "repeat for repeat_interleave, in attention", dense, "share_heads", tile_heads,
-     partial(values, CASE["grouped queries"])),
     ("share_heads_vjp", "mean over the group", heads, "share_heads_vjp",
      lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) * shape[-3] / dK.shape[-3],
      laws.heads_gradient_is_the_adjoint),
@@ -278,15 +254,6 @@ MISTAKES = [
      lambda dT, shape: dT.mean(axis=1, keepdims=True), partial(gradients, CASE["bias for all heads"])),
     ("Bias.jvp", "its own tangent forgotten", Bias, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
      partial(laws.op_gradients, lambda S, B: Bias(B), *laws.draw((5, 7)))),
-    ("Mask.forward", "0 for −∞", Mask, "forward", masking(0.0), partial(values, CASE["mask"])),
-    ("Mask.forward", "−1e9 for −∞", Mask, "forward", masking(-1e9),
-     partial(laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
-    ("Mask.forward", "the lowest float for −∞", Mask, "forward", masking(np.finfo(float).min),
-     partial(laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
-    ("Mask.forward", "True blocks", Mask, "allowed", lambda self, S, tile: ~tile.cut(self.M),
-     partial(values, CASE["mask"])),
-    ("Mask.forward", "0 and 1 added", Mask, "forward", lambda self, S, tile: (S + self.M, None),
-     partial(values, CASE["mask"])),
     ("Mask.forward", "a product, which NaN survives", Mask, "forward",
      lambda self, S, tile: (S * self.M + np.where(self.M, 0.0, -np.inf), None),
      lambda: laws.mask_stops_garbage(Mask(np.tri(5, 7, dtype=bool)))),
@@ -294,9 +261,6 @@ MISTAKES = [
      partial(laws.op_gradients, a_mask)),
     ("Mask.jvp", "forgotten along tangents", Mask, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
      partial(laws.op_gradients, a_mask)),
-    ("Causal.forward", "bottom-right for top-left", Causal, "allowed",
-     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, tile.n_k - tile.n_q, dtype=bool),
-     partial(values, CASE["causal, more keys"])),
     ("Causal.forward", "top-left for bottom-right", Causal, "allowed",
      lambda self, S, tile: np.tri(tile.n_q, tile.n_k, dtype=bool), partial(laws.causal_allows, "bottom-right")),
     ("Causal.forward", "a query does not see its own key", Causal, "allowed",
@@ -311,34 +275,14 @@ MISTAKES = [
     ("Causal.jvp", "forgotten along tangents", Causal, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
      partial(laws.op_gradients, lambda S: Causal())),
     # attention
-    ("attention", "softmax over the queries", dense, "softmax", lambda S: ab.softmax(S, axis=-2),
-     partial(values, CASE["plain"])),
     ("attention", "a row that sees the future", Causal, "allowed", lambda self, S, tile: np.ones((5, 7), dtype=bool),
      partial(laws.future_is_unseen, CASE["causal, more keys"])),
-    ("attention", "masked after softmax, not renormalized", dense, "forward", masked_after_softmax,
-     partial(values, CASE["mask"])),
     ("attention", "bias added before the scale", dense, "forward",
      lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, steps[::-1], shape), partial(values, CASE["bias"])),
-    ("attention_vjp", "dP∘P − P dPᵀ P", dense, "softmax_vjp", lambda dP, P: dP * P - P @ mT(dP) @ P,
-     partial(gradients, CASE["plain"])),
-    ("attention_vjp", "mean, not the weighted sum", dense, "softmax_vjp",
-     lambda dP, P: dP * P - np.mean(dP * P, axis=-1, keepdims=True), partial(gradients, CASE["plain"])),
-    ("attention_vjp", "softmax step skipped", dense, "softmax_vjp", lambda dP, P: dP,
-     partial(gradients, CASE["plain"])),
     ("attention_vjp", "rows of dS that do not sum to 0", dense, "softmax_vjp", lambda dP, P: P * dP,
      partial(laws.rows_of_dS_sum_to_zero, CASE["bias"])),
     ("attention_vjp", "keys out of balance", dense, "softmax_vjp", lambda dP, P: P * dP,
      partial(laws.keys_balance, CASE["plain"])),
-    ("attention_vjp", "dK = Qᵀ dS", dense, "vjp", backward(dK=lambda dK, *_: mT(dK).reshape(dK.shape)),
-     partial(gradients, CASE["plain"])),
-    ("attention_vjp", "dV = P dO", dense, "vjp", backward(dV=lambda dV, dO, res: res.P @ dO),
-     partial(gradients, CASE["self-attention"])),
-    ("attention_vjp", "no scale in dQ", dense, "vjp", backward(dQ=lambda dQ, dO, res: dQ / factor(res)),
-     partial(gradients, CASE["plain"])),
-    ("attention_vjp", "no scale in dK", dense, "vjp", backward(dK=lambda dK, dO, res: dK / factor(res)),
-     partial(gradients, CASE["plain"])),
-    ("attention_vjp", "scale in dV", dense, "vjp", backward(dV=lambda dV, dO, res: dV * factor(res)),
-     partial(gradients, CASE["plain"])),
     ("attention_vjp", "scale in dbias", dense, "vjp", backward(dbias=lambda dB, dO, res: dB * factor(res)),
      partial(gradients, CASE["bias"])),
     ("attention_vjp", "P overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
@@ -464,6 +408,15 @@ MISTAKES = [
     ("close", "broadcasts", checks, "close", lambda A, B: bool(np.allclose(A, B, rtol=1e-12, atol=1e-12)),
      laws.close_tells_arrays_apart),
     ("close", "too easy", CHECK, "EXACT", 1e-6, laws.close_tells_arrays_apart),
+    ("diagnose", "nothing is ever off", DIAGNOSE, "_largest", lambda T: 0.0, laws.diagnose_tells_right_from_wrong),
+    ("diagnose", "rounding is a mistake", DIAGNOSE, "EPS", dict.fromkeys(DIAGNOSE.EPS, 0.0),
+     laws.diagnose_tells_right_from_wrong),
+    ("diagnose", "only the simple cases", DIAGNOSE, "battery", lambda *args: BATTERY(*args)[:5],
+     laws.diagnose_tells_right_from_wrong),
+    ("diagnose", "knows no wrong formula", DIAGNOSE, "KNOWN", {m.slug: m for m in DIAGNOSE.IGNORED},
+     laws.diagnose_tells_right_from_wrong),
+    ("diagnose", "two at once are one too many", DIAGNOSE, "_apart", lambda mistakes: False,
+     laws.diagnose_tells_right_from_wrong),
     ("central_difference", "one-sided", checks, "central_difference", checks.forward_difference,
      laws.differences_converge),
     ("central_difference", "divided by h", checks, "central_difference",

@@ -421,9 +421,7 @@ def _case_by_case(singles, name, where):
     singles = [c for c in singles if c.slugs != ("options-ignored",)]
     found, left = [], [run for run in where if run.name != "all options"]
     while left:
-        explained = [
-            (c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles[:-1]
-        ]  # not all options
+        explained = [(c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles]
         slug, cases = max(explained, key=lambda item: len(item[1]))
         if not cases:
             return ()
