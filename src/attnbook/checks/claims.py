@@ -197,12 +197,14 @@ _STYLE = """
   background: var(--pst-color-surface, transparent); border: 1px solid; border-radius: 0.3em; }
 .claims-filters option { color: #111; background: #fff; }
 .claims-scroll { max-height: 75vh; overflow: auto; border: 1px solid var(--pst-color-border, #999); }
-.claims table { border-collapse: collapse; font-size: 0.8em; margin: 0; min-width: 64rem; }
+.claims table { border-collapse: collapse; font-size: 0.8em; margin: 0; min-width: 56rem; }
 .claims th, .claims td { padding: 0.35em 0.6em; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--pst-color-border, #999); white-space: normal; color: inherit; background: none; }
 .claims thead th { position: sticky; top: 0; background: var(--pst-color-surface, #eee); }
 .claims tr:target { outline: 2px solid var(--ab-blue, #0072b2); outline-offset: -2px; }
-.claims tbody th, .claims .verdict { white-space: nowrap; font-weight: 600; }
+.claims tbody th { white-space: nowrap; }
+.claims tbody th, .claims .verdict { font-weight: 600; }
+.claims td:nth-child(3), .claims td:nth-child(6) { min-width: 14rem; }
 .claims .verdict::before { content: "✓ "; }
 .claims .verdict-wrong::before { content: "✗ "; }
 .claims .verdict-ambiguous::before, .claims .verdict-open::before { content: "? "; }

@@ -35,8 +35,9 @@ class Counterexample(NamedTuple):
     def __repr__(self):
         given = [f"{name} = {_short(T)}" for name, T in zip(("Q", "K", "V", "dO"), self.case.inputs, strict=True)]
         options = [f"{name} = {_short(value)}" for name, value in self.case.options.items()]
-        lines = ["  ".join(given), *(["  ".join(options)] if options else [])]
-        lines += [f"{n}  wrong {_short(self.wrong[n])}  right {_short(self.right[n])}" for n in self.wrong]
+        lines = ["  ".join(given[:2]), "  ".join(given[2:] + options)]
+        for name in self.wrong:
+            lines += [f"{name:2} wrong: {_short(self.wrong[name])}", f"   right: {_short(self.right[name])}"]
         lines += [f"{where}: {what}" for where, what in self.errors.items()]
         lines.append("gets past: " + (", ".join(self.passes) or "nothing weak that we tried"))
         return "\n".join(lines)

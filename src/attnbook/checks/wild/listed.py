@@ -37,10 +37,10 @@ class Listed:
         return self._merge(A @ V, query.shape[1])
 
     def backward(self, dO, query, key, value, learning_rate):
-        """The gradients of query, key and value; those of the weights are left in ``dW``, and the weights change."""
+        """The gradients of query, key and value. Leaves those of the weights in dW, and takes a step."""
         faults = self.faults
         if "digit zero" in faults:
-            d0 = d0.reshape(dO.shape)  # noqa: F821, F841 (a digit for the letter: the fault)
+            d0 = d0.reshape(dO.shape)  # noqa: F821, F841
         length = dO.shape[1]
         dO = self._split(dO)
         dA = dO @ self.V.transpose(0, 1, 3, 2)

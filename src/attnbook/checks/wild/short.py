@@ -55,7 +55,7 @@ def _(z):
     "a row of Q influences the same row of Z",
     HOLDS,
     "so for A and O; not so for K",
-    "03_single_head.html#equation-eq-qk-jacobian",
+    "01_gradients.html#equation-eq-qk-jacobian",
 )
 def _(z):
     J = _jacobian(lambda Q: Q @ z.K.mT, z.Q)
