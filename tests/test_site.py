@@ -133,3 +133,41 @@ def test_a_page_opens_without_complaint(page, theme, width, address, browser):
     assert tab.evaluate("document.querySelectorAll('mjx-merror').length") == 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
     context.close()
+
+
+class TestTheSwitchOfNotation:
+    """On the page of answers: one choice for all tables, by mouse, by keyboard, by address, and without JavaScript."""
+
+    sets = ".answer .sd-tab-set"
+    chosen = (
+        "[...document.querySelectorAll('.answer .sd-tab-set > input:checked + label')].map(l => l.innerText.trim())"
+    )
+
+    def open(self, browser, address, query="", **options):
+        tab = browser.new_context(**options).new_page()
+        tab.goto(f"{address}book/answer.html{query}")
+        tab.wait_for_load_state("networkidle")
+        return tab
+
+    def test_by_mouse_and_by_keyboard(self, address, browser):
+        tab = self.open(browser, address)
+        assert tab.evaluate(self.chosen) == ["This book"] * 3
+        tab.locator(f"{self.sets} > label", has_text="torch").first.click()
+        assert tab.evaluate(self.chosen) == ["torch"] * 3
+        tab.keyboard.press("ArrowLeft")
+        tab.keyboard.press("ArrowLeft")
+        assert tab.evaluate(self.chosen) == ["Its answer"] * 3
+        tab.context.close()
+
+    def test_by_address(self, address, browser):
+        tab = self.open(browser, address, query="?notation=flash#answer-cross")
+        assert tab.evaluate(self.chosen) == ["FlashAttention"] * 3
+        tab.context.close()
+
+    def test_without_javascript(self, address, browser):
+        tab = self.open(browser, address, java_script_enabled=False)
+        tables = tab.locator(self.sets).first.locator("> .sd-tab-content")
+        assert [tables.nth(i).is_visible() for i in range(5)] == [True, False, False, False, False]
+        tab.locator(f"{self.sets} > label", has_text="The question").first.click()
+        assert [tables.nth(i).is_visible() for i in range(5)] == [False, True, False, False, False]
+        tab.context.close()
