@@ -1,4 +1,4 @@
-"""``python -m attnbook diagnose module:function``: :func:`attnbook.diagnose` from a shell.
+"""``python -m attnbook diagnose module:function``: :func:`attnbook.checks.diagnose.diagnose` from a shell.
 
 Exit status: 0 where nothing is wrong, 1 where something is, 2 where the command cannot be understood.
 """

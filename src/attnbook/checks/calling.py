@@ -1,4 +1,4 @@
-"""How :func:`attnbook.diagnose` calls a function that it knows nothing about. Chapter: :doc:`/chapters/07_in_the_wild`.
+"""How ``diagnose`` calls a function that it knows nothing about. Chapter: :doc:`/chapters/07_in_the_wild`.
 
 The function may raise, return anything, change what it was given, or never come back. Each becomes a plain sentence.
 """
@@ -39,8 +39,9 @@ class Came(NamedTuple):
 class Caller:
     """A function in one of its three forms, ready to be called on a case.
 
-    ``form`` is "vjp", fn(Q, K, V, dO, **options) → (O, dQ, dK, dV); "pair", a forward that returns (O, residuals) and
-    a backward(dO, residuals) → (dQ, dK, dV, …); or "autograd", fn(Q, K, V, **options) → O on torch tensors.
+    ``form`` is "vjp", ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``; "pair", a forward that returns (O, residuals)
+    and a ``backward(dO, residuals) -> (dQ, dK, dV, ...)``; or "autograd", ``fn(Q, K, V, **options) -> O`` on torch
+    tensors.
     """
 
     def __init__(self, fn, library, limit):

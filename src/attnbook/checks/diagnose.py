@@ -43,7 +43,7 @@ IGNORED = (
         {name: step for steps in _IGNORING.values() for name, step in steps.items()},
     ),
 )  # fmt: skip
-"""What is no wrong formula, but is recognized too: a function that takes an option and does nothing with it."""
+"""Functions that take an option and do nothing with it. That is no wrong formula, but is recognized too."""
 
 KNOWN = {mistake.slug: mistake for mistake in (*MISTAKES, *IGNORED)}
 """All that can be recognized, by slug."""

@@ -1,7 +1,7 @@
 """The catalogue of mistakes: every wrong formula for attention's gradient, once, as the one step that it gets wrong.
 
 Chapter: :doc:`/chapters/07_in_the_wild`, which has a section for each. The tests plant every one of them in the
-package, and :func:`attnbook.diagnose` recognizes them in anyone's function.
+package, and :func:`attnbook.checks.diagnose.diagnose` recognizes them in anyone's function.
 """
 
 # ruff: noqa: E743, N805 (O is the output of attention; the calculation is `a`, so that a formula reads as one)
@@ -91,7 +91,7 @@ class Steps:
 
     @cached_property
     def corner(a):
-        """Which corner causal means: None, "top-left" or "bottom-right"."""
+        """The corner that causal means, "top-left" or "bottom-right", or None."""
         return {False: None, True: "top-left"}.get(a.causal, a.causal)
 
     @cached_property
@@ -141,7 +141,7 @@ class Steps:
 
     @cached_property
     def P_backward(a):
-        """The weights that the backward uses: kept, or computed again."""
+        """The weights that the backward uses, kept or computed again."""
         return a.P
 
     @cached_property
