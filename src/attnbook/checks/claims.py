@@ -50,10 +50,10 @@ class Row(NamedTuple):
     claim: Claim
     measured: dict
 
-    def text(self):
-        """The figures in words, each once."""
+    def comparisons(self):
+        """What came of each comparison, in words, each figure once."""
         if not self.measured:
-            return "by reading"
+            return ["by reading"]
         parts = []
         for name, (kind, outcomes) in self.measured.items():
             if kind is Same:
@@ -61,7 +61,15 @@ class Row(NamedTuple):
                 continue
             by_size = outcomes if len(set(outcomes.values())) > 1 else {"": next(iter(outcomes.values()))}
             parts.append(f"{name}: " + ", ".join(f"{what}{size and f' ({size})'}" for size, what in by_size.items()))
-        return "; ".join(parts)
+        return parts
+
+    def text(self):
+        """All of it in a line."""
+        return "; ".join(self.comparisons())
+
+    def __repr__(self):
+        head = f"{self.claim.id}, {self.claim.verdict}: {self.claim.says}"
+        return "\n".join([head, *(f"    {line}" for line in self.comparisons())])
 
 
 class Ledger:
