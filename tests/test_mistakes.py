@@ -9,7 +9,7 @@ import laws
 import numpy as np
 import pytest
 from cases import CASES, Case
-from equations import equations
+from equations import CHAPTERS, equations
 
 import attnbook as ab
 from attnbook import checks
@@ -75,6 +75,12 @@ def test_slugs_and_titles_are_unique():
 @every_mistake
 def test_the_right_formula_stands_in_the_book(mistake):
     assert mistake.equation in LABELS
+
+
+def test_every_mistake_has_its_section_and_no_other_has():
+    """The targets that the links of ``diagnose`` lead to."""
+    chapter = (CHAPTERS / "07_in_the_wild.ipynb").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\(mistake-([\w-]+)\)=", chapter)) == sorted(MISTAKE)
 
 
 # --- the tests notice every mistake -------------------------------------------------------------------------------
