@@ -14,22 +14,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from right_ones import configurations
+from tqdm import tqdm
 
 import attnbook as ab
 
 
 def main(count=1000, first=0):
     compared, alarms, of = 0, [], Counter()
-    for i, (name, fn, library, dtype, seed) in enumerate(configurations(count), start=1):
+    for name, fn, library, dtype, seed in (bar := tqdm(configurations(count), total=count, unit="configuration")):
         report = ab.diagnose(fn, library=library, dtype=dtype, seed=first + seed)
         compared += len(report.compared)
         of[name] += 1
         if not report.ok:
             alarms.append([name, dtype, first + seed])
-            print(f"\n{name}, {dtype}, seed {first + seed}\n{report}")
-        if i % 20 == 0 or i == count:
-            print(f"\r{i} of {count} configurations, {len(alarms)} false alarms", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+            bar.write(f"{name}, {dtype}, seed {first + seed}\n{report}")
+        bar.set_postfix_str(f"{len(alarms)} false alarms")
     print(
         json.dumps({"configurations": count, "cases": compared, "false alarms": alarms, "of": of}, ensure_ascii=False)
     )
