@@ -16,7 +16,8 @@ class MultiHeadParams(NamedTuple):
     """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
 
     W_Q (d_model, h·d_k), W_K (d_mem, h_kv·d_k), W_V (d_mem, h_kv·d_v), W_O (h·d_v, d_out), and the biases of their
-    columns. Head i is the columns i·d to (i+1)·d of W_Q, W_K, W_V, and those rows of W_O (:eq:`def-head-blocks`).
+    columns. Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
+    with d = d_k or d_v, and the rows from i·d_v on of W_O (:eq:`def-head-blocks`).
     """
 
     W_Q: object
@@ -70,10 +71,11 @@ def multi_head_attention(
     """Let every token ask several questions at once, each head with projections of its own.
 
     .. math::
-       Y = \\operatorname{Concat}(O_1, \\dots, O_h)\\,W^O + b^O \\qquad
-       O_i = \\operatorname{attention}(X W^Q_i + b^Q_i,\\; M W^K_i + b^K_i,\\; M W^V_i + b^V_i)
+       Y = (O_0 \\;\\cdots\\; O_{h-1})\\,W_O + b_O \\qquad
+       O_i = \\operatorname{attention}(X W^Q_i + b^Q_i,\\; X_{\\mathrm{mem}} W^K_i + b^K_i,\\;
+       X_{\\mathrm{mem}} W^V_i + b^V_i)
 
-    Equation :eq:`def-multi-head`, with M = X in self-attention and M = memory in cross-attention.
+    Equation :eq:`def-multi-head`. X_mem is X itself in self-attention, and ``memory`` in cross-attention.
 
     Parameters
     ----------
@@ -127,11 +129,12 @@ def multi_head_attention_vjp(dY, res):
     """Pull a gradient back through the whole layer: to its input, its memory, and every weight and bias.
 
     .. math::
-       dC = dY\\,W^{O\\mathsf T} \\qquad dW^O = C^{\\mathsf T} dY \\qquad
-       dX = dQ\\,W^{Q\\mathsf T} \\;(+\\; dK\\,W^{K\\mathsf T} + dV\\,W^{V\\mathsf T}) \\qquad
-       d\\text{memory} = dK\\,W^{K\\mathsf T} + dV\\,W^{V\\mathsf T}
+       dC = dY\\,W_O^{\\mathsf T} \\qquad dW_O = C^{\\mathsf T} dY \\qquad
+       dX = dQ\\,W_Q^{\\mathsf T} \\qquad
+       dX_{\\mathrm{mem}} = dK\\,W_K^{\\mathsf T} + dV\\,W_V^{\\mathsf T}
 
-    Equations :eq:`eq-multi-head-vjp` and :eq:`eq-dmemory`. In self-attention the two add up: three paths into X.
+    Equations :eq:`eq-multi-head-vjp` and :eq:`eq-dmemory`. In self-attention the last two add up to dX:
+    three paths into X.
 
     Parameters
     ----------
