@@ -8,7 +8,21 @@ import pytest
 from equations import CHAPTERS
 
 from attnbook.checks import check_vjp
-from attnbook.checks.claims import HOLDS, VERDICTS, WRONG, Claim, Differs, Ledger, Same, outcome, run
+from attnbook.checks.claims import (
+    AMBIGUOUS,
+    CONVENTION,
+    HOLDS,
+    MISSING,
+    VERDICTS,
+    WRONG,
+    Claim,
+    Differs,
+    Ledger,
+    Raises,
+    Same,
+    outcome,
+    run,
+)
 from attnbook.checks.counterexamples import WEAK, counterexample, passes
 from attnbook.checks.mistakes import MISTAKES, Mistake
 from attnbook.checks.wild import CLAIMS, CRASHES, DISTINCT, SETTINGS, SILENT, Listed, gradient_errors, ledger
@@ -22,6 +36,17 @@ IDS = (
     + ["EX", "X-1", "X-2", "X-3", "X-4"]
 )
 CHAPTER = CHAPTERS / "07_in_the_wild.ipynb"
+
+BY_READING = {
+    HOLDS: "S1-17 S2-2 S2-8 S2-13 S2-45 S2-49 S2-67 S3-8",
+    AMBIGUOUS: "S0-4 S2-53",
+    WRONG: "S2-41 S2-43 S2-64 S4-11",
+    MISSING: "S0-9 S2-42 S2-47 S2-66 S3-19 S3-20 S4-12",
+}
+"""The claims that nothing runs: nothing but this list holds their verdicts."""
+
+ALIKE = ({CONVENTION, AMBIGUOUS}, *({MISSING, verdict} for verdict in (HOLDS, CONVENTION, AMBIGUOUS)))
+"""Verdicts that the same comparisons can show, so that only a reader can tell them apart."""
 
 
 def chapter_text():
@@ -42,6 +67,21 @@ def test_every_row_is_there():
 def test_the_verdict_is_what_running_says(claim):
     assert claim.verdict in VERDICTS
     run(claim, SETTINGS)
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.run], ids=lambda claim: claim.id)
+def test_another_verdict_is_refused(claim):
+    compared = {setting.name: claim.run(setting) for setting in SETTINGS}
+    claim = claim._replace(run=lambda setting: compared[setting.name])
+    for verdict in VERDICTS:
+        if verdict != claim.verdict and {verdict, claim.verdict} not in ALIKE:
+            with pytest.raises(AssertionError, match=claim.id):
+                run(claim._replace(verdict=verdict), SETTINGS)
+
+
+def test_what_is_not_run_is_known():
+    found = {verdict: [c.id for c in CLAIMS if c.run is None and c.verdict == verdict] for verdict in VERDICTS}
+    assert {verdict: " ".join(ids) for verdict, ids in found.items() if ids} == BY_READING
 
 
 def test_what_is_not_run_says_why():
@@ -73,12 +113,25 @@ class TestTheLedger:
             (HOLDS, {"a": Same(1.0, 1.0), "b": Differs(1.0, 2.0)}),
             (WRONG, {"a": Differs(1.0, 1.0)}),
             (WRONG, {"a": Same(1.0, 1.0)}),
-            ("ambiguous", {"a": Same(1.0, 1.0)}),
+            (WRONG, {"a": Same(1.0, 1.0), "b": Differs(1.0, 2.0)}),
+            (AMBIGUOUS, {"a": Same(1.0, 1.0)}),
+            (CONVENTION, {"a": Same(1.0, 1.0)}),
+            (CONVENTION, {"a": Differs(1.0, 2.0), "b": Same(1.0, 1.0)}),
+            (MISSING, {"a": Differs(1.0, 2.0)}),
+            (MISSING, {}),
+            (WRONG, {"a": Raises(lambda: 1.0, ValueError)}),
         ],
     )
     def test_it_refuses_what_is_not(self, verdict, comparisons):
         with pytest.raises(AssertionError, match="T-1"):
             run(a_claim(verdict, comparisons), [DISTINCT])
+
+    def test_a_slip_of_ours_is_no_proof_that_a_claim_is_wrong(self):
+        for slip in (lambda: no_such_name, lambda: np.no_such_function(1.0), lambda: np.ones(2)["x"]):  # noqa: F821
+            with pytest.raises((NameError, AttributeError, IndexError)):
+                run(a_claim(WRONG, {"a": Differs(slip, 1.0)}), [DISTINCT])
+            with pytest.raises((NameError, AttributeError, IndexError)):
+                run(a_claim(WRONG, {"a": Raises(slip, SyntaxError)}), [DISTINCT])
 
     def test_outcomes_are_told(self):
         assert outcome(1.0, 1.0) is None
@@ -99,7 +152,7 @@ class TestTheLedger:
         for name in IDS:
             assert f'id="row-{name.lower()}"' in html
         assert html.count("<tr") == len(IDS) + 1
-        assert "hidden" not in html[: html.index("<script")]
+        assert "hidden" not in html[: html.index("<style")]
         assert "163 claims" in repr(ledger())
 
 

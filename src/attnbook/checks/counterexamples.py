@@ -39,7 +39,7 @@ class Counterexample(NamedTuple):
         for name in self.wrong:
             lines += [f"{name:2} wrong: {_short(self.wrong[name])}", f"   right: {_short(self.right[name])}"]
         lines += [f"{where}: {what}" for where, what in self.errors.items()]
-        lines.append("gets past: " + (", ".join(self.passes) or "nothing weak that we tried"))
+        lines += ["gets past:", *(f"   {weak}" for weak in self.passes or ["none of the weak tests"])]
         return "\n".join(lines)
 
 

@@ -144,7 +144,11 @@ def _(z):
 )
 def _(z):
     m = z.m
-    return {"blocks on the diagonal": Same(side(m.P @ m.X_v) @ blocks(m.W_V), m.C)}
+    A = side(m.P @ m.X_v)
+    return {
+        "blocks on the diagonal": Same(A @ blocks(m.W_V), m.C),
+        "one block below the other": Differs(lambda: A @ np.concatenate(list(m.W_V)), m.C),
+    }
 
 
 @claim(
@@ -169,8 +173,8 @@ def _(z):
     "S1-10",
     "l.40",
     "dW^v = Aᵀ (df/dX) (W^O)ᵀ",
-    WRONG,
-    "dW_h^V = (softmax_h V)ᵀ (df/dX) (W_h^O)ᵀ: its diagonal blocks",
+    CONVENTION,
+    "W^v counts as a free matrix; it is not, and only the diagonal blocks are gradients, as in S0-12",
     "#wild-blocks",
 )
 def _(z):
@@ -179,9 +183,9 @@ def _(z):
     free = z.like(full)
     as_free = move(lambda W: np.sum(m.dY * (side(m.P @ m.X_v) @ W @ m.W_O)), blocks(m.W_V), free)
     return {
-        "the whole matrix": Differs(full, blocks(m.dW_V)),
-        "the diagonal blocks": Same(diagonal_blocks(full, m.h), m.dW_V),
         "if W^v were a free matrix": Same(np.sum(full * free), as_free),
+        "the diagonal blocks": Same(diagonal_blocks(full, m.h), m.dW_V),
+        "the whole matrix": Differs(full, blocks(m.dW_V)),
     }
 
 
@@ -201,6 +205,7 @@ def _(z):
     return {
         "lines 1 to 3": Same(_tr(m.dY.mT, concat, m.W_O), true),
         "line 4": Same(_tr(m.W_O, m.dY.mT, weights, blocks(m.V)), true),
+        "line 4, when W^V moves": Differs(0.0, np.sum(m.dW_V * z.like(m.W_V))),
     }
 
 
@@ -376,7 +381,11 @@ def _(z):
 )
 def _(z):
     m, b = z.m, _Softmax(z.m)
-    return {"A = Σ_h A_h P_h": Same(sum(m.S[h] @ _select(m, h) for h in range(m.h)), b.A)}
+    column = lambda h: np.eye(m.S.shape[-1])[:, [h]]  # noqa: E731
+    return {
+        "A = Σ_h A_h P_h": Same(sum(m.S[h] @ _select(m, h) for h in range(m.h)), b.A),
+        "with one column": Differs(sum(m.S[h] @ column(h) for h in range(m.h)), b.A),
+    }
 
 
 @claim(

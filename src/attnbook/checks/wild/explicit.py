@@ -51,8 +51,8 @@ class _Note:
 def _(z):
     shapes = tuple(T.shape for T in (z.Q, z.K, z.V))
     return {
-        "three equal shapes, in general": Differs(shapes, shapes[:1] * 3),
         "Ω K at these sizes": Same(_Note(z).Omega @ z.K, _Note(z).grads.dQ),
+        "three equal shapes, in general": Differs(shapes, shapes[:1] * 3),
     }
 
 

@@ -15,64 +15,64 @@ SILENT = ("identity transpose", "mean", "one length", "update first")
 class Listed:
     """Projections, heads, attention; no W^O. Two of the crashes are only in the first of the two listings."""
 
-    def __init__(self, d_model, num_heads, faults=(), seed=0):
+    def __init__(self, width, heads, faults=(), seed=0):
         unknown = set(faults) - {*CRASHES, *SILENT}
         if unknown:
             raise ValueError(f"faults: no such fault as {', '.join(sorted(unknown))}")
-        self.num_heads, self.depth, self.faults = num_heads, d_model // num_heads, set(faults)
-        weights = np.random.default_rng(seed).normal(size=(3, d_model, d_model)) * np.sqrt(2.0 / d_model)
+        self.heads, self.depth, self.faults = heads, width // heads, set(faults)
+        self.scale = self.depth**-0.5
+        weights = np.random.default_rng(seed).normal(scale=(2 / width) ** 0.5, size=(3, width, width))
         self.wQ, self.WK, self.WV = weights.copy()
         if "wrong attribute" not in self.faults:
             self.WQ = self.wQ
         self.weights = (self.WQ.copy(), self.WK.copy(), self.WV.copy())
 
     def _split(self, X):
-        return X.reshape(X.shape[0], -1, self.num_heads, self.depth).transpose(0, 2, 1, 3)
+        return X.reshape(len(X), -1, self.heads, self.depth).swapaxes(1, 2)
 
     def forward(self, query, key, value):
         Q, K, V = (self._split(X @ W) for X, W in ((query, self.WQ), (key, self.WK), (value, self.WV)))
-        S = Q @ K.transpose(0, 1, 3, 2) / np.sqrt(self.depth)
+        S = self.scale * Q @ K.mT
         A = np.softmax(S, axis=-1) if "np.softmax" in self.faults else _softmax(S)
         self.Q, self.K, self.V, self.A = Q, K, V, A
         return self._merge(A @ V, query.shape[1])
 
-    def backward(self, dO, query, key, value, learning_rate):
-        """The gradients of query, key and value. Leaves those of the weights in dW, and takes a step."""
+    def backward(self, dO, inputs, rate):
+        """The gradients of the inputs: query, key and value. Leaves those of the weights in dW, and takes a step."""
         faults = self.faults
         if "digit zero" in faults:
             d0 = d0.reshape(dO.shape)  # noqa: F821, F841
         length = dO.shape[1]
         dO = self._split(dO)
-        dA = dO @ self.V.transpose(0, 1, 3, 2)
+        dA = dO @ self.V.mT
         axes = (0, 1, 2, 3) if "identity transpose" in faults else (0, 1, 3, 2)
         dV = self.A.transpose(*axes) @ dO
         dS = dA * self.A
         if "mean" in faults:
-            dS = dS - np.mean(dS, axis=-1, keepdims=True)
+            dS -= dS.mean(-1, keepdims=True)
         else:
-            dS = dS - np.sum(dS, axis=-1, keepdims=True) * self.A
-        dQ = dS @ self.K / np.sqrt(self.depth)
-        dK = dS.transpose(0, 1, 3, 2) @ self.Q / np.sqrt(self.depth)
-        key_length = length if "one length" in faults else key.shape[1]
+            dS -= self.A * dS.sum(-1, keepdims=True)
+        dQ, dK = self.scale * dS @ self.K, self.scale * dS.mT @ self.Q
+        key_length = length if "one length" in faults else inputs[1].shape[1]
         dQ, dK, dV = self._merge(dQ, length), self._merge(dK, key_length), self._merge(dV, key_length)
-        pairs = ((query, dQ), (key, dK), (value, dV))
+        pairs = ((inputs[0], dQ), (inputs[1], dK), (inputs[2], dV))
         if "transpose of all axes" in faults:
             self.dW = [np.dot(X.T, dT) for X, dT in pairs]
         else:
             self.dW = [np.einsum("bni,bnj->ij", X, dT) for X, dT in pairs]
         if "update first" in faults:
-            self._update(learning_rate)
+            self._update(rate)
         grads = [dT @ W.T for dT, W in ((dQ, self.WQ), (dK, self.WK), (dV, self.WV))]
         if "update first" not in faults:
-            self._update(learning_rate)
+            self._update(rate)
         return grads
 
-    def _update(self, learning_rate):
+    def _update(self, rate):
         for W, dW in zip((self.WQ, self.WK, self.WV), self.dW, strict=True):
-            W -= learning_rate * dW
+            W -= rate * dW
 
     def _merge(self, T, length):
-        return T.transpose(0, 2, 1, 3).reshape(T.shape[0], length, self.num_heads * self.depth)
+        return T.swapaxes(1, 2).reshape(len(T), length, self.heads * self.depth)
 
 
 def gradient_errors(faults=(), *, batch=2, n_q=5, n_k=5, d_model=12, num_heads=3, learning_rate=0.1):
@@ -83,7 +83,7 @@ def gradient_errors(faults=(), *, batch=2, n_q=5, n_k=5, d_model=12, num_heads=3
     try:
         layer = Listed(d_model, num_heads, faults)
         layer.forward(query, key, value)
-        came = [*layer.backward(dO, query, key, value, learning_rate), *layer.dW]
+        came = [*layer.backward(dO, (query, key, value), learning_rate), *layer.dW]
     except Exception as error:  # what a listing raises is its outcome
         return {"raises": type(error).__name__}
     truth = _truth(layer.weights, query, key, value, dO, num_heads)

@@ -79,7 +79,7 @@ reading(
     "cross-attention: how does the encoder's output enter the gradient? (asked)",
     MISSING,
     "dx_dec = Σ_h dQ_h W_h^Qᵀ; dx_enc = Σ_h (dK_h W_h^Kᵀ + dV_h W_h^Vᵀ), summed over the decoder layers",
-    "06_cross.html",
+    "06_cross.html#q-36",
 )
 def _(z):
     m = z.m
@@ -148,13 +148,28 @@ def _(z):
     "the gradient of the biases (asked twice)",
     MISSING,
     "db_Q = Σ dQ_i; db_K = 0 exactly; db_V = Σ dV_j = Σ dO_i; db_O = Σ dY_i; all summed over the batch too",
-    "03_single_head.html#q-10",
+    "04_multi_head.html#q-20",
 )
 def _(z):
-    dK = attention_vjp(z.dO, attention(z.Q, z.K, z.V, causal=True)[1]).dK
+    W, dY = z.like(np.zeros((z.d_v, 3)), np.zeros((z.n_q, 3)))
+    dO = dY @ W.mT
+    dK = attention_vjp(dO, attention(z.Q, z.K, z.V, causal=True)[1]).dK
+    g = attention_vjp(dO, attention(z.Q, z.K, z.V)[1])
+
+    def moved(at):  # all four biases are 0; move one
+        b = [np.zeros(z.d_k), np.zeros(z.d_k), np.zeros(z.d_v), np.zeros(3)]
+        t = z.rng().normal(size=b[at].shape)
+        forward = lambda *b: plain_softmax(z.s * (z.Q + b[0]) @ (z.K + b[1]).mT) @ (z.V + b[2]) @ W + b[3]  # noqa: E731
+        one = lambda moving: np.sum(dY * forward(*b[:at], moving, *b[at + 1 :]))  # noqa: E731
+        return t, complex_step(one, b[at], t)
+
+    (tq, by_q), (_, by_k), (tv, by_v), (to, by_o) = (moved(at) for at in range(4))
     return {
-        "db_V = Σ dO_i": Same(z.dV.sum(0), z.dO.sum(0)),
-        "db_K = 0": Same(z.dK.sum(0), np.zeros(z.d_k)),
+        "db_Q": Same(g.dQ.sum(0) @ tq, by_q),
+        "db_V = Σ dV_j": Same(g.dV.sum(0) @ tv, by_v),
+        "db_V = Σ dO_i": Same(dO.sum(0) @ tv, by_v),
+        "db_O": Same(dY.sum(0) @ to, by_o),
+        "db_K = 0": Same(np.append(g.dK.sum(0), by_k), np.zeros(z.d_k + 1)),
         "db_K = 0 with a causal mask": Same(dK.sum(0), np.zeros(z.d_k)),
     }
 

@@ -27,7 +27,7 @@ def _jacobian(f, X):
 )
 def _(z):
     Z = z.Q @ z.K.mT
-    return {"softmax(Z) = A": Differs(softmax(Z), z.P), "softmax(Z/√d_k) = A": Same(softmax(Z / np.sqrt(z.d_k)), z.P)}
+    return {"softmax(Z/√d_k) = A": Same(softmax(Z / np.sqrt(z.d_k)), z.P), "softmax(Z) = A": Differs(softmax(Z), z.P)}
 
 
 @claim("S4-2", "l.19-21", "Q, K are n × dim_head, Z is n × n", CONVENTION, "self-attention; else n_q × n_k")
@@ -73,8 +73,8 @@ def _(z):
 def _(z):
     t, one = z.like(z.Q), _jacobian(lambda q: q @ z.K.mT, z.Q[0])
     return {
-        "the other layout of one row is Kᵀ": Same(np.moveaxis(one, 0, 1), z.K.mT),
-        "K in that layout": Differs(z.K, np.moveaxis(one, 0, 1)),
+        "K in the other layout of one row": Differs(z.K, np.moveaxis(one, 0, 1)),
+        "in that layout it is Kᵀ": Same(np.moveaxis(one, 0, 1), z.K.mT),
         "the inner product": Same(np.sum(z.dS * (t @ z.K.mT)), np.sum((z.dS @ z.K) * t)),
     }
 
@@ -117,8 +117,8 @@ def _(z):
 )
 def _(z):
     return {
-        "A the weights": Differs(z.dP, z.s * z.dS),
         "A read as Z": Same(z.s * z.P * (z.dP - (z.P * z.dP).sum(-1, keepdims=True)), z.s * z.dS),
+        "A the weights": Differs(z.dP, z.s * z.dS),
     }
 
 
