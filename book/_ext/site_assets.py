@@ -1,4 +1,4 @@
-"""What the site carries itself, so that a page asks no other host: MathJax, copied from its Python package."""
+"""What the site carries itself, so that a page asks no other host: MathJax. And small repairs of the theme's pages."""
 
 from importlib.metadata import files
 from pathlib import Path
@@ -25,6 +25,12 @@ def drop_repeated_scripts(app, pagename, templatename, context, doctree):
     context["css_files"] = [c for c in context.get("css_files", []) if "thebe" not in _written(c).lower()]
 
 
+def name_the_list_of_works(app, pagename, templatename, context, doctree):
+    """docutils gives each work of a bibliography a role that is deprecated, and that no list may hold: make it an item."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def _written(asset):
     """The address of a script or style sheet, or the code that stands in the page."""
     return f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', {}).get('body', '')}"
@@ -34,4 +40,5 @@ def setup(app):
     app.config.mathjax_path = ENTRY
     app.connect("builder-inited", copy_mathjax)
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
+    app.connect("html-page-context", name_the_list_of_works)
     return {"parallel_read_safe": True}
