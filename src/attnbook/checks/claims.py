@@ -183,7 +183,7 @@ def run(claim, settings):
         WRONG: same and not same[0],
         MISSING: same and same[0],
     }
-    assert shown[claim.verdict], f"{claim.id} is said to be {claim.verdict}, which its comparisons do not show"
+    assert shown[claim.verdict], f"{claim.id}: the comparisons do not show the verdict '{claim.verdict}'"
     return found
 
 
