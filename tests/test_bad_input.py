@@ -210,6 +210,7 @@ OPTIONS = [
     (lambda: attention(Q, K, V, causal=ones(5, 7) > 0), ValueError, "causal: expected one of …got array(…"),
     (lambda: attention(Q, K, V, scale=float("nan")), ValueError, "scale: expected a finite number, got nan"),
     (lambda: attention(Q, K, V, scale=float("-inf")), ValueError, "scale: expected a finite number, got -inf"),
+    (lambda: attention(Q, K, V, scale=10**400), ValueError, "scale: expected a finite number, got inf"),
     (lambda: attention(Q, K, V, scale="1"), TypeError, "scale: expected a real number or None, got str"),
     (lambda: attention(Q, K, V, scale=True), TypeError, "scale: expected a real number or None, got bool"),
     (lambda: attention(Q, K, V, scale=1j), TypeError, "scale: expected a real number or None, got complex"),
@@ -321,7 +322,7 @@ MULTI_HEAD = [
     (
         lambda: mha(X, PARAMS._replace(W_V=ones(5, 0))),
         ValueError,
-        "W_V: expected a number of columns that its 2 heads divide, got shape (5, 0)",
+        "W_V: expected at least one column, got shape (5, 0)",
     ),
     (lambda: mha(X, PARAMS._replace(W_K=ones(5, 4))), ValueError, "W_K: expected 6 columns, got shape (5, 4)"),
     (lambda: mha(X, PARAMS, num_kv_heads=1), ValueError, "W_K: expected 3 columns, got shape (5, 6)"),

@@ -1,6 +1,7 @@
 """The arguments of attention, checked before any work: what fits passes, what does not is named."""
 
 import math
+import reprlib
 from numbers import Real
 
 from attnbook.arrays import array_namespace, broadcasts_to, device, expected, is_array, library
@@ -64,9 +65,13 @@ def check_scale(scale, d_k):
         return 1.0 / math.sqrt(d_k)
     if not isinstance(scale, Real) or isinstance(scale, bool):
         raise TypeError(expected("scale", "a real number or None", type(scale).__name__))
-    if not math.isfinite(scale):
-        raise ValueError(expected("scale", "a finite number", float(scale)))
-    return float(scale)
+    try:
+        factor = float(scale)
+    except OverflowError:  # an integer of more than 308 digits
+        factor = math.inf
+    if not math.isfinite(factor):
+        raise ValueError(expected("scale", "a finite number", factor))
+    return factor
 
 
 def check_ops(ops):
@@ -86,7 +91,7 @@ def choose(name, came, choices):
     for choice, meaning in choices.items():
         if came is choice or (isinstance(came, str) and came == choice):
             return meaning
-    raise ValueError(expected(name, "one of " + ", ".join(map(repr, choices)), repr(came)))
+    raise ValueError(expected(name, "one of " + ", ".join(map(repr, choices)), reprlib.repr(came)))
 
 
 def check_shape(name, T, shape):

@@ -215,7 +215,7 @@ def _check(X, p, memory, bias, num_heads, num_kv_heads):
             of = "memory" if memory is not None and name != "W_Q" else "X"
             raise ValueError(expected(name, f"{rows[name]} rows, the width of {of}", f"shape {tuple(W.shape)}"))
         if name in heads and (W.shape[1] % heads[name] or W.shape[1] == 0):
-            wanted = f"a number of columns that its {heads[name]} heads divide"
+            wanted = f"a number of columns that its {heads[name]} heads divide" if W.shape[1] else "at least one column"
             raise ValueError(expected(name, wanted, f"shape {tuple(W.shape)}"))
     if p.W_K.shape[1] * h != p.W_Q.shape[1] * h_kv:
         raise ValueError(expected("W_K", f"{p.W_Q.shape[1] // h * h_kv} columns", f"shape {tuple(p.W_K.shape)}"))
