@@ -275,7 +275,8 @@ def constant(result):
         (lambda Q, K, V, dO: ours(Q, K, V, dO)[:3], "returned 3 things, expected 4 arrays (O, dQ, dK, dV)"),
         (constant(None), "returned None, expected 4 arrays"),
         (constant(3.5), "returned a float, expected 4 arrays"),
-        (constant((1, 2, 3, 4)), "O is a int, expected a numpy array"),
+        (constant((1, 2, 3, 4)), "O is an int, expected a numpy array"),
+        (lambda *inputs: [T.tolist() for T in ours(*inputs)], 'since "plain": O is a list, expected a numpy array'),
         (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], None), "dV is None, expected a numpy array"),
         (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], V > 0), "dV has dtype bool, expected a floating one"),
         (lambda Q, K, V, dO: tuple(map(torch.tensor, ours(Q, K, V, dO))), "O is a Tensor, expected a numpy array"),
@@ -313,6 +314,17 @@ def test_it_goes_on_after_a_case_that_raises():
     assert found(report) == [("dK", "wrong"), ("the call", "raised")]
     assert report.findings[1].cases == ("one query", "one key", "all axes equal")
     assert len(report.compared) == 20
+
+
+def test_a_type_error_of_its_own_is_not_taken_for_an_option_that_it_does_not_know():
+    def typo(Q, K, V, dO, **options):
+        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
+        return O, dQ, dK, np.sum(dV, axis=(), keepdim=True) if "mask" in options else dV
+
+    report = ab.diagnose(typo)
+    assert found(report) == [("the call", "raised")]
+    assert "keepdim" in report.findings[0].text
+    assert report.findings[0].cases == ("mask", "mask of padding", "mask with a dead row", "all options")
 
 
 def test_an_input_that_is_written_into():
@@ -437,9 +449,15 @@ def run(tmp_path):
             def stuck(Q, K, V, dO):
                 while True:
                     pass
+
+            def noisy(Q, K, V, dO):
+                while True:
+                    print("still here", flush=True)
         """),
         encoding="utf-8",
     )
+    (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(0)", encoding="utf-8")
 
     def run(*arguments):
         command = [sys.executable, "-m", "attnbook", *arguments]
@@ -468,6 +486,9 @@ def test_json_is_not_mixed_with_what_the_function_prints(run):
     assert status == 0
     assert json.loads(out)["ok"] is True
     assert "I am running" in err
+    status, out, _ = run("diagnose", "mine:noisy", "--limit", "0.2", "--json")  # prints to the end
+    assert status == 1
+    assert json.loads(out)["findings"][0]["kind"] == "too long"
 
 
 def test_a_function_that_never_returns_does_not_keep_the_shell(run):
@@ -484,6 +505,8 @@ def test_a_function_that_never_returns_does_not_keep_the_shell(run):
         (["diagnose", "mine"], "expected module:function, got 'mine'"),
         (["diagnose", "mine:nothing"], "has no attribute 'nothing'"),
         (["diagnose", "not_there:f"], "No module named 'not_there'"),
+        (["diagnose", "broken:f"], "broken could not be imported: ZeroDivisionError: division by zero"),
+        (["diagnose", "script:f"], "script could not be imported: SystemExit: 0"),
         (["diagnose", "mine:MISTAKE"], "fn: expected a function"),
         (["diagnose", "mine:right", "--library", "jax"], "invalid choice: 'jax'"),
         (["diagnose", "mine:right", "--limit", "0"], "limit: expected a number of seconds above 0"),

@@ -4,7 +4,6 @@ Exit status: 0 where nothing is wrong, 1 where something is, 2 where the command
 """
 
 import argparse
-import contextlib
 import importlib
 import operator
 import sys
@@ -13,17 +12,17 @@ from attnbook.checks.calling import LIBRARIES
 from attnbook.checks.diagnose import DTYPES, diagnose
 
 
-def main(arguments=None):
-    """Run the command with these arguments, those of the shell by default; the exit status."""
-    options = _parser().parse_args(arguments)
-    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not the report
-        try:
-            fn = load(options.target)
-            report = diagnose(fn, library=options.library, dtype=options.dtype, limit=options.limit, seed=options.seed)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            print(f"python -m attnbook: {error}", file=sys.stderr)
-            return 2
-    print(report.as_json() if options.json else report)
+def main():
+    """Run the command with the arguments of the shell; the exit status. From here on only the report goes to stdout."""
+    options = _parser().parse_args()
+    out, sys.stdout = sys.stdout, sys.stderr  # for good: a function that takes too long is left behind, and may print
+    try:
+        fn = load(options.target)
+        report = diagnose(fn, library=options.library, dtype=options.dtype, limit=options.limit, seed=options.seed)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        print(f"python -m attnbook: {error}", file=sys.stderr)
+        return 2
+    print(report.as_json() if options.json else report, file=out, flush=True)
     return 0 if report.ok else 1
 
 
@@ -32,7 +31,12 @@ def load(target):
     module, _, names = target.partition(":")
     if not module or not names:
         raise ValueError(f"expected module:function, got {target!r}")
-    home = importlib.import_module(module)
+    try:
+        home = importlib.import_module(module)
+    except ImportError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported; a script may exit
+        raise ImportError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
     found = tuple(operator.attrgetter(name.strip())(home) for name in names.split(","))
     return found if len(found) > 1 else found[0]
 

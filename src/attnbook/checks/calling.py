@@ -162,7 +162,7 @@ class Caller:
         values, dtypes = {}, {}
         for name, T in zip(NAMES, result, strict=True):
             if not self.arrays.owns(T):
-                return Came("returned", f"{name} is {_describe(T)}, expected a {self.library} array")
+                return Came("returned", f"{name} is {_a_kind(T)}, expected a {self.library} array")
             values[name], dtypes[name] = self.arrays.wide(T), self.arrays.dtype_name(T)
             if values[name] is None:
                 return Came("returned", f"{name} has dtype {dtypes[name]}, expected a floating one")
@@ -276,9 +276,13 @@ def _options_of(fn):
 
 
 def _is_about_an_option(error, options):
-    """Whether a TypeError says that an option is not known."""
-    about_keywords = re.search(r"keyword|combination of arguments", str(error))
-    return isinstance(error, TypeError) and bool(options) and bool(about_keywords)
+    """Whether a TypeError says that an option is not known; one about another name is a fault inside the function."""
+    if not isinstance(error, TypeError) or not options:
+        return False
+    named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if named:
+        return named[1] in options
+    return bool(re.search(r"keyword|combination of arguments", str(error)))
 
 
 def _does_not_take(case):
@@ -295,4 +299,9 @@ def _sentence(error):
 def _describe(result):
     if isinstance(result, tuple | list):
         return f"{len(result)} things" if len(result) != 1 else "1 thing"
-    return "None" if result is None else f"a {type(result).__name__}"
+    return _a_kind(result)
+
+
+def _a_kind(result):
+    name = type(result).__name__
+    return "None" if result is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
