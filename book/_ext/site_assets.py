@@ -26,7 +26,7 @@ def drop_repeated_scripts(app, pagename, templatename, context, doctree):
 
 
 def name_the_list_of_works(app, pagename, templatename, context, doctree):
-    """docutils gives each work of a bibliography a role that is deprecated, and that no list may hold: make it an item."""
+    """docutils gives each work of a bibliography a deprecated role, which no list may hold: make it an item."""
     if "body" in context:
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
