@@ -66,7 +66,7 @@ def _(z):
 reading(
     "S0-4",
     "l.7-9",
-    "in each layer Q, K, V come from the input to the Encoder (or Decoder)",
+    "every layer takes Q, K, V from the input of the encoder, or of the decoder",
     AMBIGUOUS,
     "About the network's wiring, no formula. Only layer 1 reads that input; the others read the layer before.",
     "03_single_head.html#q-10",
