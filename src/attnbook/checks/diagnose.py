@@ -135,7 +135,8 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
         ``fn(Q, K, V, **options) -> O``, whose backward is autograd's. The options are those of
         :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
         option fn does not know is not run, and that is no mistake. torch's own names (attn_mask, is_causal,
-        enable_gqa) are tried where fn knows those.
+        enable_gqa) are tried where fn knows those. The arrays have two, three or four axes, (n, d), (h, n, d) or
+        (b, h, n, d); a function that takes only some of these raises in the other cases, and the report says so.
     library : "numpy", "torch" or "cupy"
         Whose arrays fn is given.
     dtype : "float64", "float32", "float16" or, for torch, "bfloat16"
