@@ -168,7 +168,7 @@ def logsumexp(S, axis=-1):
     Returns
     -------
     L : array of the shape of ``S`` without ``axis``, same dtype
-        −∞ for a row of −∞ only and for an empty row.
+        −∞ for a row of −∞ only and for an empty row. A +∞ or a NaN makes its row NaN, as in softmax.
 
     Raises
     ------
