@@ -49,6 +49,12 @@ class TestNotebook:
                 assert output["output_type"] != "error", cell["id"]
                 assert output.get("name") != "stderr", cell["id"]
 
+    def test_what_a_cell_prints_is_stored_in_one_piece(self, path):
+        # Where a stream is cut depends on timing; `make notebooks` stores it whole, so that a second run changes nothing.
+        for cell in code_cells(path):
+            kinds = [output.get("name", output["output_type"]) for output in cell["outputs"]]
+            assert ("stdout", "stdout") not in zip(kinds, kinds[1:], strict=False), cell["id"]
+
     def test_no_output_holds_a_path_an_address_or_a_time(self, path):
         for cell in code_cells(path):
             found = LOCAL.search(json.dumps(cell["outputs"], ensure_ascii=False))
