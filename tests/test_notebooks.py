@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,10 @@ class TestNotebook:
                 assert output.get("name") != "stderr", cell["id"]
 
     def test_what_a_cell_prints_is_stored_in_one_piece(self, path):
-        # Where a stream is cut depends on timing; `make notebooks` stores it whole, so that a second run changes nothing.
+        # Where a stream is cut depends on timing; `make notebooks` stores it whole, so a second run changes nothing.
         for cell in code_cells(path):
             kinds = [output.get("name", output["output_type"]) for output in cell["outputs"]]
-            assert ("stdout", "stdout") not in zip(kinds, kinds[1:], strict=False), cell["id"]
+            assert ("stdout", "stdout") not in pairwise(kinds), cell["id"]
 
     def test_no_output_holds_a_path_an_address_or_a_time(self, path):
         for cell in code_cells(path):
