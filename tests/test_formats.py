@@ -1,0 +1,62 @@
+"""Rounding to a format gives the same numbers as a cast, bit for bit."""
+
+import numpy as np
+import pytest
+
+from attnbook.checks.formats import FORMATS, rounded
+
+
+def samples():
+    """Float64 numbers of every size, ties, neighbors of the limits, and what is not finite."""
+    rng = np.random.default_rng(0)
+    sizes = 2.0 ** rng.integers(-160, 140, 4000) * rng.normal(size=4000)
+    ties = (np.arange(1, 400) + 0.5) * 2.0 ** rng.integers(-150, 100, 399)
+    limits = [limit for f in FORMATS.values() for limit in (f.largest, f.smallest_normal, f.smallest)]
+    with np.errstate(over="ignore"):
+        near = [limit * x for limit in limits for x in (0.5, 0.75, 1 - 2.0**-13, 1, 1 + 2.0**-13, 1 + 2.0**-9, 1.5)]
+    x = np.concatenate([sizes, ties, near, [0.0, np.inf, np.nan, 65519.9, 65520.0]])
+    return np.concatenate([x, -x])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_it_is_the_cast_of_numpy(dtype):
+    x = samples()
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = x.astype(dtype).astype(np.float64)
+    np.testing.assert_array_equal(rounded(x, dtype), wanted)
+    np.testing.assert_array_equal(np.signbit(rounded(x, dtype)), np.signbit(wanted))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_it_is_the_cast_of_torch(dtype):
+    torch = pytest.importorskip("torch")
+    with np.errstate(over="ignore"):
+        x = samples().astype(np.float32).astype(np.float64)  # torch goes from float64 to 16 bits by way of float32
+    wanted = torch.tensor(x).to(torch.float32).to(getattr(torch, dtype)).double().numpy()
+    np.testing.assert_array_equal(rounded(x, dtype), wanted)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_the_limits_are_those_of_the_libraries(dtype):
+    form = FORMATS[dtype]
+    if dtype == "bfloat16":
+        torch = pytest.importorskip("torch")
+        info = torch.finfo(torch.bfloat16)
+        smallest = None
+    else:
+        info = np.finfo(dtype)
+        smallest = float(info.smallest_subnormal)
+    assert form.largest == float(info.max)
+    assert form.smallest_normal == float(info.tiny)
+    assert 2 * form.u == float(info.eps)
+    assert smallest in (None, form.smallest)
+
+
+def test_scalars_and_empty_arrays_keep_their_shape():
+    assert rounded(0.1, "float16") == float(np.float16(0.1))
+    assert rounded(np.zeros((0, 3)), "bfloat16").shape == (0, 3)
+
+
+def test_an_unknown_format_is_named():
+    with pytest.raises(ValueError, match="dtype: expected one of float16, bfloat16, float32, float64, got 'float8'"):
+        rounded(1.0, "float8")
