@@ -21,6 +21,7 @@ from attnbook.softmax import (
     softmax_jvp,
     softmax_vjp,
 )
+from attnbook.spines.workers import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "attention_jvp",
     "attention_vjp",
     "diagnose",
+    "get_num_threads",
     "linear",
     "linear_jvp",
     "linear_vjp",
@@ -41,6 +43,7 @@ __all__ = [
     "logsumexp_vjp",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "set_num_threads",
     "softmax",
     "softmax_jacobian",
     "softmax_jvp",

@@ -6,7 +6,10 @@ Every other file writes its mathematics once, in the Python array API standard, 
 import math
 import operator
 
-from array_api_compat import array_namespace, device, is_array_api_obj
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+from array_api_compat import device
 
 __all__ = [
     "accumulation_dtype",
@@ -18,6 +21,7 @@ __all__ = [
     "expected",
     "inner",
     "is_array",
+    "is_numpy",
     "library",
     "mT",
     "narrow",
@@ -26,7 +30,18 @@ __all__ = [
     "widen",
 ]
 
-is_array = is_array_api_obj
+is_array = array_api_compat.is_array_api_obj
+
+
+def array_namespace(*arrays):
+    """The namespace of the arrays' library, with the names of the array API standard."""
+    if all(type(T) is np.ndarray for T in arrays):  # most calls, and small tables feel the longer way
+        return array_api_compat.numpy
+    return array_api_compat.array_namespace(*arrays)
+
+
+def is_numpy(T):
+    return isinstance(T, np.ndarray)
 
 
 def mT(T):
@@ -50,12 +65,12 @@ def accumulation_dtype(xp, dtype):
 def widen(T):
     """T in its accumulation dtype. No copy where it already is."""
     xp = array_namespace(T)
-    return xp.astype(T, accumulation_dtype(xp, T.dtype), copy=False)
+    return narrow(T, accumulation_dtype(xp, T.dtype))
 
 
 def narrow(T, dtype):
     """T in ``dtype``: the last step of every public function, which hands back the dtype it was given."""
-    return array_namespace(T).astype(T, dtype, copy=False)
+    return T if T.dtype == dtype else array_namespace(T).astype(T, dtype)
 
 
 # --- broadcasting -----------------------------------------------------------------------------------------------

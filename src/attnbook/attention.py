@@ -16,7 +16,7 @@ from attnbook.arguments import (
 )
 from attnbook.arrays import agree, expected
 from attnbook.ops import Bias, Causal, Mask, Scale, Step
-from attnbook.spines import SPINES, spine_of
+from attnbook.spines import METHODS, pick, spine_of
 
 CORNERS = {False: None, True: "top-left", "top-left": "top-left", "bottom-right": "bottom-right"}
 
@@ -59,16 +59,19 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         1/√d_k by default.
     ops : sequence of ops
         Further steps for the scores; see :class:`attnbook.ops.op.Op`.
-    method : "auto" or "dense"
-        "dense" keeps P for the backward.
+    method : "auto", "dense" or "tiled"
+        "dense" keeps P for the backward: n_q × n_k numbers a head. "tiled" keeps O and L and never holds an
+        n_q × n_k array: it visits the table in tiles, makes P again in the backward, and skips what is masked.
+        "auto" takes "dense" for small tables and "tiled" for the others; on NumPy it may let "tiled" keep the
+        exponentials of its tiles, within :data:`attnbook.spines.KEEP_BYTES`. The gradients are the same.
 
     Returns
     -------
     O : array (..., n_q, d_v), namespace, dtype and device of Q
         Exactly 0 in a row with no allowed key, and where n_k = 0.
     res : Residuals
-        What :func:`attention_vjp` and :func:`attention_jvp` need: Q, K, V (not copied), and P, one number for
-        each query and key, in the accumulation dtype.
+        What :func:`attention_vjp` and :func:`attention_jvp` need: Q, K, V (not copied), and in the accumulation
+        dtype either P (``res.P``) or O and L (``res.O``, ``res.L``), as the method says.
 
     Raises
     ------
@@ -94,12 +97,12 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     """
     agree(Q=Q, K=K, V=V, optional={"bias": bias})
     shape = scores_shape(Q, K, V)
-    spine, steps = plan(Q, shape, mask=mask, bias=bias, causal=causal, scale=scale, ops=ops, method=method)
-    return spine.forward(Q, K, V, steps, shape)
+    forward, steps = plan(Q, shape, mask=mask, bias=bias, causal=causal, scale=scale, ops=ops, method=method)
+    return forward(Q, K, V, steps, shape)
 
 
 def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"):
-    """The spine that the options ask for, and the steps of the scores; an error where an option does not fit.
+    """The forward of the spine that the options ask for, and the steps; an error where an option does not fit.
 
     ``Q`` stands for library and device, and is called ``like`` in messages; d_k is its width where none is given.
     """
@@ -108,7 +111,7 @@ def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"
     check_fits_scores("mask", mask, shape)
     scale = check_scale(scale, d_k or Q.shape[-1])
     ops = check_ops(ops)
-    spine = choose("method", method, {"auto": "dense", **{name: name for name in SPINES}})
+    method = choose("method", method, {name: name for name in METHODS})
     corner = choose("causal", causal, CORNERS)
 
     steps = [Step("scale", Scale(scale)), *(Step("ops", op) for op in ops)]
@@ -118,7 +121,7 @@ def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"
         steps.append(Step("mask", Mask(mask)))
     if corner is not None:
         steps.append(Step("causal", Causal(corner)))
-    return SPINES[spine], steps
+    return pick(method, Q, shape), steps
 
 
 def attention_vjp(dO, res):
@@ -157,7 +160,7 @@ def attention_vjp(dO, res):
     """
     spine = spine_of(res)
     agree(Q=res.Q, dO=dO)
-    check_shape("dO", dO, (*res.P.shape[:-1], res.V.shape[-1]))
+    check_shape("dO", dO, (*res.shape[:-1], res.V.shape[-1]))
     dQ, dK, dV, dparams = spine.vjp(dO, res)
     asked = [(step.asked_by, dparam) for step, dparam in zip(res.steps, dparams, strict=True)]
     dbias = next((dparam for asked_by, dparam in asked if asked_by == "bias"), None)

@@ -17,6 +17,10 @@ class Bias:
 
     B: object
 
+    @property
+    def parameter(self):
+        return self.B
+
     def forward(self, S, tile):
         return S + widen(tile.cut(self.B)), None
 
