@@ -4,8 +4,6 @@ The ordinary tests call them on what the package does; test_mutations calls the 
 Each looks the package up when it runs, so that a planted mistake is what it meets.
 """
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attentions with a backward that are right, each in its own way: ``diagnose`` must find nothing in any of them."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention

@@ -1,7 +1,5 @@
 """The answer on one page: its formulas are run, as they are printed, in every notation, and so is its short program."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import re
 from pathlib import Path
 

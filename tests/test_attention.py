@@ -1,7 +1,5 @@
 """Attention, forwards, backwards and along tangents: every case, every spine, every library."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import doctest
 import importlib
 from dataclasses import replace

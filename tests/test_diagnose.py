@@ -1,7 +1,5 @@
 """diagnose: silent about what is right, plain about what is wrong, and never thrown by what it is given."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The catalogue of mistakes: the right steps are right, the tests notice every mistake, and diagnose names it."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import re
 from functools import partial
 

@@ -1,7 +1,5 @@
 """torch's own samples of scaled_dot_product_attention: the ones that test its kernels, against its own autograd."""
 
-# ruff: noqa: E741 (O is the output of attention)
-
 import laws
 import numpy as np
 import torch

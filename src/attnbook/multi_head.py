@@ -119,7 +119,7 @@ def multi_head_attention(
     Q = split_heads(linear(x, w.W_Q, w.b_Q), h)
     K = split_heads(linear(m, w.W_K, w.b_K), h_kv)
     V = split_heads(linear(m, w.W_V, w.b_V), h_kv)
-    O, inner = forward(Q, K, V, steps, shape)  # noqa: E741 (attention; O is the book's letter for its output)
+    O, inner = forward(Q, K, V, steps, shape)
     C = merge_heads(O)
     Y = linear(C, w.W_O, w.b_O)
     return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), inner)

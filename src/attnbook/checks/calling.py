@@ -138,8 +138,8 @@ class Caller:
 
         inputs = [T.detach().requires_grad_() for T in (Q, K, V)]
         with torch.enable_grad():
-            O = self.fn(*inputs, **options)  # noqa: E741 (the book's letter for the output)
-            O = O[0] if isinstance(O, tuple) else O  # noqa: E741
+            O = self.fn(*inputs, **options)
+            O = O[0] if isinstance(O, tuple) else O
             if not isinstance(O, torch.Tensor):
                 return _Wrong(f"returned {_describe(O)}, expected the output O")
             if O.shape != dO.shape:

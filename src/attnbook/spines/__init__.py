@@ -19,7 +19,7 @@ ON_NUMPY = {dense: numpy_dense, tiled: numpy_tiled}
 """The twin of a spine that NumPy arrays go through."""
 
 DENSE_UP_TO = {True: 2**16, False: 2**22}
-"""The number of scores up to which "auto" is "dense", on NumPy and on other arrays. Measured: benchmarks/crossover.py."""
+"""How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
 
 KEEP_BYTES = 2**28
 """How much memory "auto" may spend on exponentials that a NumPy backward would else make again: 256 MiB."""

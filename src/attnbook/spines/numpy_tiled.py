@@ -163,8 +163,8 @@ class _Work:
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
-    def forward_block(self, block, O, M, Z, kept):  # noqa: E741
-        """The online softmax of one block of queries, into O, M and Z. Exponentials go into ``kept``, if it is given."""
+    def forward_block(self, block, O, M, Z, kept):
+        """The online softmax of one block of queries, into O, M and Z; exponentials go into ``kept``, if it is given."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead)
         keep = kept is not None and not shifted
@@ -320,7 +320,7 @@ class _Buffer:
 
 
 def _heads(shape, lead, sizes):
-    """Where the heads ``lead`` stand in an array of ``shape``: an axis of length 1 serves all, a shared head its group."""
+    """Where the heads ``lead`` stand in an array of ``shape``: an axis of length 1 serves all, a head its group."""
     n = len(shape) - 2
     return tuple(
         slice(None) if own == 1 else slice(r.start * own // size, (r.stop - 1) * own // size + 1)

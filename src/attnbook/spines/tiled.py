@@ -26,7 +26,7 @@ class Residuals(NamedTuple):
     Q: object
     K: object
     V: object
-    O: object  # noqa: E741 (attention's output)
+    O: object
     M: object
     Z: object
     steps: tuple
@@ -47,7 +47,7 @@ def pieces(places, size):
 
 
 def forward(Q, K, V, steps, shape):
-    """O and the residuals. One pass over the keys a block of queries, with the online softmax (:eq:`eq-online-step`)."""
+    """O and the residuals: for each block of queries one pass over the keys, with the online softmax."""
     q, k, v = operands(Q, K, V)
     *lead, n_q, n_k = shape
     xp = array_namespace(q)
@@ -78,7 +78,7 @@ def forward(Q, K, V, steps, shape):
 
 
 def vjp(dO, res):
-    """The backward: P made again from Q, K, M and Z, and one number a query, D = rowsum(dO ∘ O), in place of rowsum(dP ∘ P)."""
+    """The backward. P is made again from Q, K, M and Z; D = rowsum(dO ∘ O) stands in for rowsum(dP ∘ P)."""
     q, k, v = operands(res.Q, res.K, res.V)
     *lead, n_q, n_k = res.shape
     xp, dO = array_namespace(q), widen(dO)

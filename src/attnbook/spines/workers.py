@@ -17,9 +17,10 @@ _settings = {"threads": None}
 
 
 def get_num_threads():
-    """How many threads the NumPy engine uses: as :func:`set_num_threads` said, else ATTNBOOK_NUM_THREADS, else one a core.
+    """How many threads NumPy arrays are worked on with.
 
-    The results do not depend on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
+    As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else one a core.
+    Results do not depend on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
     """
     return _settings["threads"] or _default()
 

@@ -22,7 +22,7 @@ claim, reading = recorder(CLAIMS)
 )
 def _(z):
     Q, dO, p = np.array([[1.0], [0.0]]), np.ones((2, 1)), np.e / (np.e + 1)
-    O, res = attention(Q, Q, Q, scale=1.0)  # noqa: E741 (the book's letter)
+    O, res = attention(Q, Q, Q, scale=1.0)
     g = attention_vjp(dO, res)
     c, A, dA = p * (1 - p), res.P, dO @ Q.mT
     dS = np.array([[c, -c], [0.25, -0.25]])

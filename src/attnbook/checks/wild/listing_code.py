@@ -369,7 +369,7 @@ reading(
 )
 def _(z):
     heads = Listed(12, 3)._split(np.zeros((2, 5, 12)))
-    loop = np.array([[sum(z.Q[i, l] * z.K[j, l] for l in range(z.d_k)) for j in range(z.n_k)] for i in range(z.n_q)])  # noqa: E741
+    loop = np.array([[sum(z.Q[i, l] * z.K[j, l] for l in range(z.d_k)) for j in range(z.n_k)] for i in range(z.n_q)])
     packed = heads.copy()  # as a product of heads comes out
     merged = Listed(12, 3)._merge(packed, 5)
     return {

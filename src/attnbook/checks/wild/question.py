@@ -132,7 +132,7 @@ def _(z):
 )
 def _(z):
     keep = np.arange(z.n_k) <= np.arange(z.n_q)[:, None] - 1  # the first row may attend to nothing
-    O, res = attention(z.Q, z.K, z.V, mask=keep)  # noqa: E741 (the book's letter)
+    O, res = attention(z.Q, z.K, z.V, mask=keep)
     dS = softmax_vjp(z.dP, res.P)
     g = attention_vjp(z.dO, res)
     return {

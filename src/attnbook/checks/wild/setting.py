@@ -46,7 +46,7 @@ class Layer:
     def forward(self, X_q, X_k, X_v, W_Q, W_K, W_V, W_O):
         """The layer, for any array library."""
         d_v = W_V.shape[-1]
-        O = softmax(self.s * (X_q @ W_Q) @ (X_k @ W_K).mT) @ (X_v @ W_V)  # noqa: E741 (the book's letter)
+        O = softmax(self.s * (X_q @ W_Q) @ (X_k @ W_K).mT) @ (X_v @ W_V)
         return sum(O[i] @ W_O[i * d_v : (i + 1) * d_v] for i in range(self.h))
 
 
