@@ -29,13 +29,13 @@ def vjp(steps, dT, tile, on):
 def collect(dparams, of_tile, steps, tile, block):
     """Add the parameters' gradients of one tile, by the step's place, to those of the ``block`` that it lies in.
 
-    A parameter whose last axes fit the table lies over it, and its gradient comes cut to the tile; any other, whole.
+    The gradient of a parameter that lies over the table comes cut to the tile; any other, whole.
     """
     for place, dparam in of_tile.items():
         if dparam is None:
             continue
         shape = tuple(steps[place].op.parameter.shape)
-        over_table = all(n in (1, m) for n, m in zip(shape[::-1], (tile.n_k, tile.n_q), strict=False))
+        over_table = tuple(dparam.shape) == tile.shape(shape)  # a table of distances may have n_k entries by chance
         if place not in dparams:
             whole = block.shape(shape) if over_table else shape
             xp = array_namespace(dparam)
