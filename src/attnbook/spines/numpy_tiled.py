@@ -32,7 +32,8 @@ from attnbook.spines.tiled import Residuals, pieces
 from attnbook.spines.workers import InOrder, run
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
-FULL, CUT = (512, 256), (512, 128)  # rows and columns of a tile; narrower where a mask's edge cuts through tiles
+ROW_BYTES, COLS = 4096, 256  # a tile has 1024 rows in float32 and 512 in float64; see `_tile`
+SCORES_A_TILE = 2**17  # small heads are put together up to here
 KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
 
@@ -69,10 +70,11 @@ def jvp(tQ, tK, tV, tparams, res):
 
 
 class _Visit(NamedTuple):
-    """A live tile: the places of its rows in the strip and of its columns in the block, and what is forbidden on it."""
+    """A live tile: its rows in the strip and in the table, its columns in the block, and the pairs forbidden on it."""
 
     tile: Tile
     here: slice
+    at: slice
     there: slice
     forbidden: list
 
@@ -88,11 +90,12 @@ class _Work:
         scale, *others = (step.op for step in self.steps if step.on == "scores")
         self.drops = any(step.on == "weights" for step in self.steps)
         self.fast = isinstance(scale, Scale) and all(isinstance(op, Masking) for op in others)
+        self.plain = self.fast and not self.drops  # no op is run, so none needs to know which heads a tile has
         self.masks = others if self.fast else ()
         self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
         # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
         self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
-        self.rows, self.cols = CUT if others else FULL
+        self.rows, self.cols = _tile(self.dtype, self.n_k, cut=bool(others))
         self._visits, self._patterns, self._shifts = {}, {}, {}
 
     def blocks(self, rows, cols):
@@ -100,7 +103,7 @@ class _Work:
         come first: under a causal mask the keys with most work are then done last, in the order of the sums.
         """
         *outer, h = self.lead or (1,)
-        size = self.rows * self.cols // max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
+        size = SCORES_A_TILE // max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
         for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
             if T.ndim > 2 and T.shape[-3] not in (1, h):
                 size = math.gcd(size, h // T.shape[-3])
@@ -125,7 +128,13 @@ class _Work:
                 tiles = (block._replace(rows=rows, cols=cols) for cols in pieces(block.cols, self.cols))
                 live = [tile for tile in (chain.live(self.steps, tile) for tile in tiles) if tile]
                 visits = [
-                    _Visit(tile, _slice(tile.rows, rows), _slice(tile.cols, block.cols), self.forbidden(tile))
+                    _Visit(
+                        tile,
+                        _slice(tile.rows, rows),
+                        _slice(tile.rows),
+                        _slice(tile.cols, block.cols),
+                        self.forbidden(tile),
+                    )
                     for tile in live
                 ]
                 if visits:
@@ -151,10 +160,9 @@ class _Work:
         """T at these heads."""
         return T[_heads(T.shape, lead, self.lead)]
 
-    def needs_shift(self, lead):
+    def needs_shift(self, lead, q, k, v):
         """Whether an exponential of these heads may leave the range that is safe: |S| ≤ max‖q‖ · max‖k‖."""
         if lead not in self._shifts:
-            q, k, v = (self.part(T, lead) for T in (self.q, self.k, self.v))
             safe = self.fast and q.size and k.size
             if safe:
                 longest = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k))
@@ -163,18 +171,20 @@ class _Work:
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
+    @np.errstate(under="ignore")  # a weight may be too small for a float; it is 0 then
     def forward_block(self, block, O, M, Z, kept):
-        """The online softmax of one block of queries, into O, M and Z; exponentials go into ``kept``, if it is given."""
+        """The online softmax of one block of queries, into O, M and Z; exponentials into ``kept``, if it is given."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
-        size, shifted = Z.shape[:-2], self.needs_shift(block.lead)
+        size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
         keep = kept is not None and not shifted
         scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
         O[...], Z[...], M[...] = 0, 0, -np.inf if shifted else 0
         q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
         np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
         for _, visits in self.strips(block):
-            for tile, here, there, forbidden in visits:
-                tile = tile._replace(lead=block.lead)
+            for tile, here, _, there, forbidden in visits:
+                if not self.plain:
+                    tile = tile._replace(lead=block.lead)
                 if keep:
                     scores = _Buffer(self.dtype)
                 A, m, z = O[..., here, :], M[..., here, :], Z[..., here, :]
@@ -203,12 +213,14 @@ class _Work:
         Z[dead], M[dead] = np.inf, 0
         O /= Z
 
+    @np.errstate(under="ignore")
     def backward_block(self, place, block, dO, res, sums):
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        shifted = self.needs_shift(block.lead, q, k, v)
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
         d, d_v, size = k.shape[-1], v.shape[-1], tuple(map(len, block.lead))
-        dQ, dK, dV = sums.places(block)
+        targets, (dQ, dK, dV) = sums.places(block)
         k1, v1, dparams = _with_ones(k), _with_ones(v), {}
         exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
         for rows, visits in self.strips(block):
@@ -218,25 +230,26 @@ class _Work:
             np.negative(res.M[at], out=q1[..., -1:])
             np.divide(dO[at], res.Z[at], out=dO1[..., :-1])
             np.negative(np.vecdot(dO1[..., :-1], res.O[at]), out=dO1[..., -1])
-            for tile, here, there, forbidden in visits:
-                tile = tile._replace(lead=block.lead)
+            for tile, here, at, there, forbidden in visits:
+                if not self.plain:
+                    tile = tile._replace(lead=block.lead)
                 shape = (*size, len(tile.rows), len(tile.cols))
-                q_i, dO_i, dQ_i = q1[..., here, :], dO1[..., here, :], dQ[..., _slice(tile.rows), :]
+                q_i, dO_i, dQ_i = q1[..., here, :], dO1[..., here, :], dQ[..., at, :]
                 E, steps = res.kept and res.kept.get(_key(tile, block)), self.steps
                 if E is None:
-                    E, steps = self.exponentials(q_i, k1[..., there, :], tile, forbidden, exponentials.view(shape))
+                    S = exponentials.view(shape)
+                    E, steps = self.exponentials(q_i, k1[..., there, :], tile, forbidden, shifted, S)
                 W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
                 dV[..., there, :] += np.matmul(W.mT, dO_i[..., :-1], out=products.view((*size, shape[-1], d_v)))
                 dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
                 dQ_i += np.matmul(dS, k[..., there, :], out=products.view(dQ_i.shape))
                 dK[..., there, :] += np.matmul(dS.mT, q_i[..., :-1], out=products.view((*size, shape[-1], d)))
-        sums.give(place, block, (dQ, dK, dV), dparams)
+        sums.give(place, block, targets, (dQ, dK, dV), dparams)
 
-    def exponentials(self, q1, k1, tile, forbidden, S):
+    def exponentials(self, q1, k1, tile, forbidden, shifted, S):
         """exp2(S − M) on a tile, made again, and the steps with what they saved on the way."""
         if self.fast:
             np.matmul(q1, k1.mT, out=S)  # the column of −M is in the product
-            shifted = self.needs_shift(tile.lead)
             if shifted:
                 _put(S, forbidden, -np.inf)
             E = np.exp2(S, out=S)
@@ -282,28 +295,23 @@ class _Sums:
         ]
 
     def places(self, block):
-        """Where a block writes its dQ, dK, dV: zeros, in their place if no other block adds to it, else apart."""
+        """Where a block's dQ, dK, dV go in the end, and where it writes them: the same, if no other block adds there."""
+        pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
+        targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
         size = tuple(map(len, block.lead))
-        return [
+        return targets, [
             T if alone else np.zeros((*size, *T.shape[-2:]), T.dtype)
-            for T, alone in zip(self._parts(block), self._alone, strict=True)
+            for T, alone in zip(targets, self._alone, strict=True)
         ]
 
-    def give(self, place, block, grads, dparams):
+    def give(self, place, block, targets, grads, dparams):
         """Take what the block at ``place`` has found."""
-        adds = [
-            (T, unbroadcast(dT, T.shape))
-            for T, dT, alone in zip(self._parts(block), grads, self._alone, strict=True)
-            if not alone
-        ]
+        shared = ((T, dT) for T, dT, alone in zip(targets, grads, self._alone, strict=True) if not alone)
+        adds = [(T, unbroadcast(dT, T.shape)) for T, dT in shared]
         for step, dparam in dparams.items():
             total = self.dparams[step]
             adds.append((total[... if dparam.shape == total.shape else block.index(total.shape)], dparam))
         self._order.give(place, adds)
-
-    def _parts(self, block):
-        pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
-        return [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
 
 
 class _Buffer:
@@ -317,6 +325,11 @@ class _Buffer:
         if self._memory.size < size:
             self._memory = np.empty(size, self._memory.dtype)
         return self._memory[:size].reshape(shape)
+
+
+def _tile(dtype, n_k, cut):
+    """Rows and columns of a tile: narrower where the edge of a mask cuts through tiles, half of each lost."""
+    return ROW_BYTES // dtype.itemsize, min(COLS, max(COLS // 4, n_k // 16)) if cut else COLS
 
 
 def _heads(shape, lead, sizes):

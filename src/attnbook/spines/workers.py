@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 
-import numpy as np
-
 from attnbook.arrays import expected
 
 _settings = {"threads": None}
@@ -62,7 +60,8 @@ def run(task, todo):
     The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
     was set to is what it is set to afterwards.
     """
-    todo = list(todo)
+    if len(todo) == 1:  # one small task is done before BLAS is set up
+        return task(0, todo[0])
     helpers = min(get_num_threads(), len(todo)) - 1
     queue, stop = iter(enumerate(todo)), threading.Event()
     lock = threading.Lock()
@@ -74,8 +73,7 @@ def run(task, todo):
                     place, entry = next(queue, (None, None))
                 if place is None:
                     return
-                with np.errstate(under="ignore"):  # small weights become 0, and may; threads have settings of their own
-                    task(place, entry)
+                task(place, entry)
         except BaseException:
             stop.set()
             raise
