@@ -58,7 +58,7 @@ class Mask(Masking):
     def live(self, tile):
         M = tile.cut(self.M)
         if M.ndim < 2:
-            M = M[(None,) * (2 - M.ndim)]
+            M = M[(*(None,) * (2 - M.ndim), ...)]
         xp, lead = array_namespace(M), tuple(range(M.ndim - 2))
         M = xp.any(M, axis=lead) if lead else M
         return tile._replace(

@@ -85,7 +85,9 @@ def vjp(dO, res):
     like = {"dtype": q.dtype, "device": device(q)}
     D = xp.sum(dO * res.O, axis=-1, keepdims=True)
     key_tiles = pieces(range(n_k), COLS)
-    dQ, dK, dV, dparams = [], [0.0] * len(key_tiles), [0.0] * len(key_tiles), {}
+    dQ, dK, dV = [], [0.0] * len(key_tiles), [0.0] * len(key_tiles)
+    parameters = {place: getattr(step.op, "parameter", None) for place, step in enumerate(res.steps)}
+    dparams = {place: xp.zeros(tuple(T.shape), **like) for place, T in parameters.items() if T is not None}
     for rows in pieces(range(n_q), ROWS):
         dQ_i, dO_i, q_i = 0.0, _at(dO, rows), _at(q, rows)
         for j, cols in enumerate(key_tiles):
