@@ -11,7 +11,7 @@ import torch
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook import torch as layout
+from attnbook.torch import layout
 from attnbook.checks import mistakes
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Tile

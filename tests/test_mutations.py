@@ -16,7 +16,7 @@ from libraries import NumPy, Strict
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook import torch as layout
+from attnbook.torch import layout
 from attnbook.ops import Bias, Causal, Mask, Scale, Tile
 from attnbook.spines import dense
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnbook as ab
-from attnbook import torch as layout
+from attnbook.torch import layout
 from attnbook.checks import close
 
 TORCHS_SAMPLES = 64

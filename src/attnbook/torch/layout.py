@@ -1,7 +1,4 @@
-"""The door to torch: our layer in the layout of ``torch.nn.MultiheadAttention``, there and back.
-
-Chapter: :doc:`/chapters/04_multi_head`. Nothing in the package imports this file, so none of it needs torch.
-"""
+"""Our layer in the layout of ``torch.nn.MultiheadAttention``, there and back: :doc:`/chapters/04_multi_head`."""
 
 from functools import reduce
 from operator import and_
