@@ -160,14 +160,14 @@ class _Work:
         """T at these heads."""
         return T[_heads(T.shape, lead, self.lead)]
 
+    @np.errstate(over="ignore")
     def needs_shift(self, lead, q, k, v):
         """Whether an exponential of these heads may leave the range that is safe: |S| ≤ max‖q‖ · max‖k‖."""
         if lead not in self._shifts:
             safe = self.fast and q.size and k.size
             if safe:
-                longest = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k))
-                safe = math.prod(longest) * abs(self.in_q) < BITS_WITHOUT_SHIFT  # False, if NaN
-                safe = safe and max(np.max(v), -np.min(v)) < 2.0**60
+                longest_q, longest_k, longest_v = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v))
+                safe = longest_q * longest_k * abs(self.in_q) < BITS_WITHOUT_SHIFT and longest_v < 2.0**60  # no, if NaN
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
@@ -178,10 +178,12 @@ class _Work:
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
         keep = kept is not None and not shifted
         scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
+        strips = self.strips(block)
+        straight = bool(strips) and strips[0][1][0].tile.rows == block.rows  # then the first tile need not add to zeros
         O[...], Z[...], M[...] = 0, 0, -np.inf if shifted else 0
         q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
         np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
-        for _, visits in self.strips(block):
+        for _, visits in strips:
             for tile, here, _, there, forbidden in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
@@ -208,7 +210,7 @@ class _Work:
                 if keep:
                     kept[_key(tile, block)] = E
                 W = chain.forward(self.steps, E, tile, "weights")[0] if self.drops else E
-                A += np.matmul(W, v[..., there, :], out=products.view(A.shape))
+                straight = _add(A, W, v[..., there, :], products, straight)
         dead = Z == 0
         Z[dead], M[dead] = np.inf, 0
         O /= Z
@@ -219,13 +221,13 @@ class _Work:
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         shifted = self.needs_shift(block.lead, q, k, v)
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
-        d, d_v, size = k.shape[-1], v.shape[-1], tuple(map(len, block.lead))
+        size = tuple(map(len, block.lead))
         targets, (dQ, dK, dV) = sums.places(block)
         k1, v1, dparams = _with_ones(k), _with_ones(v), {}
         exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
         for rows, visits in self.strips(block):
             at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
-            q1, dO1 = (np.empty((*size, len(rows), w + 1), self.dtype) for w in (d, d_v))
+            q1, dO1 = (np.empty((*size, len(rows), T.shape[-1] + 1), self.dtype) for T in (k, v))
             np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1[..., :-1])
             np.negative(res.M[at], out=q1[..., -1:])
             np.divide(dO[at], res.Z[at], out=dO1[..., :-1])
@@ -234,16 +236,17 @@ class _Work:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
                 shape = (*size, len(tile.rows), len(tile.cols))
-                q_i, dO_i, dQ_i = q1[..., here, :], dO1[..., here, :], dQ[..., at, :]
+                q_i, dO_i = q1[..., here, :], dO1[..., here, :]
                 E, steps = res.kept and res.kept.get(_key(tile, block)), self.steps
                 if E is None:
                     S = exponentials.view(shape)
                     E, steps = self.exponentials(q_i, k1[..., there, :], tile, forbidden, shifted, S)
                 W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
-                dV[..., there, :] += np.matmul(W.mT, dO_i[..., :-1], out=products.view((*size, shape[-1], d_v)))
+                straight = (tile.rows, tile.cols) == (block.rows, block.cols)  # the only tile of the block
+                _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
                 dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
-                dQ_i += np.matmul(dS, k[..., there, :], out=products.view(dQ_i.shape))
-                dK[..., there, :] += np.matmul(dS.mT, q_i[..., :-1], out=products.view((*size, shape[-1], d)))
+                _add(dQ[..., at, :], dS, k[..., there, :], products, straight)
+                _add(dK[..., there, :], dS.mT, q_i[..., :-1], products, straight)
         sums.give(place, block, targets, (dQ, dK, dV), dparams)
 
     def exponentials(self, q1, k1, tile, forbidden, shifted, S):
@@ -329,7 +332,7 @@ class _Buffer:
 
 def _tile(dtype, n_k, cut):
     """Rows and columns of a tile: narrower where the edge of a mask cuts through tiles, half of each lost."""
-    return ROW_BYTES // dtype.itemsize, min(COLS, max(COLS // 4, n_k // 16)) if cut else COLS
+    return ROW_BYTES // dtype.itemsize, min(COLS, max(COLS // 4, n_k // 16)) if cut and n_k > COLS // 2 else COLS
 
 
 def _heads(shape, lead, sizes):
@@ -347,6 +350,15 @@ def _slice(places, within=range(0)):
 
 def _key(tile, block):
     return block.lead, tile.rows.start, tile.cols.start
+
+
+def _add(T, A, B, buffer, straight):
+    """T += A B; straight into T, where that holds nothing yet. False, for the next time."""
+    if straight:
+        np.matmul(A, B, out=T)
+    else:
+        T += np.matmul(A, B, out=buffer.view(T.shape))
+    return False
 
 
 def _put(T, forbidden, value):
