@@ -5,7 +5,7 @@ BIN := .venv/bin
 SITE := _build/html
 JOBS ?= 2
 
-.PHONY: help book test serve notebooks coverage format clean
+.PHONY: help book test serve notebooks coverage benchmarks format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -13,6 +13,7 @@ help:
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
+	@echo "make benchmarks measure speed and memory beside other libraries (25 minutes, on an idle machine)"
 	@echo "make format     format the code, in notebooks too"
 	@echo "make clean      remove .venv and everything that was built"
 
@@ -46,6 +47,11 @@ notebooks: .venv/installed
 
 coverage: .venv/installed
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
+
+# memory.py last: it does not mind what else the machine does.
+benchmarks: .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@for name in cpu multi_head rates crossover techniques memory; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -2,8 +2,8 @@
 
 How a time is taken. All contenders of a cell live in one process and take turns, A B C A B C …, so that a machine that
 slows down slows them all. Before each turn there is a pause, in which the threads of the one before stop spinning, then
-one call that is not timed, then the call that is. Calls shorter than 20 ms are timed several at once, and those of half
-a second or more go without the untimed call. The record has the median and the quartiles.
+one call that is not timed, then the call that is. Calls shorter than 20 ms are timed several at once, and those of
+0.3 s or more go without the untimed call. The record has the median and the quartiles.
 """
 
 import argparse
@@ -21,9 +21,9 @@ import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
 PAUSE = 0.06  # seconds; the threads of OpenBLAS and of OpenMP spin this long and longer after their work
-SHORT, LONG = 0.02, 0.5  # seconds
+SHORT, LONG = 0.02, 0.3  # seconds
 HOW = (
-    "interleaved in one process; before each timed call a pause of 60 ms and, for calls under 0.5 s, one untimed call; "
+    "interleaved in one process; before each timed call a pause of 60 ms and, for calls under 0.3 s, one untimed call; "
     "calls under 20 ms: mean of several; median, and quartiles as low and high"
 )
 

@@ -14,6 +14,7 @@ import math
 import numpy as np
 from common import (
     HOW,
+    PAUSE,
     Record,
     cell_name,
     chosen,
@@ -43,8 +44,8 @@ PEER = "torch SDPA"
 WRONG = {"float32": 1e-4, "float64": 1e-10}
 TOO_SLOW = 20.0  # seconds a call
 # Runs of a contender in a cell: at least, at most, and seconds to spend on them.
-MAIN_RUNS, OTHER_RUNS, SLOW_RUNS = (5, 9, 4.0), (3, 7, 3.0), (2, 5, 1.5)
-SLOW = ("HIPS autograd",)
+MAIN_RUNS, OTHER_RUNS, SLOW_RUNS = (5, 9, 2.0), (3, 7, 2.0), (1, 5, 1.0)
+SLOW = 2.0  # seconds a call, of another contender
 
 
 def runs_of(estimates, quick):
@@ -52,7 +53,7 @@ def runs_of(estimates, quick):
     if quick:
         return dict.fromkeys(estimates, 2)
     runs = {
-        name: count(seconds, *(MAIN_RUNS if name in MAIN else SLOW_RUNS if name in SLOW else OTHER_RUNS))
+        name: count(seconds, *(MAIN_RUNS if name in MAIN else OTHER_RUNS if seconds < SLOW else SLOW_RUNS))
         for name, seconds in estimates.items()
     }
     least = min((n for name, n in runs.items() if name in MAIN), default=None)
@@ -98,7 +99,8 @@ def cell_of(shape, dtype, causal, names, args, too_slow, bar):
     gc.collect()
     calls = {name: calls[name] for name in names if name in calls}
     runs = runs_of({name: estimates[name] for name in calls}, args.quick)
-    seconds = interleave(calls, estimates, runs, tell=lambda name: tell(bar, f"{where}: {name}"))
+    pause = 0 if args.quick else PAUSE
+    seconds = interleave(calls, estimates, runs, pause, tell=lambda name: tell(bar, f"{where}: {name}"))
     return cell | {
         "seconds": {name: summary(times) for name, times in seconds.items()},
         "floor": rounded(floor(shape, dtype, causal, rates=rates)),
@@ -158,6 +160,8 @@ def main(argv=None):
         "forward and backward on the CPU, seconds", output_of(args, "cpu.json", whole), threads=args.threads, how=HOW
     )
     grid = [(shape, dtype, mask == "causal") for shape in shapes for dtype in dtypes for mask in masks]
+    if args.quick:
+        grid = grid[:1] + grid[-1:]
     too_slow = TooSlow()
     with tqdm(grid, unit="cell") as bar:
         for shape, dtype, causal in bar:

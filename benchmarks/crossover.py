@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 from common import (
     HOW,
+    PAUSE,
     Record,
     cell_name,
     count,
@@ -88,7 +89,7 @@ def cell_of(library, shape, dtype, causal, methods, args):
     calls = {name: of_method(name, *arrays, causal) for name in methods}
     estimates = {name: first_call(call)[1] for name, call in calls.items()}
     runs = 2 if args.quick else min(count(seconds, 3, 7, 2.0) for seconds in estimates.values())
-    seconds = interleave(calls, estimates, dict.fromkeys(calls, runs))
+    seconds = interleave(calls, estimates, dict.fromkeys(calls, runs), 0 if args.quick else PAUSE)
     times = {name: summary(each) for name, each in seconds.items()}
     return {"library": library, "shape": shape, "dtype": dtype, "causal": causal, "seconds": times}
 

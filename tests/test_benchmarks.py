@@ -1,0 +1,251 @@
+"""The benchmarks: their arithmetic, that each script runs, and what the recorded files hold. No time is tested."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import common
+import crossover
+import memory
+import rates
+from common import Record, count, error, exponent, geometric_mean, interleave, summary
+from cpu import ratios
+
+FOLDER = Path(common.__file__).parent
+SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory")
+RECORDED = sorted(FOLDER.glob("results/*.json"))
+
+
+def run(name, *words):
+    return subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", *words], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------
+
+
+def test_an_exponent_is_the_slope_in_log_log():
+    sizes = [1024, 2048, 4096, 8192]
+    assert math.isclose(exponent(sizes, [7 * n**2 for n in sizes]), 2)
+    assert math.isclose(exponent(sizes, [n / 3 for n in sizes]), 1)
+
+
+def test_ratios_are_of_medians_and_of_one_cell():
+    cells = [
+        {"seconds": {"a": {"median": 3.0}, "torch SDPA": {"median": 2.0}}},
+        {"seconds": {"torch SDPA": {"median": 2.0}}},
+    ]
+    assert ratios(cells, "a")[0] == 1.5
+    assert math.isnan(ratios(cells, "a")[1])
+    assert math.isclose(geometric_mean([0.5, 2.0, 8.0]), 2)
+
+
+def test_a_summary_has_the_median_and_the_quartiles():
+    assert summary([5.0, 1.0, 2.0, 4.0, 3.0]) == {"median": 3.0, "low": 2.0, "high": 4.0, "runs": 5}
+
+
+def test_an_error_is_a_part_of_the_largest_number_and_infinite_for_nan():
+    R = np.array([1.0, -4.0])
+    assert error([R, R], [R, R]) == 0
+    assert error([R + np.array([0, 1])], [R]) == 0.25
+    assert error([R * np.nan], [R]) == math.inf
+
+
+def test_contenders_take_turns_and_fewer_runs_are_spread():
+    order = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    estimates = dict.fromkeys(calls, 1.0)  # long: no untimed call, and none that is timed several at once
+    found = interleave(calls, estimates, {"a": 6, "b": 2}, pause=0)
+    assert "".join(order) == "aabaaaba"
+    assert [len(found[name]) for name in "ab"] == [6, 2]
+
+
+def test_a_short_call_is_made_once_before_it_is_timed_and_then_often():
+    calls = []
+    interleave({"a": lambda: calls.append(0)}, {"a": common.SHORT / 10}, {"a": 1}, pause=0)
+    assert len(calls) == 1 + 10
+
+
+def test_runs_fit_the_budget_between_least_and_most():
+    assert count(0.001, 3, 9, 100) == 9
+    assert count(10.0, 3, 9, 1) == 3
+    assert count(1.0, 1, 9, 4.5 * (1 + common.PAUSE)) == 4
+
+
+def test_the_floor_counts_seven_products_or_six():
+    only = {"Q Kᵀ": 1.0, "P V": 0.0, "Pᵀ dO": 0.0, "exp2": 0.0}
+    shape = (2, 3, 4, 5)
+    assert rates.floor(shape, "float32", False, rates=only) == 3 * 6 * 16
+    assert rates.floor(shape, "float32", False, keep=True, rates=only) == 2 * 6 * 16
+    assert rates.floor(shape, "float32", True, rates=only) == 3 * 6 * 10
+    assert sum(rates.HOW_MANY.values()) == 7
+    exps = dict.fromkeys(only, 0.0) | {"exp2": 1.0}
+    assert rates.floor(shape, "float32", False, rates=exps) == 2 * 6 * 16
+    assert rates.floor(shape, "float32", False, keep=True, rates=exps) == 6 * 16
+
+
+@pytest.mark.parametrize("name", rates.PRODUCTS)
+def test_each_product_is_two_operations_a_score_and_column(name):
+    A, B = rates.PRODUCTS[name](7, 5, 3)
+    assert A[0] * A[1] * B[0] * B[1] == 7 * 5 * 3 * next(n for n in A if n in B)  # the summed length counts twice
+    assert rates.product(name, (7, 5), 3, "float32")().size * next(n for n in A if n in B) == 7 * 5 * 3
+
+
+def test_the_limit_between_two_methods_is_where_they_cross():
+    def cell(n, dense, kept):
+        seconds = {"dense": {"median": dense}, "kept": {"median": kept}}
+        return {"shape": (1, 1, n, 64), "causal": False, "seconds": seconds}
+
+    cells = [cell(16, 1, 2), cell(32, 1, 1.5), cell(64, 3, 1), cell(128, 9, 1)]
+    assert crossover.best_limit(cells, "dense", "kept") == 32**2
+    assert crossover.best_limit(cells[2:], "dense", "kept") == 0
+
+
+def test_growth_is_fitted_to_one_head_in_float32():
+    cells = [
+        {"method": "a", "shape": (1, 1, n, 8), "dtype": "float32", "causal": False, "peak_bytes": n, "seconds": n**2}
+        for n in (64, 128, 256)
+    ]
+    others = [dict(cells[0], dtype="float64", peak_bytes=9e9), dict(cells[0], causal=True, seconds=9e9)]
+    assert memory.exponents(cells + others) == {"a": {"memory": 1.0, "time": 2.0}}
+
+
+# --- records --------------------------------------------------------------------------------------------------
+
+
+def test_a_record_appears_whole_and_tells_no_paths(tmp_path, monkeypatch):
+    output = tmp_path / "made" / "here.json"
+    monkeypatch.setattr(sys, "argv", [f"{tmp_path}/cpu.py", "--quick", "--output", str(output)])
+    record = Record("something", output, threads=2)
+    record.add(shape=(1, 1, 2, 3), seconds=1.0)
+    assert not output.exists()
+    record.close()
+    assert [path.name for path in output.parent.iterdir()] == ["here.json"]
+    found = json.loads(output.read_text())
+    assert found["command"] == "python benchmarks/cpu.py --quick --output here.json"
+    assert found["cells"] == [{"shape": [1, 1, 2, 3], "seconds": 1.0}]
+    check_head(output.read_text())
+
+
+def check_head(text):
+    record = json.loads(text)
+    assert {"what", "command", "date", "machine", "versions", "threads", "cells"} <= set(record)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
+    assert set(record["machine"]) == {"cpu", "cores", "memory"}
+    assert {"python", "numpy", "attnbook"} <= set(record["versions"])
+    assert record["command"].startswith("python benchmarks/")
+    assert not re.search(r'["\s](/|~|[A-Z]:\\)\w+/', text), "a path"
+    assert record["cells"]
+    return record
+
+
+def check_seconds(cell):
+    for name, found in cell["seconds"].items():
+        assert set(found) == {"median", "low", "high", "runs"}, name
+        assert 0 < found["low"] <= found["median"] <= found["high"], name
+        assert found["runs"] >= 1, name
+
+
+def check_cell(kind, cell):
+    """What each kind of file promises of a cell."""
+    if kind in ("cpu", "multi_head", "crossover", "memory"):
+        assert len(cell["shape"]) == 4
+        assert cell["dtype"] in ("float32", "float64")
+        assert isinstance(cell["causal"], bool)
+    if kind in ("cpu", "multi_head", "crossover"):
+        check_seconds(cell)
+    if kind == "cpu":
+        assert 0 < cell["floor kept"] < cell["floor"]
+        assert set(cell["errors"]) == set(cell["seconds"])
+        assert not set(cell["left out"]) & set(cell["seconds"])
+        assert max(cell["errors"].values()) < (1e-4 if cell["dtype"] == "float32" else 1e-10)
+    elif kind == "memory":
+        assert cell["peak_bytes"] >= 0
+        assert cell["seconds"] > 0
+        assert cell["method"]
+    elif kind == "rates":
+        assert cell["rate"] > 0
+        assert cell["unit"] in ("GFLOP/s", "ns a number", "GB/s")
+        assert cell["threads"] in (1, 2)
+    elif kind == "techniques":
+        assert re.fullmatch("T[1-8]", cell["technique"])
+        assert len({"seconds", "bytes", "error"} & set(cell)) == 1
+        if "seconds" in cell:
+            check_seconds({"seconds": {cell["what"]: cell["seconds"]}})
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_what_is_recorded_holds_what_it_promises(path):
+    record = check_head(path.read_text(encoding="utf-8"))
+    assert "--quick" not in record["command"], "figures of a quick run mean nothing"
+    for cell in record["cells"]:
+        check_cell(path.stem, cell)
+
+
+# --- scripts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_what_it_does(name):
+    done = run(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"python benchmarks/{name}.py" in done.stdout
+    assert "--quick" in done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs(name, tmp_path):
+    words = [] if name == "rates" else ["--threads", "1"]
+    if name == "memory":
+        words += ["--contenders", "attnbook tiled,torch SDPA"]  # each is a process
+    if name == "memory" and not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("memory.py: not Linux")
+    output = tmp_path / f"{name}.json"
+    done = run(name, "--quick", "--output", output, *words)
+    assert done.returncode == 0, done.stderr
+    assert "%|" in done.stderr  # the progress bar
+    record = check_head(output.read_text(encoding="utf-8"))
+    for cell in record["cells"]:
+        check_cell(name, cell)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("cpu", ["--contenders", "nobody"], "no contender named nobody"),
+        ("cpu", ["--shapes", "1,2"], "expected four positive numbers"),
+        ("techniques", ["--only", "T9"], "no technique named T9"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_a_plain_error(name, words, message):
+    done = run(name, *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_contender_that_is_wrong_ends_the_run(monkeypatch, tmp_path):
+    import contenders
+    import cpu
+
+    def wrong(Q, K, V, dO, causal):
+        return lambda: (Q, Q, Q, Q)
+
+    monkeypatch.setattr(cpu, "use_threads", lambda n: None)  # this process is not the benchmark's own
+    monkeypatch.setattr(cpu.gc, "freeze", lambda: None)
+    monkeypatch.setitem(contenders.CONTENDERS, "attnbook auto", (wrong, "numpy"))
+    words = ["--contenders", "attnbook tiled,attnbook auto", "--output", str(tmp_path / "cpu.json")]
+    with pytest.raises(SystemExit, match="attnbook auto is wrong in 1,2,32,8 float32 full"):
+        cpu.main(["--quick", "--threads", "1", *words])
+    assert not (tmp_path / "cpu.json").exists()
