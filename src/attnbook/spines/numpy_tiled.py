@@ -49,17 +49,23 @@ def forward(Q, K, V, steps, shape, keep=False):
         work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)), kept)
 
     run(task, work.blocks(work.rows, work.n_k))
+    O, M, Z = (T.reshape(*shape[:-1], T.shape[-1]) for T in (O, M, Z))
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), LN2, kept or None)
 
 
 def vjp(dO, res):
     """As :func:`attnbook.spines.tiled.vjp`."""
     work = _Work(res.Q, res.K, res.V, res.steps, res.shape)
-    dO, sums = widen(dO), _Sums(work)
-    run(lambda place, block: work.backward_block(place, block, dO, res, sums), work.blocks(work.n_q, KEYS_A_TASK))
+    dO, *kept = (T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in (widen(dO), res.O, res.M, res.Z))
+    sums = _Sums(work)
+    run(
+        lambda place, block: work.backward_block(place, block, dO, *kept, res.kept or {}, sums),
+        work.blocks(work.n_q, KEYS_A_TASK),
+    )
     sums.dQ *= work.in_dQ
     sums.dK *= work.in_dK
-    dQ, dK, dV = (narrow(T, res.Q.dtype) for T in (sums.dQ, sums.dK, sums.dV))
+    found = ((sums.dQ, res.Q), (sums.dK, res.K), (sums.dV, res.V))
+    dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
     return dQ, dK, dV, in_order(sums.dparams, res)
 
 
@@ -96,7 +102,19 @@ class _Work:
         # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
         self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
         self.rows, self.cols = _tile(self.dtype, self.n_k, cut=bool(others))
+        self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
+        if self.plain and not self.heads_differ:
+            self.merge()
         self._visits, self._patterns, self._shifts = {}, {}, {}
+
+    def merge(self):
+        """All leading axes as one, where all operands have them and none must be copied: small heads then go together."""
+        if len(self.lead) > 1 and all(T.shape[:-2] == self.lead for T in (self.q, self.k, self.v)):
+            try:
+                merged = [T.reshape(-1, *T.shape[-2:], copy=False) for T in (self.q, self.k, self.v)]
+            except ValueError:  # a copy would be needed
+                return
+            (self.q, self.k, self.v), self.lead = merged, merged[0].shape[:-2]
 
     def blocks(self, rows, cols):
         """The table in blocks, one a task: some heads, ``rows`` queries and ``cols`` keys. The last queries or keys
@@ -216,7 +234,7 @@ class _Work:
         O /= Z
 
     @np.errstate(under="ignore")
-    def backward_block(self, place, block, dO, res, sums):
+    def backward_block(self, place, block, dO, O, M, Z, kept, sums):
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         shifted = self.needs_shift(block.lead, q, k, v)
@@ -229,15 +247,15 @@ class _Work:
             at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
             q1, dO1 = (np.empty((*size, len(rows), T.shape[-1] + 1), self.dtype) for T in (k, v))
             np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1[..., :-1])
-            np.negative(res.M[at], out=q1[..., -1:])
-            np.divide(dO[at], res.Z[at], out=dO1[..., :-1])
-            np.negative(np.vecdot(dO1[..., :-1], res.O[at]), out=dO1[..., -1])
+            np.negative(M[at], out=q1[..., -1:])
+            np.divide(dO[at], Z[at], out=dO1[..., :-1])
+            np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
             for tile, here, at, there, forbidden in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
                 shape = (*size, len(tile.rows), len(tile.cols))
                 q_i, dO_i = q1[..., here, :], dO1[..., here, :]
-                E, steps = res.kept and res.kept.get(_key(tile, block)), self.steps
+                E, steps = kept.get(_key(tile, block)), self.steps
                 if E is None:
                     S = exponentials.view(shape)
                     E, steps = self.exponentials(q_i, k1[..., there, :], tile, forbidden, shifted, S)
@@ -290,7 +308,7 @@ class _Sums:
             if getattr(step.op, "parameter", None) is not None
         }
         self._lead, self._order = work.lead, InOrder()
-        blocks_of_keys = len(pieces(range(work.n_k), KEYS_A_TASK))
+        blocks_of_keys = len(pieces(range(work.n_k), work.keys))
         # Whether no other block adds to the same place, so that a block may write there at once.
         self._alone = [
             T.shape[:-2] == work.lead and writers <= 1
