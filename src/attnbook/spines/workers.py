@@ -42,7 +42,7 @@ def set_num_threads(n):
 def _default():
     said = os.environ.get("ATTNBOOK_NUM_THREADS")
     if said is not None:
-        return _count("ATTNBOOK_NUM_THREADS", int(said) if said.strip().lstrip("-").isdigit() else said)
+        return _count("ATTNBOOK_NUM_THREADS", int(said) if said.strip().removeprefix("-").isdecimal() else said)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
