@@ -33,7 +33,7 @@ from attnbook.spines.workers import InOrder, run
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
 ROW_BYTES, COLS = 4096, 256  # a tile has 1024 rows in float32 and 512 in float64; see `_tile`
-SCORES_A_TILE = 2**17  # small heads are put together up to here
+SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
 KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
 
@@ -108,7 +108,7 @@ class _Work:
         self._visits, self._patterns, self._shifts = {}, {}, {}
 
     def merge(self):
-        """All leading axes as one, where all operands have them and none must be copied: small heads then go together."""
+        """All leading axes as one, where every operand has them and none must be copied: more heads to put together."""
         if len(self.lead) > 1 and all(T.shape[:-2] == self.lead for T in (self.q, self.k, self.v)):
             try:
                 merged = [T.reshape(-1, *T.shape[-2:], copy=False) for T in (self.q, self.k, self.v)]
@@ -122,6 +122,7 @@ class _Work:
         """
         *outer, h = self.lead or (1,)
         size = SCORES_A_TILE // max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
+        size = min(size, h // TASKS)
         for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
             if T.ndim > 2 and T.shape[-3] not in (1, h):
                 size = math.gcd(size, h // T.shape[-3])
@@ -316,7 +317,7 @@ class _Sums:
         ]
 
     def places(self, block):
-        """Where a block's dQ, dK, dV go in the end, and where it writes them: the same, if no other block adds there."""
+        """Where dQ, dK, dV of a block belong, and where it writes them: the same place, if no other block adds to it."""
         pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
         targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
         size = tuple(map(len, block.lead))
