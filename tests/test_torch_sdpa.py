@@ -1,0 +1,708 @@
+"""attnbook.torch.scaled_dot_product_attention beside torch's own: values, and derivatives of every kind and order."""
+
+import itertools
+import math
+
+import laws
+import pytest
+import torch
+from torch import func
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from attnbook import spines
+from attnbook.checks import close
+from attnbook.ops import Dropout, Tile
+from attnbook.torch import scaled_dot_product_attention, sdpa
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch CUDA: no GPU here")
+ON_EACH_DEVICE = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
+
+
+def torchs(*inputs, **options):
+    """torch's function by its own plain lines, which have derivatives of all orders."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(*inputs, **options)
+
+
+BOTH = scaled_dot_product_attention, torchs
+
+
+def draw(*shapes, seed=0, device="cpu"):
+    return [torch.tensor(T, device=device) for T in laws.draw(*shapes, seed=seed)]
+
+
+def some(*shape, dead=1):
+    """A bool mask, with a row in which no key is allowed."""
+    mask = draw(shape, seed=9)[0] > -0.4
+    mask[..., dead, :] = False
+    return mask
+
+
+def minus_infinity(*shape):
+    return draw(shape, seed=8)[0].masked_fill(~some(*shape), -torch.inf)
+
+
+THREE = (2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
+SHARED = (2, 6, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
+LARGE = (1, 2, 301, 11), (1, 2, 270, 11), (1, 2, 270, 13)  # so large that "auto" takes tiles
+CASES = {
+    "plain": (THREE, {}),
+    "without a batch": (((3, 5, 11), (3, 7, 11), (3, 7, 13)), {}),
+    "without heads": (((5, 11), (7, 11), (7, 13)), {"is_causal": True}),
+    "leading axes that broadcast": (((2, 3, 5, 11), (1, 7, 11), (2, 1, 7, 13)), {}),
+    "causal": (THREE, {"is_causal": True}),
+    "causal, more queries": (((3, 7, 11), (3, 5, 11), (3, 5, 13)), {"is_causal": True}),
+    "a scale": (THREE, {"scale": -0.7}),
+    "a whole scale": (THREE, {"scale": 2}),
+    "bool mask with a dead row": (THREE, {"attn_mask": some(3, 5, 7)}),
+    "float mask": (THREE, {"attn_mask": draw((2, 1, 5, 7))[0]}),
+    "float mask of keys": (THREE, {"attn_mask": draw((7,))[0]}),
+    "one number as mask": (THREE, {"attn_mask": torch.tensor(0.3, dtype=torch.float64)}),
+    "float mask with a dead row": (THREE, {"attn_mask": minus_infinity(3, 5, 7)}),
+    "float32 mask": (THREE, {"attn_mask": draw((5, 7))[0].float()}),
+    "shared heads": (SHARED, {"enable_gqa": True}),
+    "shared heads, causal": (SHARED, {"enable_gqa": True, "is_causal": True}),
+    "shared heads, float mask": (SHARED, {"enable_gqa": True, "attn_mask": draw((6, 1, 7))[0]}),
+    "one key head, two of values": (((2, 4, 5, 11), (2, 1, 7, 11), (2, 2, 7, 13)), {"enable_gqa": True}),
+    "large": (LARGE, {}),
+    "large, causal": (LARGE, {"is_causal": True}),
+    "large, bool mask": (LARGE, {"attn_mask": some(301, 270)}),
+    "large, float mask": (LARGE, {"attn_mask": minus_infinity(2, 301, 270)}),
+    "large, shared heads": (((4, 301, 11), (2, 270, 11), (1, 270, 13)), {"enable_gqa": True, "is_causal": True}),
+    "no query": (((2, 0, 11), (2, 7, 11), (2, 7, 13)), {}),
+    "no key": (((2, 5, 11), (2, 0, 11), (2, 0, 13)), {}),
+    "no batch entry": (((0, 3, 5, 11), (0, 3, 7, 11), (0, 3, 7, 13)), {"is_causal": True}),
+    "keys without width": (((2, 5, 0), (2, 7, 0), (2, 7, 13)), {"scale": 1.0}),
+    "values without width": (((2, 5, 11), (2, 7, 11), (2, 7, 0)), {}),
+}
+
+
+def on(device, inputs, options):
+    move = {name: T.to(device) if isinstance(T, torch.Tensor) else T for name, T in options.items()}
+    return [T.to(device) for T in inputs], move
+
+
+def gradients(attend, inputs, options, dO):
+    """O and the gradients of all inputs, that of a float mask included."""
+    inputs = [T.detach().requires_grad_() for T in inputs]
+    mask = options.get("attn_mask")
+    if mask is not None and mask.dtype != torch.bool:
+        options = options | {"attn_mask": mask.detach().requires_grad_()}
+        inputs.append(options["attn_mask"])
+    O = attend(*inputs[:3], **options)
+    return O.detach(), *torch.autograd.grad(O, inputs, dO.to(O.dtype))
+
+
+def agree(ours, theirs):
+    for T, wanted in zip(ours, theirs, strict=True):
+        assert T.shape == wanted.shape
+        assert T.dtype == wanted.dtype
+        if wanted.dtype == torch.float32:  # a float32 mask in float64: rounded once, at the end
+            assert torch.allclose(T, wanted, rtol=1e-6, atol=1e-6)
+        else:
+            assert close(T.detach().cpu(), wanted.detach().cpu())
+
+
+def agrees_with_torch(inputs, options):
+    O = torchs(*inputs, **options)
+    (dO,) = draw(tuple(O.shape), seed=2, device=O.device)
+    ours = gradients(scaled_dot_product_attention, inputs, options, dO)
+    agree(ours, gradients(torchs, inputs, options, dO))
+    assert ours[0].is_contiguous()
+
+
+@ON_EACH_DEVICE
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_values_and_gradients(case, device):
+    shapes, options = case
+    agrees_with_torch(*on(device, draw(*shapes), options))
+
+
+def test_a_dead_row_is_zero_and_gets_zero():
+    mask = some(5, 7)
+    O, dQ, *_ = gradients(scaled_dot_product_attention, draw(*THREE), {"attn_mask": mask}, torch.ones(2, 3, 5, 13))
+    assert torch.all(O[..., 1, :] == 0)
+    assert torch.all(dQ[..., 1, :] == 0)
+    assert torch.all(O[..., 0, :] != 0)
+
+
+def test_tensors_that_do_not_lie_in_order():
+    """Heads split off by a view, stretched keys, every other value, and a negative that torch has not yet computed."""
+    Q, K, V = draw((2, 5, 3, 11), (1, 3, 7, 11), (2, 3, 14, 13))
+    Q, K, V = Q.transpose(1, 2), K.expand(2, 3, 7, 11), V[:, :, ::2]
+    agrees_with_torch([Q, K, V], {})
+    negative = torch.view_as_complex(torch.stack([Q, -Q], dim=-1)).conj().imag
+    assert negative.is_neg()
+    assert close(scaled_dot_product_attention(negative, K, V), torchs(Q, K, V))
+
+
+@pytest.mark.parametrize("needed", [s for n in range(5) for s in itertools.combinations(range(4), n)])
+def test_only_what_needs_a_gradient_gets_one(needed):
+    inputs = draw(*THREE, (3, 1, 7))
+    for i in needed:
+        inputs[i].requires_grad_()
+    O = scaled_dot_product_attention(*inputs)
+    assert O.requires_grad == bool(needed)
+    if needed:
+        O.sum().backward()
+        wanted = torch.autograd.grad(torchs(*inputs).sum(), [inputs[i] for i in needed])
+        agree([inputs[i].grad for i in needed], wanted)
+    assert [T.grad is not None for T in inputs] == [i in needed for i in range(4)]
+
+
+# --- low precision ------------------------------------------------------------------------------------------------
+
+
+def as_exact_as_torch(inputs, options, dtype):
+    """No result is off by more than twice what torch's own lines in that dtype are off, both against float64."""
+    low = [T.to(dtype) for T in inputs]
+    mask = options.get("attn_mask")
+    if mask is not None and mask.dtype != torch.bool:
+        options = options | {"attn_mask": mask.to(dtype)}
+    exact = options | ({"attn_mask": options["attn_mask"].double()} if "attn_mask" in options else {})
+    exact |= {"attn_mask": mask} if mask is not None and mask.dtype == torch.bool else {}
+    O = torchs(*low, **options)
+    dO = draw(tuple(O.shape), seed=2)[0].to(O)
+    ours, theirs = (gradients(f, low, options, dO) for f in BOTH)
+    true = gradients(torchs, [T.double() for T in low], exact, dO.double())
+    for T, other, right in zip(ours, theirs, true, strict=True):
+        assert T.dtype == other.dtype
+        if right.numel():
+            off, allowed = ((A.double() - right).abs().max().item() for A in (T, other))
+            last_bit = torch.finfo(dtype).eps * right.abs().max().item()
+            assert off <= 2 * allowed + last_bit, f"off by {off:.1e}, torch by {allowed:.1e}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["plain", "causal", "float mask with a dead row", "shared heads", "large", "no key"])
+def test_low_precision(name, dtype):
+    shapes, options = CASES[name]
+    as_exact_as_torch(draw(*shapes), options, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_float32_mask_for_16_bits(dtype):
+    """As torch allows it: it is added in float32, and its gradient is not rounded to 16 bits."""
+    inputs, mask = [T.to(dtype) for T in draw(*THREE)], draw((5, 7))[0].float()
+    dO = draw((2, 3, 5, 13))[0].to(dtype)
+    *_, dmask = gradients(scaled_dot_product_attention, inputs, {"attn_mask": mask}, dO)
+    wide = gradients(torchs, [T.float() for T in inputs], {"attn_mask": mask}, dO.float())
+    assert dmask.dtype == torch.float32
+    assert torch.allclose(dmask, wide[-1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_under_autocast_it_casts_as_torch_does(dtype):
+    inputs = [T.to(dtype) for T in draw(*THREE)]
+    mask = draw((5, 7))[0].float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = scaled_dot_product_attention(*inputs, attn_mask=mask)
+        if dtype != torch.float64:  # there torch casts the mask alone, and refuses it
+            theirs = torchs(*inputs, attn_mask=mask)
+        (dmask,) = torch.autograd.grad(ours.sum(), mask, create_graph=True)
+        dmask.square().sum().backward()
+    if dtype == torch.float64:
+        theirs = torchs(*inputs, attn_mask=mask)
+    assert ours.dtype == theirs.dtype
+    assert torch.allclose(ours, theirs, rtol=2e-2, atol=2e-2)
+    assert dmask.dtype == torch.float32
+    if dtype != torch.float64:  # autocast does not touch float64
+        mixed = inputs[0], inputs[1].bfloat16(), inputs[2]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(scaled_dot_product_attention(*mixed, attn_mask=mask), ours)
+
+
+# --- dropout ------------------------------------------------------------------------------------------------------
+
+
+def kept(inputs, options, seed):
+    """R, read off our own output: with V = 1 it is R ∘ P / (1 − p)."""
+    Q, K, V = inputs
+    torch.manual_seed(seed)
+    ones = torch.eye(K.shape[-2], dtype=V.dtype).expand(*V.shape[:-1], -1)
+    return scaled_dot_product_attention(Q, K, ones, **options) != 0
+
+
+def naive(Q, K, V, R, dropout_p, is_causal=False, attn_mask=None, scale=None, enable_gqa=False):
+    """The definition with a given R, for autograd."""
+    if enable_gqa:
+        K, V = (T.repeat_interleave(Q.shape[-3] // T.shape[-3], -3) for T in (K, V))
+    S = Q @ K.mT * (Q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        S = S.masked_fill(~torch.ones_like(S, dtype=torch.bool).tril(), -torch.inf)
+    if attn_mask is not None:
+        S = S.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else S + attn_mask
+    dead = (-torch.inf == S).all(-1, keepdim=True)
+    P = torch.softmax(S.masked_fill(dead, 0), dim=-1).masked_fill(dead, 0)
+    return (R * P / (1 - dropout_p)) @ V
+
+
+def drops_out_as_defined(inputs, options, seed=3):
+    """Values and gradients of the definition with the R that is read off; as many kept as p says."""
+    R = kept(inputs, options, seed)
+    shape = torchs(*inputs, **options | {"dropout_p": 0.0}).shape
+    (dO,) = draw(tuple(shape), seed=2)
+    torch.manual_seed(seed)
+    ours = gradients(scaled_dot_product_attention, inputs, options, dO)
+    agree(ours, gradients(lambda *T, **rest: naive(*T, R, **rest), inputs, options, dO))
+    return R
+
+
+@pytest.mark.parametrize("name", ["causal", "float mask", "bool mask with a dead row", "shared heads", "large"])
+def test_dropout(name):
+    shapes, options = CASES[name]
+    drops_out_as_defined(draw(*shapes), options | {"dropout_p": 0.3})
+
+
+def test_how_many_are_kept():
+    for p in (0.1, 0.5, 0.9):
+        R = drops_out_as_defined(draw(*LARGE), {"dropout_p": p})
+        spread = math.sqrt(p * (1 - p) / R.numel())
+        assert abs(R.double().mean() - (1 - p)) < 5 * spread
+
+
+def test_dropout_repeats_with_the_seed_of_torch_alone():
+    Q, K, V = draw(*THREE)
+
+    def run(seed=None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return scaled_dot_product_attention(Q, K, V, dropout_p=0.5)
+
+    first = run(0)
+    assert not torch.equal(first, run())
+    assert torch.equal(first, run(0))
+    assert not torch.equal(first, run(1))
+
+
+def test_dropout_is_the_op_of_the_package():
+    P, tile = draw((2, 3, 5, 7))[0].numpy(), Tile.whole(5, 7)
+    seed = torch.tensor(2**40 + 5)
+    assert (sdpa._Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
+
+
+# --- derivatives of every order -----------------------------------------------------------------------------------
+
+SMALL = (2, 2, 3, 2), (2, 2, 4, 2), (2, 2, 4, 3)
+DIFFERENTIATED = {
+    "plain": (SMALL, {}),
+    "causal": (SMALL, {"is_causal": True}),
+    "float mask": ((*SMALL, (2, 1, 4)), {}),
+    "shared heads": (((2, 3, 2), (1, 4, 2), (2, 4, 3)), {"enable_gqa": True}),
+    "bool mask with a dead row": (SMALL, {"attn_mask": some(3, 4)}),
+    "float mask with a dead row": (SMALL, {"attn_mask": minus_infinity(3, 4)}),
+    "dropout": (SMALL, {"dropout_p": 0.4}),
+}
+
+
+def seeded(**options):
+    def attend(*inputs):
+        torch.manual_seed(3)
+        return scaled_dot_product_attention(*inputs, **options)
+
+    return attend
+
+
+def passes_gradchecks(shapes, options, **more):
+    inputs = [T.requires_grad_() for T in draw(*shapes)]
+    assert gradcheck(seeded(**options), inputs, check_forward_ad=True, **more)
+    assert gradgradcheck(seeded(**options), inputs, check_fwd_over_rev=True, **more)
+
+
+@pytest.mark.parametrize("case", DIFFERENTIATED.values(), ids=DIFFERENTIATED)
+def test_gradcheck_and_gradgradcheck(case):
+    """Along one random direction."""
+    passes_gradchecks(*case, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ["float mask", "dropout"])
+def test_gradcheck_and_gradgradcheck_entry_by_entry(name):
+    shapes, options = DIFFERENTIATED[name]
+    passes_gradchecks([shape[1:] for shape in shapes], options)
+
+
+def test_large_tables_too():
+    """Where the forward ran in tiles, on a gradient's gradient, and on a tangent."""
+    inputs = [T.requires_grad_() for T in draw(*LARGE)]
+    tangents = draw(*LARGE, seed=4)
+
+    def twice(attend):
+        grads = torch.autograd.grad(attend(*inputs, is_causal=True).sin().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(T.cos().sum() for T in grads), inputs)
+
+    agree(twice(scaled_dot_product_attention), twice(torchs))
+    agree(*(func.jvp(f, tuple(inputs), tuple(tangents)) for f in BOTH))
+
+
+def sin_sum(attend):
+    return lambda *inputs: attend(*inputs).sin().sum()
+
+
+ALL = (0, 1, 2, 3)
+ONE = (3, 2), (4, 2), (4, 3), (3, 4)
+MANY = tuple((5, *shape) for shape in ONE)
+
+
+def vmap_of_grad(f):
+    return func.vmap(func.grad(sin_sum(f), ALL), (0, None, 0, None))
+
+
+def vmap_of_vmap(f):
+    return func.vmap(func.vmap(f), (0, None, 1, None))
+
+
+TRANSFORMS = {
+    "vjp": (lambda f: lambda *x: func.vjp(f, *x)[1](torch.ones(3, 3, dtype=torch.float64)), ONE),
+    "jvp": (lambda f: lambda *x: func.jvp(f, x, tuple(T.cos() for T in x)), ONE),
+    "grad": (lambda f: func.grad(sin_sum(f), ALL), ONE),
+    "jacrev": (lambda f: func.jacrev(f, ALL), ONE),
+    "jacfwd": (lambda f: func.jacfwd(f, ALL), ONE),
+    "hessian": (lambda f: func.hessian(sin_sum(f), ALL), ONE),
+    "reverse over reverse": (lambda f: func.jacrev(func.jacrev(sin_sum(f), ALL), ALL), ONE),
+    "reverse over forward": (lambda f: func.jacrev(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
+    "forward over forward": (lambda f: func.jacfwd(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
+    "third order": (lambda f: func.grad(lambda *x: func.hessian(sin_sum(f), 0)(*x).sin().sum(), ALL), ONE),
+    "vmap": (lambda f: func.vmap(f), MANY),
+    "vmap, other axes": (lambda f: func.vmap(f, (0, None, 2, 1), 1), ((5, 3, 2), (4, 2), (4, 3, 5), (3, 5, 4))),
+    "vmap of the mask alone": (lambda f: func.vmap(f, (None, None, None, 0)), (*ONE[:3], MANY[3])),
+    "vmap of vmap": (vmap_of_vmap, ((2, *MANY[0]), MANY[1], (5, 2, 4, 3), MANY[3])),
+    "vmap of grad": (vmap_of_grad, (MANY[0], ONE[1], MANY[2], ONE[3])),
+    "vmap of jacrev": (lambda f: func.vmap(func.jacrev(f, ALL)), MANY),
+    "vmap of jvp": (lambda f: func.vmap(lambda *x: func.jvp(f, x, tuple(T.cos() for T in x))), MANY),
+    "vmap of hessian": (lambda f: func.vmap(func.hessian(sin_sum(f), ALL)), MANY),
+    "grad of vmap": (lambda f: func.grad(sin_sum(func.vmap(f, (0, None, 0, 0))), ALL), (MANY[0], ONE[1], *MANY[2:])),
+}  # fmt: skip
+
+
+def agrees_transformed(transform, shapes, options=None):
+    inputs = draw(*shapes)
+    of_ours, of_torchs = (transform(lambda Q, K, V, mask, f=f: f(Q, K, V, attn_mask=mask))(*inputs) for f in BOTH)
+    leaves = torch.utils._pytree.tree_leaves
+    agree(leaves(of_ours), leaves(of_torchs))
+
+
+@pytest.mark.parametrize(("transform", "shapes"), TRANSFORMS.values(), ids=TRANSFORMS)
+def test_function_transforms(transform, shapes):
+    agrees_transformed(transform, shapes)
+
+
+def test_vmap_over_inputs_with_axes_of_their_own():
+    """Heads, a batch and shared heads inside; a rank for each input."""
+    Q, K, V, mask = draw((5, 2, 6, 3, 2), (2, 4, 2), (5, 2, 3, 4, 3), (6, 1, 4))
+
+    def each(attend):
+        return lambda Q, K, V, mask: attend(Q, K.expand(2, 2, 4, 2), V[:, :2], attn_mask=mask, enable_gqa=True)
+
+    dims = 0, None, 0, None
+    ours, theirs = (func.vmap(func.jacrev(each(f), ALL), dims)(Q, K, V, mask) for f in BOTH)
+    agree(ours, theirs)
+
+
+def test_tangents_of_dual_tensors():
+    inputs, tangents = draw(*THREE), draw(*THREE, seed=1)
+
+    def tangent(attend):
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(*pair) for pair in zip(inputs, tangents, strict=True)]
+            return forward_ad.unpack_dual(attend(duals[0], inputs[1], duals[2], is_causal=True)).tangent
+
+    agree([tangent(scaled_dot_product_attention)], [tangent(torchs)])
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_dropout_under_vmap_is_that_of_each_call(randomness):
+    """ "same": all calls drop the same weights; "different": each its own. Second derivatives keep to them."""
+    Q, K, V = draw(*ONE[:3])
+    ones = torch.eye(4, dtype=torch.float64)
+
+    def run(f, *inputs, dims=(0, 0, 0)):
+        torch.manual_seed(0)
+        return func.vmap(f, dims, randomness=randomness)(*inputs)
+
+    def drop(Q, K, V):
+        return scaled_dot_product_attention(Q, K, V, dropout_p=0.5)
+
+    stacked = [torch.stack([T] * 5) for T in (Q, K, V)]
+    R = run(drop, *stacked[:2], ones.expand(5, 4, 4)) != 0
+    assert (R[:1] == R).all() == (randomness == "same")
+
+    def with_R(Q, K, V, R):
+        return naive(Q, K, V, R, 0.5)
+
+    for transform in (
+        lambda f: f,
+        lambda f: func.grad(sin_sum(f), (0, 1, 2)),
+        lambda f: func.jacrev(f, (0, 1, 2)),
+        lambda f: func.jacfwd(f, (0, 1, 2), randomness="same"),
+        lambda f: func.jacfwd(func.grad(sin_sum(f), (0, 1, 2)), (0, 1, 2), randomness="same"),
+    ):
+        ours = run(transform(drop), *stacked)
+        wanted = func.vmap(transform(with_R))(*stacked, R)
+        leaves = torch.utils._pytree.tree_leaves
+        agree(leaves(ours), leaves(wanted))
+
+
+def test_dropout_under_vmap_asks_how_as_torch_does():
+    with pytest.raises(RuntimeError, match="randomness"):
+        func.vmap(lambda *x: scaled_dot_product_attention(*x, dropout_p=0.5))(*draw(*SMALL))
+
+
+# --- what torch does around a function ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changed", range(4))
+def test_an_input_that_is_changed_before_the_backward_is_noticed(changed):
+    inputs = [T.requires_grad_() for T in draw(*THREE, (5, 7))]
+    O = scaled_dot_product_attention(*inputs)
+    with torch.no_grad():
+        inputs[changed].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        O.sum().backward()
+
+
+@pytest.mark.parametrize("shapes", [THREE, LARGE], ids=["small", "large"])
+def test_a_checkpoint_drops_the_same_weights_again(shapes):
+    inputs = [T.requires_grad_() for T in draw(*shapes)]
+    torch.manual_seed(0)
+    wanted = torch.autograd.grad(scaled_dot_product_attention(*inputs, None, 0.5).sum(), inputs)
+    torch.manual_seed(0)
+    O = checkpoint(lambda *x: scaled_dot_product_attention(*x, None, 0.5), *inputs, use_reentrant=False)
+    agree(torch.autograd.grad(O.sum(), inputs), wanted)
+
+
+def saved(inputs):
+    """How many numbers torch keeps for the backward."""
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda T: (sizes.append(T.numel()), T)[1], lambda T: T):
+        O = scaled_dot_product_attention(*inputs)
+    O.sum().backward()
+    return sum(sizes)
+
+
+def test_what_is_kept_is_saved_by_torch_and_within_the_budget(monkeypatch):
+    inputs = [T.requires_grad_() for T in draw(*LARGE)]
+    table = 2 * 301 * 270
+    assert saved(inputs) > table
+    monkeypatch.setattr(spines, "KEEP_BYTES", 0)
+    assert saved(inputs) == sum(T.numel() for T in inputs) + 2 * 301 * (13 + 2)  # O, M, Z
+    with torch.no_grad():
+        assert scaled_dot_product_attention(*inputs).grad_fn is None
+
+
+def test_without_gradients():
+    inputs = draw(*THREE)
+    wanted = torchs(*inputs)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            O = scaled_dot_product_attention(*(T.clone().requires_grad_(not T.is_inference()) for T in inputs))
+        assert not O.requires_grad
+        assert close(O, wanted)
+    assert scaled_dot_product_attention(*(T.to("meta") for T in inputs), is_causal=True).shape == wanted.shape
+
+
+def test_a_graph_may_be_used_twice():
+    inputs = [T.requires_grad_() for T in draw(*LARGE)]
+    O = scaled_dot_product_attention(*inputs)
+    first, again = (torch.autograd.grad(O.sum(), inputs, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+
+
+def losses(steps=5):
+    """A small encoder that learns a random target."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(12, 3, 24, dropout=0.0, batch_first=True, dtype=torch.float64)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    X, target = draw((2, 5, 12), (2, 5, 12))
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(X, mask), target)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    return torch.stack(found)
+
+
+def test_a_model_learns_the_same(monkeypatch):
+    wanted, calls = losses(), []
+
+    def ours(*args, **options):
+        calls.append(1)
+        return scaled_dot_product_attention(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", ours)
+    assert close(losses(), wanted)
+    assert len(calls) == 2 * 5
+    assert wanted[-1] < wanted[0]
+
+
+# --- the compiler -------------------------------------------------------------------------------------------------
+
+
+def compiled(f, **options):
+    torch._dynamo.reset()
+    return torch.compile(f, fullgraph=True, **options)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["plain", "float mask", "bool mask with a dead row", "shared heads, causal", "large"])
+def test_compiled(name, backend):
+    shapes, options = CASES[name]
+    inputs, (dO,) = draw(*shapes), draw((*shapes[0][:-1], 13), seed=2)
+    ours = gradients(compiled(scaled_dot_product_attention, backend=backend), inputs, options, dO)
+    agree(ours, gradients(torchs, inputs, options, dO))
+
+
+def test_compiled_by_inductor():
+    if not torch._inductor.cpp_builder.get_cpp_compiler():
+        pytest.skip("inductor: no C++ compiler here")
+    inputs, (dO,) = draw(*THREE), draw((2, 3, 5, 13), seed=2)
+    ours = gradients(compiled(lambda *x: scaled_dot_product_attention(x[0].sin(), *x[1:]).cos()), inputs, {}, dO)
+    agree(ours, gradients(lambda *x: torchs(x[0].sin(), *x[1:]).cos(), inputs, {}, dO))
+
+
+def test_compiled_with_dropout_16_bits_and_sizes_that_change():
+    f = compiled(lambda *x: scaled_dot_product_attention(*x, dropout_p=0.5), backend="aot_eager", dynamic=True)
+    for n in (5, 6, 9):
+        inputs = [T.bfloat16() for T in draw((2, 3, n, 11), (2, 3, n + 2, 11), (2, 3, n + 2, 13))]
+        dO = torch.ones(2, 3, n, 13)
+        torch.manual_seed(n)
+        ours = gradients(f, inputs, {}, dO)
+        torch.manual_seed(n)
+        plain = gradients(scaled_dot_product_attention, inputs, {"dropout_p": 0.5}, dO)
+        assert all(torch.allclose(a, b, rtol=2e-2, atol=2e-2) for a, b in zip(ours, plain, strict=True))
+
+
+def test_exported():
+    class Model(torch.nn.Module):
+        def forward(self, Q, K, V):
+            return scaled_dot_product_attention(Q, K, V, is_causal=True)
+
+    inputs = draw(*THREE)
+    assert close(torch.export.export(Model(), tuple(inputs)).module()(*inputs), torchs(*inputs, is_causal=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_the_operator_is_one_that_torch_can_rely_on(dtype):
+    Q, K, V, mask = (T.to(dtype).requires_grad_() for T in draw(*THREE, (3, 1, 7)))
+    op = torch.ops.attnbook.attention
+    torch.library.opcheck(op, (Q, K, V, mask, None, 0.0, False, 0.3))
+    torch.library.opcheck(op, (Q, K, V, None, torch.tensor(5), 0.3, True, 0.3))
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+Q, K, V = draw(*THREE)
+MASK = torch.ones(5, 7, dtype=torch.bool)
+REFUSED = [
+    ((Q.numpy(), K, V), {}, TypeError, "query: expected a tensor, got ndarray"),
+    ((Q, K, V, [[1.0]]), {}, TypeError, "attn_mask: expected a tensor, got list"),
+    ((Q.int(), K.int(), V.int()), {}, TypeError, "query: expected torch.float64 or .*, got torch.int32"),
+    ((Q.cfloat(),) * 3, {}, TypeError, "query: expected torch.float64 or .*, got torch.complex64"),
+    ((Q, K.float(), V), {}, TypeError, "key: expected torch.float64, got torch.float32"),
+    ((Q, K, V.half()), {}, TypeError, "value: expected torch.float64, got torch.float16"),
+    ((Q, K.to("meta"), V), {}, ValueError, "key: expected device cpu like query, got meta"),
+    ((Q, K, V, MASK.to("meta")), {}, ValueError, "attn_mask: expected device cpu like query, got meta"),
+    (
+        (Q, K, V, MASK.int()),
+        {},
+        TypeError,
+        "attn_mask: expected torch.bool or torch.float32 or torch.float64, got .*int32",
+    ),
+    ((Q.float(), K.float(), V.float(), MASK.double()), {}, TypeError, "attn_mask: expected .*, got torch.float64"),
+    ((Q, K, V, MASK[:, :6]), {}, ValueError, r"attn_mask: expected .* scores, \(2, 3, 5, 7\), got shape \(5, 6\)"),
+    ((Q[:1], K[:1], V[:1], MASK.expand(2, 1, 5, 7)), {}, ValueError, "attn_mask: expected a shape that broadcasts"),
+    ((Q, K, V, MASK), {"is_causal": True}, ValueError, "is_causal: expected False where attn_mask is given"),
+    ((Q, K, V), {"is_causal": 1}, TypeError, "is_causal: expected a bool, got 1"),
+    ((Q, K, V), {"enable_gqa": None}, TypeError, "enable_gqa: expected a bool, got None"),
+    ((Q, K, V), {"dropout_p": 1.0}, ValueError, r"dropout_p: expected a probability in \[0, 1\), got 1.0"),
+    ((Q, K, V), {"dropout_p": -0.1}, ValueError, "dropout_p"),
+    ((Q, K, V), {"dropout_p": math.nan}, ValueError, "dropout_p"),
+    ((Q, K, V), {"dropout_p": "0.1"}, TypeError, "dropout_p"),
+    ((Q, K, V), {"scale": "1"}, TypeError, "scale: expected a real number or None, got str"),
+    ((Q, K, V), {"scale": math.inf}, ValueError, "scale: expected a finite number, got inf"),
+    ((Q[0, 0, 0], K, V), {}, ValueError, r"query: expected at least two axes .*, got shape \(11,\)"),
+    ((Q[0, 0], K[0, 0], V[0, 0]), {"enable_gqa": True}, ValueError, "query: expected at least three axes"),
+    ((Q[..., :9], K, V), {}, ValueError, r"key: expected the width of query, 9, got shape \(2, 3, 7, 11\)"),
+    ((Q, K, V[:, :, :6]), {}, ValueError, r"value: expected a row for each of 7 keys, got shape \(2, 3, 6, 13\)"),
+    ((Q, K[:, :2], V), {}, ValueError, r"key: expected leading axes that broadcast with those of query, .*enable_gqa"),
+    ((Q[:, :2], K[:, :1], V), {}, ValueError, "value: expected leading axes that broadcast"),
+    ((Q, K[:, :2], V[:, :2]), {"enable_gqa": True}, ValueError, "key: expected a number of heads that divides .*, 3"),
+    (
+        (Q[:, :1], K, V),
+        {"enable_gqa": True},
+        ValueError,
+        "key: expected a number of heads that divides that of query, 1",
+    ),
+    ((Q.to_sparse(), K, V), {}, TypeError, "query: expected a dense tensor"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "options", "error", "message"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_it_is_refused(inputs, options, error, message):
+    with pytest.raises(error, match=message):
+        scaled_dot_product_attention(*inputs, **options)
+
+
+# --- planted mistakes: the checks above notice them ---------------------------------------------------------------
+
+
+def gradchecks(name):
+    return lambda: passes_gradchecks(*DIFFERENTIATED[name], fast_mode=True)
+
+
+def wrong_second_derivative(f, tensors):
+    of_primals, primals = RIGHT["_of_those_that_move"](f, tensors)
+    return lambda *x: of_primals(*x[:-1], x[-1].detach()), primals
+
+
+def reordered(n, tensors, dims):
+    folded, shapes = RIGHT["_fold"](n, tensors, dims)
+    return (folded[0].flip(0), *folded[1:]), shapes
+
+
+PATCHED = "_of_those_that_move", "_fold", "_operands", "_in_their_places"
+RIGHT = {name: getattr(sdpa, name) for name in PATCHED}
+RIGHT_KEPT = sdpa._Dropout.kept
+PLANTED = {
+    "a second derivative that forgets a path": (
+        "_of_those_that_move", wrong_second_derivative, gradchecks("plain")),
+    "causal where it was not asked for": (
+        "_operands", lambda Q, K, V, mask, seed, how, *rest, **more: RIGHT["_operands"](
+            Q, K, V, mask, seed, sdpa.replace(how, is_causal=True), *rest, **more),
+        lambda: agrees_with_torch(draw(*THREE), {})),
+    "a mask whose gradient has no history": (
+        "_in_their_places", lambda grads, tensors: (*RIGHT["_in_their_places"](grads, tensors)[:4], None, None),
+        gradchecks("float mask")),
+    "vmap with an input in another order": (
+        "_fold", reordered, lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
+    "no bias": (
+        "_operands", lambda Q, K, V, mask, *rest, **more: RIGHT["_operands"](Q, K, V, mask * 0, *rest, **more),
+        lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wrong", "check"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_mistake_is_noticed(name, wrong, check, monkeypatch):
+    check()
+    monkeypatch.setattr(sdpa, name, wrong)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check()
+
+
+def test_dropout_with_other_weights_on_the_way_back_is_noticed(monkeypatch):
+    calls = itertools.count()
+
+    def changing(self, T, tile):
+        return RIGHT_KEPT(sdpa._Dropout(self.p, self.seed + next(calls)), T, tile)
+
+    monkeypatch.setattr(sdpa._Dropout, "kept", changing)
+    with pytest.raises(AssertionError):
+        drops_out_as_defined(draw(*THREE), {"dropout_p": 0.5})
