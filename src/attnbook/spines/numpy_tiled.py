@@ -60,7 +60,7 @@ def vjp(dO, res):
     sums = _Sums(work)
     run(
         lambda place, block: work.backward_block(place, block, dO, *kept, res.kept or {}, sums),
-        work.blocks(work.n_q, KEYS_A_TASK),
+        work.blocks(work.n_q, work.keys),
     )
     sums.dQ *= work.in_dQ
     sums.dK *= work.in_dK
@@ -317,7 +317,7 @@ class _Sums:
         ]
 
     def places(self, block):
-        """Where dQ, dK, dV of a block belong, and where it writes them: the same place, if no other block adds to it."""
+        """Where dQ, dK, dV of a block belong, and where it writes them: the same, if no other block adds to it."""
         pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
         targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
         size = tuple(map(len, block.lead))
