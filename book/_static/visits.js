@@ -1,7 +1,6 @@
 // The slider of the tiles: marks those that are done and the one being visited, and says what happens there.
 document.querySelectorAll("figure.visits").forEach((figure) => {
   const slider = figure.querySelector("input[type=range]");
-  const say = figure.querySelector(".visits-say");
 
   function show() {
     const chosen = figure.querySelector("input[type=radio]:checked").value;
@@ -13,7 +12,7 @@ document.querySelectorAll("figure.visits").forEach((figure) => {
       tile.dataset.state = i + 1 < step ? "done" : i + 1 === step ? "now" : "";
     });
     slider.setAttribute("aria-valuetext", step ? `tile ${step} of ${tiles.length}` : "before the first tile");
-    say.textContent = step ? tiles[step - 1].dataset.say : box.dataset.say;
+    box.querySelector(".visits-say").textContent = step ? tiles[step - 1].dataset.say : box.dataset.say;
   }
 
   figure.querySelector(".visits-step").hidden = false;

@@ -24,14 +24,14 @@ class Visits(Figure):
             for i, (name, _, _) in enumerate(self._cases)
         )
         boxes = "".join(
-            f'<div class="visits-case" data-case="{i}" data-say="{escape(say)}">{svg}</div>'
+            f'<div class="visits-case" data-case="{i}" data-say="{escape(say)}">{svg}'
+            f'<p class="visits-say" aria-live="polite">{escape(say)}</p></div>'
             for i, (_, svg, say) in enumerate(self._cases)
         )
         return (
             f'<figure class="attnbook visits" role="group" aria-label="{escape(self.alt)}">'
-            f'<fieldset><legend>Mask</legend>{radios}</fieldset>{boxes}<label class="visits-step" hidden>Step '
-            f'<input type="range" min="0" max="1" value="0"></label><p class="visits-say" aria-live="polite">'
-            f"{escape(self._cases[0][2])}</p></figure>"
+            f'<fieldset><legend>Mask</legend>{radios}</fieldset><label class="visits-step" hidden>Step '
+            f'<input type="range" min="0" max="1" value="0"></label>{boxes}</figure>'
         )
 
 
