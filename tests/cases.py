@@ -4,29 +4,63 @@ All sizes are distinct primes wherever a case does not need them equal, so that 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 import attnbook as ab
-from attnbook.ops import Bias
+from attnbook.arrays import widen
+from attnbook.ops import Bias, Dropout, Softcap, Window
 
 
 @dataclass(frozen=True)
-class Softcap:
-    """An op as a user would write it, which must save something for its derivatives: S ↦ c tanh(S / c)."""
-
-    cap: float = 1.5
+class Gate:
+    """An op as a user would write it, which must save something for its derivatives: S ↦ S σ(S)."""
 
     def forward(self, S, tile):
-        y = array_namespace(S).tanh(S / self.cap)
-        return self.cap * y, y
+        y = 1 / (1 + array_namespace(S).exp(-S))
+        return S * y, (S, y)
 
     def vjp(self, dS, saved, tile):
-        return dS * (1 - saved * saved), None
+        return dS * self._slope(*saved), None
 
     def jvp(self, tS, saved, tile, tparam=None):
-        return tS * (1 - saved * saved)
+        return tS * self._slope(*saved)
+
+    def _slope(self, S, y):
+        return y * (1 + S * (1 - y))
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """An op whose parameter does not lie over the table: S_ij + T[i − j + n_k − 1], a number for each distance."""
+
+    parameter: object
+
+    def forward(self, S, tile):
+        return S + self._spread(self.parameter, tile), None
+
+    def vjp(self, dS, saved, tile):
+        xp = array_namespace(dS)
+        of_pairs = xp.reshape(xp.sum(dS, axis=tuple(range(dS.ndim - 2))) if dS.ndim > 2 else dS, (-1,))
+        distances = xp.arange(self.parameter.shape[0], device=device(dS))
+        hits = xp.astype(distances[:, None] == self._places(dS, tile)[None, :], dS.dtype)
+        return dS, hits @ of_pairs
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS if tparam is None else tS + self._spread(tparam, tile)
+
+    def _places(self, like, tile):
+        xp = array_namespace(like)
+        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(like))
+        j = xp.arange(tile.cols.start, tile.cols.stop, device=device(like))
+        return xp.reshape(i[:, None] - j[None, :] + (tile.n_k - 1), (-1,))
+
+    def _spread(self, T, tile):
+        xp = array_namespace(T)
+        picked = xp.take(widen(T), self._places(T, tile), axis=0)
+        return xp.reshape(picked, (len(tile.rows), len(tile.cols)))
 
 
 @dataclass(frozen=True)
@@ -67,19 +101,19 @@ class Case:
             inputs.append(np.where(self._pattern(self.bias, self.forbid), rng.standard_normal(self.bias), -np.inf))
         return inputs + [rng.standard_normal(shape) for _, shape in self.ops if shape is not None]
 
-    def attend(self, Q, K, V, *parameters, method="auto"):
+    def attend(self, Q, K, V, *parameters):
         """``attention`` with this case's options, in the library of Q."""
-        return ab.attention(Q, K, V, **self.options(Q, *parameters, method=method))
+        return ab.attention(Q, K, V, **self.options(Q, *parameters))
 
-    def options(self, like, *parameters, method="auto"):
+    def options(self, like, *parameters):
         """The options of a call, in the library of ``like``."""
         rest = iter(parameters)
-        options = {"causal": self.causal, "scale": self.scale, "method": method}
+        options = {"causal": self.causal, "scale": self.scale}
         if self.bias is not None:
             options["bias"] = next(rest)
         if self.mask is not None:
             options["mask"] = array_namespace(like).asarray(self._pattern(self.mask), device=device(like))
-        options["ops"] = [op() if shape is None else op(next(rest)) for op, shape in self.ops]
+        options["ops"] = self.made(*rest)
         return options
 
     def pull(self, dO, res):
@@ -95,11 +129,22 @@ class Case:
         tops = [None if shape is None else rest.pop(0) for _, shape in self.ops]
         return ab.attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops)
 
+    def made(self, *parameters):
+        """The ops; ``parameters`` begin with those of the ops."""
+        rest = iter(parameters)
+        return [op() if shape is None else op(next(rest)) for op, shape in self.ops]
+
     def allowed(self):
         """Which query may attend to which key, for the whole score table, worked out without the package."""
         n_q, n_k = self.scores[-2:]
         shift = n_k - n_q if self.causal == "bottom-right" else 0
         allowed = np.tri(n_q, n_k, shift, dtype=bool) if self.causal else np.ones((n_q, n_k), dtype=bool)
+        for window in (op() for op, shape in self.ops if shape is None):
+            if isinstance(window, Window):
+                shift = n_k - n_q if window.corner == "bottom-right" else 0
+                left, right = (n_q + n_k if side is None else side for side in (window.left, window.right))
+                reach = [[-left <= j - i - shift <= right for j in range(n_k)] for i in range(n_q)]
+                allowed = allowed & np.array(reach, dtype=bool).reshape(n_q, n_k)
         if self.mask is not None:
             allowed = allowed & self._pattern(self.mask)
         if self.bias is not None:
@@ -152,10 +197,28 @@ CASES = (
     Case("scale", scale=0.7),
     Case("scale of zero", scale=0),
     Case("negative scale", scale=-0.7),
-    Case("op that saves", ops=((Softcap, None),)),
+    Case("op that saves", ops=((Gate, None),)),
     Case("op with a parameter", ops=((Bias, (3, 1, 7)),)),
-    Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Softcap, None), (Bias, (7,)))),
-)
+    Case("op with a table of distances", ops=((Distances, (11,)),)),
+    Case("distances, grouped and causal", q=(2, 6, 5, 11), causal="bottom-right", ops=((Distances, (11,)),)),
+    Case("window", ops=((partial(Window, 2, 1), None),)),
+    Case("window to the left", ops=((partial(Window, 1, None), None),)),
+    Case("window to the right", ops=((partial(Window, None, 1), None),)),
+    Case("window, bottom-right", ops=((partial(Window, 3, 0, "bottom-right"), None),)),
+    Case("window with dead rows", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13), ops=((partial(Window, 2, 1), None),)),
+    Case("window and mask", mask=(2, 1, 1, 7), ops=((partial(Window, 2, None), None),), causal=True),
+    Case("softcap", ops=((partial(Softcap, 1.5), None),)),
+    Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
+    Case("dropout, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(Dropout, 0.3, 5), None),)),
+    Case("dropout, three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13), causal=True,
+         ops=((partial(Dropout, 0.6, -1), None),)),
+    Case("dropout, grouped, masked, with a dead row", q=(2, 6, 5, 11), mask=(2, 1, 5, 7), dead=True,
+         ops=((partial(Dropout, 0.3, 2**40 + 1), None),)),
+    Case("dropout, softcap and bias", bias=(3, 1, 7), causal=True,
+         ops=((partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Bias, (5, 1)))),
+    Case("dropout of a batch that only values have", q=(3, 5, 11), k=(3, 7, 11), ops=((partial(Dropout, 0.3), None),)),
+    Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Gate, None), (Bias, (7,)))),
+)  # fmt: skip
 
 CASE = {case.name: case for case in CASES}
 """The same by name."""
@@ -209,11 +272,11 @@ class MultiHead:
         p = ab.MultiHeadParams(*W, *(next(rest) if name in self.biases else None for name in "QKVO"))
         return X, memory, p, list(rest)
 
-    def attend(self, *inputs, method="auto"):
+    def attend(self, *inputs):
         """``multi_head_attention`` with this case's options, in the library of X."""
         X, memory, p, rest = self.sort(inputs)
         h_kv = None if self.h_kv == self.h else self.h_kv
-        options = self.heads.options(X, *rest, method=method)
+        options = self.heads.options(X, *rest)
         return ab.multi_head_attention(X, p, num_heads=self.h, num_kv_heads=h_kv, memory=memory, **options)
 
     def pull(self, dY, res):
@@ -251,7 +314,7 @@ MULTI_HEAD = (
     MultiHead("bias for all batches", Case("", bias=(3, 1, 7))),
     _self("bias with −∞", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3)),
     MultiHead("scale", Case("", scale=0.7)),
-    MultiHead("op with a parameter", Case("", ops=((Softcap, None), (Bias, (3, 1, 7))))),
+    MultiHead("op with a parameter", Case("", ops=((Gate, None), (Bias, (3, 1, 7))))),
     MultiHead("no query", Case("", q=(2, 3, 0, 11))),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),

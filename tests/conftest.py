@@ -9,6 +9,7 @@ from covers import (  # noqa: F401 (pytest finds its hooks here)
 )
 from hypothesis import settings
 from libraries import LIBRARIES
+from routes import ROUTES, taking
 
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
@@ -19,6 +20,13 @@ settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis
 def xp(request):
     """An array library: ``xp.asarray(T)`` makes its arrays, ``xp.numpy(T)`` brings them back."""
     return request.param()
+
+
+@pytest.fixture(params=ROUTES)
+def route(request):
+    """Every way through the package: a test that asks for it runs on each."""
+    with taking(request.param):
+        yield request.param
 
 
 def pytest_runtest_setup(item):

@@ -4,17 +4,21 @@ The ordinary tests call them on what the package does; test_mutations calls the 
 Each looks the package up when it runs, so that a planted mistake is what it meets.
 """
 
+import importlib
+import tracemalloc
 import warnings
+from functools import cache
 
 import numpy as np
 import torch
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.torch import layout
 from attnbook.checks import mistakes
 from attnbook.checks.tolerances import LOW_PRECISION
-from attnbook.ops import Causal, Tile
+from attnbook.ops import Causal, Dropout, Mask, Scale, Softcap, Step, Tile, Window
+from attnbook.spines import dense
+from attnbook.torch import layout
 
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
 
@@ -255,7 +259,7 @@ def op_is_the_same_on_tiles(op, parameter=None, shape=(2, 3, 5, 7)):
     pulled, dparam = op.vjp(dS, saved, whole)
     pushed = op.jvp(tS, saved, whole, parameter)
     stitched = np.full((3, *shape), np.nan)
-    summed = None if dparam is None else np.zeros(dparam.shape)
+    summed = None if dparam is None else np.zeros(dparam.shape)  # of a parameter over the table, parts come cut
     for rows in (range(2), range(2, n_q)):
         for cols in (range(3), range(3, 4), range(4, n_k)):
             tile = Tile(rows, cols, n_q, n_k)
@@ -265,7 +269,7 @@ def op_is_the_same_on_tiles(op, parameter=None, shape=(2, 3, 5, 7)):
             stitched[2][block] = op.jvp(tS[block], saved, tile, parameter)
             assert (part is None) == (dparam is None)
             if part is not None:
-                tile.cut(summed)[...] += part
+                (summed if part.shape == summed.shape else tile.cut(summed))[...] += part
     assert np.array_equal(stitched, np.stack([forward, pulled, pushed]))
     assert summed is None or checks.close(summed, dparam)
 
@@ -275,6 +279,104 @@ def causal_allows(corner, n_q=5, n_k=7):
     allowed = Causal(corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
     last = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
     assert np.array_equal(allowed, [[j <= last(i) for j in range(n_k)] for i in range(n_q)])
+
+
+def window_allows(left, right, corner, n_q=5, n_k=7):
+    """Query i may see the keys from i − left to i + right, i counted from the corner; None is no limit."""
+    allowed = Window(left, right, corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
+    at = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
+    left, right = (n_q + n_k if side is None else side for side in (left, right))
+    assert np.array_equal(allowed, [[at(i) - left <= j <= at(i) + right for j in range(n_k)] for i in range(n_q)])
+
+
+def mask_knows_its_live_tiles(op, n_q=5, n_k=7):
+    """``live`` is the smallest tile around the allowed pairs, empty where there is none; ``allows_all`` is never wrong.
+
+    And tiles with the same ``pattern`` have the same allowed pairs.
+    """
+    patterns = {}
+    for rows in (range(a, b) for a in range(n_q) for b in range(a + 1, n_q + 1)):
+        for cols in (range(a, b) for a in range(n_k) for b in range(a + 1, n_k + 1)):
+            tile = Tile(rows, cols, n_q, n_k)
+            allowed = np.broadcast_to(op.allowed(np.zeros((n_q, n_k)), tile), (3, len(rows), len(cols))).any(axis=0)
+            some_row, some_col = (np.flatnonzero(allowed.any(axis=axis)) for axis in (1, 0))
+            live = op.live(tile)
+            assert bool(live) == allowed.any()
+            if live:
+                assert (live.rows[0] - rows[0], live.rows[-1] - rows[0]) == (some_row[0], some_row[-1])
+                assert (live.cols[0] - cols[0], live.cols[-1] - cols[0]) == (some_col[0], some_col[-1])
+            assert allowed.all() or not op.allows_all(tile)
+            if op.pattern(tile) is not None:
+                assert np.array_equal(patterns.setdefault(op.pattern(tile), allowed), allowed)
+
+
+def softcap_bounds(cap=1.5):
+    """Scores stay within ±cap, in their order; small ones hardly move; the slope is 1 at 0 and vanishes far out."""
+    op, tile = Softcap(cap), Tile.whole(1, 2001)
+    S = np.linspace(-20 * cap, 20 * cap, 2001)[None]
+    capped, saved = op.forward(S, tile)
+    assert np.all(np.abs(capped) <= cap)
+    assert np.all(np.diff(capped) >= 0)
+    assert checks.close(capped, cap * np.tanh(S / cap))
+    assert checks.close(op.forward(1e-6 * S, tile)[0], 1e-6 * S)
+    slope = op.vjp(np.ones_like(S), saved, tile)[0]
+    assert slope[0, 1000] == 1
+    assert np.max(slope[:, [0, -1]]) < 1e-12
+
+
+def _kept(op, shape, tile=None, lead=None):
+    n_q, n_k = shape[-2:]
+    return op.kept(np.zeros(shape), tile or Tile.whole(n_q, n_k)._replace(lead=lead))
+
+
+def dropout_keeps_its_share():
+    """A share of 1 − p is kept, within five standard deviations; the mean of W is that of P; p = 0 changes nothing."""
+    (P,) = draw((4, 5, 64, 100))
+    for p in (0.0, 0.1, 0.5, 0.9):
+        op = Dropout(p, seed=3)
+        kept = _kept(op, P.shape)
+        deviation = (p * (1 - p) / kept.size) ** 0.5
+        assert abs(kept.mean() - (1 - p)) <= 5 * deviation
+        for axis in range(4):  # the share of each batch, head, query and key
+            others = tuple({*range(4)} - {axis})
+            off = kept.mean(axis=others) - (1 - p)
+            assert np.max(np.abs(off)) <= 5 * deviation * kept.shape[axis] ** 0.5
+        W = op.forward(P, Tile.whole(64, 100))[0]
+        assert checks.close(W, np.where(kept, P / (1 - p), 0.0))
+        assert p > 0 or np.array_equal(W, P)
+
+
+def dropout_is_unrelated():
+    """Neighbors in any axis, near and far, and other seeds: what is kept here says nothing of what is kept there."""
+    seeds = [0, 1, 2, 3, -1, 7, 2**31, 2**32, 2**32 + 1, 2**40 + 1, 2**63]
+    masks = [_kept(Dropout(0.5, seed), (4, 4, 64, 64)) * 2.0 - 1 for seed in seeds]
+
+    def unrelated(A, B):
+        assert abs(np.mean(A * B)) <= 5 / A.size**0.5
+
+    for a, A in enumerate(masks):
+        for B in masks[:a]:
+            unrelated(A, B)
+        unrelated(A, A.swapaxes(0, 1) * (1 - np.eye(4))[:, :, None, None])
+        unrelated(A, A.swapaxes(2, 3) * (1 - np.eye(64)))
+        for axis in range(4):
+            for step in (1, 2, 3, 8, 32):
+                if step < A.shape[axis]:
+                    unrelated(A.take(range(step, A.shape[axis]), axis), A.take(range(A.shape[axis] - step), axis))
+
+
+def dropout_is_the_same_on_any_tile():
+    """A tile, some of the heads, and any sizes around them: the number of a weight hangs on its place alone."""
+    op, shape = Dropout(0.4, seed=11), (2, 3, 5, 7)
+    whole = _kept(op, shape)
+    assert 0 < whole.sum() < whole.size
+    for lead in (None, (range(1, 2), range(3)), (range(2), range(1, 3))):
+        for rows in (range(5), range(2, 4)):
+            for cols in (range(7), range(3, 7)):
+                for n_q, n_k in ((5, 7), (11, 13)):
+                    tile = Tile(rows, cols, n_q, n_k, lead)
+                    T = np.zeros((*shape[:2], len(rows), len(cols))) if lead is None else np.zeros(tile.shape(shape))
+                    assert np.array_equal(op.kept(T, tile), tile.cut(whole))
 
 
 def mask_stops_garbage(op, shape=(5, 7)):
@@ -292,24 +394,36 @@ def mask_stops_garbage(op, shape=(5, 7)):
 # --- attention ----------------------------------------------------------------------------------------------------
 
 
+def naive_heads(T, Q):
+    """T with each of its heads repeated for the query heads that share it."""
+    h = Q.shape[-3] if Q.ndim > 2 else 1
+    return T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 and T.shape[-3] not in (1, h) and h > 1 else T
+
+
+def naive_scores(case, Q, K, V, *parameters):
+    """The scores of ``naive_attention``, −∞ where a key is forbidden."""
+    rest = list(parameters)
+    S = Q @ naive_heads(K, Q).mT * (Q.shape[-1] ** -0.5 if case.scale is None else case.scale)
+    bias = 0.0 if case.bias is None else rest.pop(0)
+    for op in case.made(*rest):
+        if not isinstance(op, Dropout | Window):  # windows are in case.allowed()
+            S = op.forward(S, Tile.whole(*case.scores[-2:]))[0]
+    return (S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf)
+
+
 def naive_attention(case, Q, K, V, *parameters):
     """The definition in torch, each step in the dtype of Q: a second implementation, with autograd to differentiate."""
-    rest = list(parameters)
-    h = Q.shape[-3] if Q.ndim > 2 else 1
-    K, V = (T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 and T.shape[-3] not in (1, h) and h > 1 else T
-            for T in (K, V))  # fmt: skip
-    S = Q @ K.mT * (Q.shape[-1] ** -0.5 if case.scale is None else case.scale)
-    bias = 0.0 if case.bias is None else rest.pop(0)
-    for op, shape in case.ops:
-        S = (op() if shape is None else op(rest.pop(0))).forward(S, Tile.whole(*case.scores[-2:]))[0]
-    allowed = torch.tensor(case.allowed())
-    P = torch.softmax((S + bias).masked_fill(~allowed, -torch.inf), dim=-1)
-    return P.masked_fill(~allowed, 0.0) @ V
+    S = naive_scores(case, Q, K, V, *parameters)
+    P = torch.softmax(S, dim=-1).masked_fill(~torch.tensor(case.allowed()), 0.0)
+    for op in case.made(*parameters[case.bias is not None :]):
+        if isinstance(op, Dropout):
+            P = P / (1 - op.p) * op.kept(P, Tile.whole(*case.scores[-2:]))
+    return P @ naive_heads(V, Q)
 
 
-def attention_values(case, method="auto", seed=0):
+def attention_values(case, seed=0):
     inputs = case.draw(seed)
-    O, _ = quietly(case.attend, *inputs, method=method)
+    O, _ = quietly(case.attend, *inputs)
     tensors = [torch.tensor(T) for T in inputs]
     assert checks.close(O, naive_attention(case, *tensors))
     if not case.ops:
@@ -322,20 +436,29 @@ def attention_values(case, method="auto", seed=0):
         assert checks.close(O, sdpa(Q, K, V, attn_mask=attn_mask, scale=case.scale))
 
 
-def attention_gradients(case, method="auto", seed=0):
+def attention_gradients(case, seed=0):
     inputs = case.draw(seed)
     tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
-    O, res = quietly(case.attend, *inputs, method=method)
+    O, res = quietly(case.attend, *inputs)
     (dO,) = draw(O.shape, seed=seed + 2)
     grads, tO = quietly(case.pull, dO, res), quietly(case.push, tangents, res)
-    return _derivatives(lambda *xs: case.attend(*xs, method=method)[0], inputs, tangents, dO, grads, tO)
+    return _derivatives(lambda *xs: case.attend(*xs)[0], inputs, tangents, dO, grads, tO)
 
 
-def attention_runs_twice(case, method="auto"):
+def attention_in_every_library(xp, case):
+    inputs = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    at_finite = [finite(T) for T in inputs]  # a tangent is finite
+    same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
+    same_everywhere(xp, lambda dO, *inputs: case.pull(dO, case.attend(*inputs)[1]), dO, *inputs)
+    same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
+
+
+def attention_runs_twice(case):
     """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
     inputs = case.draw()
     copies = [T.copy() for T in inputs]
-    O, res = case.attend(*inputs, method=method)
+    O, res = case.attend(*inputs)
     dO, other = draw(O.shape, O.shape)
     first, second = case.pull(dO, res), case.pull(other, res)
     both = case.pull(2 * dO - 3 * other, res)
@@ -352,12 +475,12 @@ def weights_are_in_the_accumulation_dtype(case):
         assert res.P.dtype == wide
 
 
-def dead_rows_are_exactly_zero(case, method="auto"):
+def dead_rows_are_exactly_zero(case):
     """A query with no allowed key: O = 0, its gradients are 0, and what arrives there reaches nothing else."""
     inputs = case.draw()
     dead = ~np.any(case.allowed(), axis=-1)
     assert dead.any(), "the case has no dead row"
-    O, res = quietly(case.attend, *inputs, method=method)
+    O, res = quietly(case.attend, *inputs)
     assert np.array_equal(np.all(O == 0, axis=-1), dead)
     (dO,) = draw(O.shape)
     grads = quietly(case.pull, dO, res)
@@ -396,10 +519,11 @@ def future_is_unseen(case):
     for j in range(K.shape[-2]):
         blind = ~case.allowed()[..., j]
         K2, V2 = K.copy(), V.copy()
-        K2[..., j, :], V2[..., j, :] = 10.0, -10.0
+        K2[..., j, :], V2[..., j, :] = 3.0, -3.0  # so large that no engine changes its way
         O2, _ = case.attend(Q, K2, V2, *rest)
         assert np.array_equal(O2[blind], O[blind])
-        assert np.all(np.any(O2[~blind] != O[~blind], axis=-1))
+        if not any(isinstance(op, Dropout) for op in case.made(*rest[case.bias is not None :])):  # it may drop all
+            assert np.all(np.any(O2[~blind] != O[~blind], axis=-1))
 
 
 def keys_have_no_order(case):
@@ -462,6 +586,237 @@ def _with_autograd(case, inputs, dO):
     inputs = [T.clone().requires_grad_() for T in inputs]
     O = naive_attention(case, *inputs)
     return [O.detach(), *torch.autograd.grad(O, inputs, dO)]
+
+
+# --- the tiled spine ----------------------------------------------------------------------------------------------
+
+
+def memory_grows_linearly(n=4096, d=16, **options):
+    """Forward and backward at n queries and n keys take far less than a table, and twice as much as at n / 2."""
+
+    def peak(n):
+        Q, K, V, dO = (T.astype(np.float32) for T in draw((n, d), (n, d), (n, d), (n, d)))
+        given = {name: T(n) for name, T in options.items()}
+        ab.set_num_threads(1)
+        tracemalloc.start()
+        try:
+            ab.attention_vjp(dO, ab.attention(Q, K, V, **given)[1])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            ab.set_num_threads(None)
+
+    whole, half = peak(n), peak(n // 2)
+    assert whole <= n * n * 4 / 5, f"{whole / 2**20:.0f} MiB, and a table of scores takes {n * n * 4 / 2**20:.0f}"
+    assert whole <= 2.2 * half
+
+
+def threads_change_no_bit(case):
+    """1, 2, 3 or 5 threads: O, every gradient, and L are the same to the last bit."""
+    inputs = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    found = []
+    try:
+        for n in (1, 2, 3, 5, 5):
+            ab.set_num_threads(n)
+            O, res = case.attend(*inputs)
+            found.append([O, res.L, *case.pull(dO, res)])
+    finally:
+        ab.set_num_threads(None)
+    for other in found[1:]:
+        assert all(map(np.array_equal, found[0], other))
+
+
+class Spy:
+    """An op that changes nothing, and writes down the tiles that it is shown."""
+
+    def __init__(self):
+        self.forwards, self.backwards = [], []
+
+    def forward(self, S, tile):
+        self.forwards.append(tile)
+        return S, None
+
+    def vjp(self, dS, saved, tile):
+        self.backwards.append(tile)
+        return dS, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS
+
+
+def each_live_tile_is_visited_once(n_q=11, n_k=13, **options):
+    """Every allowed pair lies on one tile, forwards and backwards, and no tile lacks an allowed pair."""
+    Q, K, V, dO = draw((n_q, 3), (n_k, 3), (n_k, 3), (n_q, 3))
+    spy = Spy()
+    ops = [spy, *options.pop("ops", ())]
+    O, res = ab.attention(Q, K, V, ops=ops, **options)
+    allowed = np.isfinite(_masked_scores(n_q, n_k, ops[1:], **options))
+    forwards = list(spy.forwards)
+    spy.forwards.clear()
+    ab.attention_vjp(dO, res)
+    for tiles in (forwards, spy.forwards, spy.backwards):
+        visits = np.zeros((n_q, n_k), int)
+        for tile in tiles:
+            at = slice(tile.rows.start, tile.rows.stop), slice(tile.cols.start, tile.cols.stop)
+            visits[at] += 1
+            assert allowed[at].any(), f"nothing is allowed on {tile}"
+        assert np.all(visits[allowed] == 1)
+        assert np.max(visits) <= 1
+
+
+def _masked_scores(n_q, n_k, ops, mask=None, causal=False):
+    S = np.zeros((n_q, n_k))
+    for op in (*ops, *([] if mask is None else [Mask(mask)]), *([Causal()] if causal else [])):
+        S, _ = op.forward(S, Tile.whole(n_q, n_k))
+    return S
+
+
+def masked_exponentials_are_not_made(n=60, **options):
+    """On NumPy, of what a mask forbids no more is exponentiated than the tiles that its edge cuts through."""
+    Q, K, V, dO = draw((n, 3), (n, 3), (n, 3), (n, 3))
+    ops = options.get("ops", ())
+    allowed = np.isfinite(_masked_scores(n, n, **{"ops": ops, **options})).sum()
+    made, exp2 = [], np.exp2
+
+    def counted(T, *args, **kwargs):
+        made.append(T.size if T.shape[-1] > 1 else 0)
+        return exp2(T, *args, **kwargs)
+
+    np.exp2 = counted
+    try:
+        _, res = ab.attention(Q, K, V, **options)
+        forwards = sum(made)
+        ab.attention_vjp(dO, res)
+    finally:
+        np.exp2 = exp2
+    assert made, "none were made"
+    for count in (forwards, sum(made) - forwards):
+        assert count == 0 or 0.6 * allowed <= count <= allowed + 6 * n  # tiles of one column are not counted
+
+
+def L_is_the_logsumexp_of_the_scores(case):
+    """L of every row, in nats; +∞ in a row with no allowed key, whose Z is ∞ and whose O is 0."""
+    inputs = case.draw()
+    _, res = case.attend(*inputs)
+    tensors = [torch.tensor(T) for T in inputs]
+    n_k = case.scores[-1]
+    S = naive_scores(case, *tensors)
+    wanted = torch.logsumexp(S, dim=-1).numpy() if n_k else np.full(case.scores[:-1], -np.inf)
+    dead = np.isneginf(wanted)
+    assert res.L.shape == case.scores[:-1]
+    assert np.all(res.L[dead] == np.inf)
+    assert np.all(res.Z[..., 0][dead] == np.inf)
+    assert np.all(res.M[..., 0][dead] == 0)
+    assert checks.close(np.where(dead, 0, res.L), np.where(dead, 0, wanted))
+
+
+def residuals_are_in_the_accumulation_dtype(case):
+    for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+        O, res = case.attend(*(T.astype(dtype) for T in case.draw()))
+        assert O.dtype == dtype
+        assert res.O.dtype == res.M.dtype == res.Z.dtype == wide
+
+
+def residuals_are_left_alone(case):
+    """A backward and a forward derivative write into nothing that the residuals hold, kept exponentials included."""
+    inputs = case.draw()
+    O, res = case.attend(*inputs)
+    held = [T for T in (*res, *(getattr(res, "kept", None) or {}).values()) if isinstance(T, np.ndarray)]
+    before = [T.copy() for T in held]
+    dO, *_ = draw(O.shape)
+    dO.flags.writeable = False
+    case.pull(dO, res)
+    case.push(draw(*(T.shape for T in inputs), seed=1), res)
+    assert all(map(np.array_equal, held, before))
+
+
+def layout_in_memory_changes_nothing(case):
+    """Transposed, strided, reversed, broadcast and read-only inputs give what packed ones give."""
+    packed = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    O, res = case.attend(*packed)
+    wanted = [O, *case.pull(dO, res)]
+
+    def locked(T):
+        T = T.copy()
+        T.flags.writeable = False
+        return T
+
+    for laid in (
+        lambda T: np.moveaxis(np.ascontiguousarray(np.moveaxis(T, -2, -3)), -3, -2) if T.ndim > 2 else T,  # heads split
+        lambda T: np.ascontiguousarray(T.swapaxes(-1, -2)).swapaxes(-1, -2) if T.ndim > 1 else T,
+        lambda T: np.repeat(T, 2, axis=-1)[..., ::2] if T.ndim else T,
+        lambda T: np.ascontiguousarray(T[..., ::-1])[..., ::-1] if T.ndim else T,
+        lambda T: np.asfortranarray(T).reshape(T.shape),
+        locked,
+    ):
+        O, res = case.attend(*map(laid, packed))
+        assert all(map(checks.close, [O, *case.pull(laid(dO), res)], wanted))
+
+
+def broadcast_inputs_are_ordinary(Q=(2, 3, 5, 11), K=(2, 3, 7, 11), V=(2, 3, 7, 13)):
+    """Arrays that broadcast_to has stretched, whose entries share memory: every entry has its own gradient."""
+    stretched = [np.broadcast_to(T, shape) for T, shape in zip(draw((5, 11), (2, 1, 7, 11), (3, 7, 13)), (Q, K, V), strict=True)]  # fmt: skip
+    (dO,) = draw((1, 3, 1, 13))
+    dO = np.broadcast_to(dO, (2, 3, 5, 13))
+    results = []
+    for inputs in (stretched, [T.copy() for T in stretched]):
+        O, res = ab.attention(*inputs, causal=True)
+        results.append([O, *ab.attention_vjp(dO, res)[:3]])
+    assert all(map(checks.close, *results))
+    assert [T.shape for T in results[0][1:]] == [Q, K, V]
+
+
+@cache
+def _in_long_double(dtype, size, causal, seed):
+    """Inputs in ``dtype`` with scores as large as ±size, and O, dQ, dK, dV in long double; a few rows are near ties."""
+    Q, K, V, dO = draw((3, 200, 32), (3, 331, 32), (3, 331, 13), (3, 200, 13), seed=seed)
+    root = (size / np.max(np.abs(Q @ K.swapaxes(-1, -2)))) ** 0.5
+    low = [T.astype(dtype) for T in (root * Q, root * K, V, dO)]
+    Q, K, V, dO = (T.astype(np.longdouble) for T in low)
+    S = Q @ K.swapaxes(-1, -2)
+    if causal:
+        S = np.where(np.tri(200, 331, dtype=bool), S, -np.inf)
+    P = np.exp(S - S.max(axis=-1, keepdims=True))
+    P /= P.sum(axis=-1, keepdims=True)
+    dP = dO @ V.swapaxes(-1, -2)
+    dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))
+    return low, (P @ V, dS @ K, dS.swapaxes(-1, -2) @ Q, P.swapaxes(-1, -2) @ dO)
+
+
+def errors_are_those_of_dense(dtype, size, causal=False):
+    """Root mean square errors of O, dQ, dK, dV against long double: at most twice those of the dense spine."""
+    ours, plain = np.zeros(4), np.zeros(4)
+    for seed in range(2):
+        (*inputs, dO), exact = _in_long_double(dtype, size, causal, seed)
+        O, res = quietly(ab.attention, *inputs, scale=1.0, causal=causal)
+        steps = [Step("scale", Scale(1.0)), *([Step("causal", Causal())] if causal else [])]
+        reference, of_dense = dense.forward(*inputs, steps, res.shape)
+        found = [O, *quietly(ab.attention_vjp, dO, res)[:3]]
+        for errors, came in ((ours, found), (plain, [reference, *dense.vjp(dO, of_dense)[:3]])):
+            assert all(T.dtype == dtype for T in came)
+            errors += [np.mean((T - true) ** 2) / np.mean(true**2) for T, true in zip(came, exact, strict=True)]
+    ratio = (ours / plain) ** 0.5
+    assert np.all(ratio <= 2), f"errors of O, dQ, dK, dV: {ratio} times those of the dense spine"
+
+
+def agrees_with_dense(Q, K, V, **options):
+    """At the sizes that tiles have in earnest: output and gradients are those of the dense spine."""
+    inputs = draw(Q, K, V)
+    O, res = ab.attention(*inputs, **options)
+    (dO,) = draw(O.shape, seed=1)
+    _, steps = importlib.import_module("attnbook.attention").plan(inputs[0], res.shape, **DEFAULTS | options)
+    wanted, of_dense = dense.forward(*inputs, steps, res.shape)
+    *grads, dparams = dense.vjp(dO, of_dense)
+    found = ab.attention_vjp(dO, res)
+    assert checks.close(O, wanted)
+    assert all(map(checks.close, found[:3], grads))
+    for dparam in dparams:
+        assert dparam is None or any(checks.close(dparam, T) for T in (found.dbias, *found.dops) if T is not None)
+
+
+DEFAULTS = {"mask": None, "bias": None, "causal": False, "scale": None, "ops": (), "method": "auto"}
 
 
 # --- multi-head attention -----------------------------------------------------------------------------------------

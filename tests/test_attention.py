@@ -3,6 +3,7 @@
 import doctest
 import importlib
 from dataclasses import replace
+from functools import partial
 
 import laws
 import numpy as np
@@ -11,12 +12,15 @@ import torch
 from cases import CASE, CASES, Case
 from hypothesis import given
 from hypothesis import strategies as st
+from libraries import ReadOnlyNumPy
+from routes import ON_TILES, taking
 
 import attnbook as ab
-from attnbook.spines import SPINES
+from attnbook.ops import Dropout, Softcap, Window
+from attnbook.spines import SPINES, tiled
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
-each_spine = pytest.mark.parametrize("method", SPINES)
+every_route = pytest.mark.usefixtures("route")
 
 
 def those(condition):
@@ -27,30 +31,37 @@ def those(condition):
 # --- values and derivatives ---------------------------------------------------------------------------------------
 
 
-@each_spine
+@every_route
 @each_case
-def test_values(case, method):
-    laws.attention_values(case, method)
+def test_values(case):
+    laws.attention_values(case)
 
 
-@each_spine
+@every_route
 @each_case
-def test_derivatives(case, method):
-    laws.attention_gradients(case, method)
+def test_derivatives(case):
+    laws.attention_gradients(case)
 
 
 @each_case
 def test_every_library_gives_the_same(xp, case):
-    inputs = case.draw()
-    (dO,) = laws.draw((*case.scores[:-1], case.v[-1]))
-    laws.same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
-    laws.same_everywhere(xp, lambda dO, *inputs: case.pull(dO, case.attend(*inputs)[1]), dO, *inputs)
-    laws.same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*finite(inputs))[1]), *finite(inputs))
+    laws.attention_in_every_library(xp, case)
 
 
-def finite(inputs):
-    """The inputs with −∞ replaced: a tangent is finite."""
-    return [laws.finite(T) for T in inputs]
+@each_case
+def test_every_library_gives_the_same_in_tiles(xp, case):
+    with taking("tiled"):
+        laws.attention_in_every_library(xp, case)
+
+
+@pytest.mark.parametrize("name", ON_TILES)
+@each_case
+def test_the_engine_has_the_dtypes_of_numpy(case, name):
+    with taking(name):
+        laws.attention_in_every_library(ReadOnlyNumPy(), case)
+
+
+OPS = ((Window, 1, 1), (Window, 0, None, "bottom-right"), (Window, None, 2), (Dropout, 0.4, 3), (Softcap, 1.5))
 
 
 @st.composite
@@ -71,28 +82,31 @@ def any_case(draw):
         bias=draw(stretched),
         causal=draw(st.sampled_from([False, True, "bottom-right"])),
         scale=draw(st.sampled_from([None, 0.7])),
+        ops=draw(st.sampled_from([(), *(((partial(op, *args), None),) for op, *args in OPS)])),
     )
 
 
+@pytest.mark.parametrize("name", ["dense on NumPy", "tiled", "tiled on NumPy"])
 @given(any_case(), st.integers(0, 2**32 - 1))
-def test_any_shape(case, seed):
-    laws.attention_values(case, seed=seed)
-    laws.attention_gradients(case, seed=seed)
+def test_any_shape(name, case, seed):
+    with taking(name):
+        laws.attention_values(case, seed=seed)
+        laws.attention_gradients(case, seed=seed)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@each_spine
+@every_route
 @each_case
-def test_a_backward_may_run_twice_and_is_linear(case, method):
-    laws.attention_runs_twice(case, method)
+def test_a_backward_may_run_twice_and_is_linear(case):
+    laws.attention_runs_twice(case)
 
 
-@each_spine
+@every_route
 @those(lambda case: case.dead or not case.allowed().any(-1).all())
-def test_dead_rows_are_exactly_zero(case, method):
-    laws.dead_rows_are_exactly_zero(case, method)
+def test_dead_rows_are_exactly_zero(case):
+    laws.dead_rows_are_exactly_zero(case)
 
 
 def test_dead_rows_in_every_library(xp):
@@ -104,26 +118,31 @@ def test_dead_rows_in_every_library(xp):
     assert all(np.all(np.isfinite(T)) for T in others)
 
 
+@every_route
 @those(lambda case: not any(shape is None for _, shape in case.ops))
 def test_the_gradients_of_keys_balance(case):
     laws.keys_balance(case)
 
 
+@every_route
 @those(lambda case: case.bias == case.scores)
 def test_rows_of_dS_sum_to_zero(case):
     laws.rows_of_dS_sum_to_zero(case)
 
 
+@every_route
 @those(lambda case: not case.allowed().all() and case.k[:-2] == case.scores[:-2])
 def test_what_is_forbidden_is_unseen(case):
     laws.future_is_unseen(case)
 
 
+@every_route
 @those(lambda case: case.mask is case.bias is None and not case.causal and not case.ops)
 def test_keys_have_no_order(case):
     laws.keys_have_no_order(case)
 
 
+@every_route
 def test_garbage_stays_behind_the_mask():
     laws.garbage_stays_behind_the_mask(CASE["mask and bias of every score"])
 
@@ -131,6 +150,7 @@ def test_garbage_stays_behind_the_mask():
 # --- numerics -----------------------------------------------------------------------------------------------------
 
 
+@every_route
 @pytest.mark.parametrize(("dtype", "size"), [("float16", 6e4), ("float32", 1e4), ("float64", 1e100)])
 def test_large_scores_do_not_overflow(dtype, size):
     laws.attention_of_large_scores(dtype, size)
@@ -141,6 +161,15 @@ def test_large_scores_do_not_overflow(dtype, size):
 @pytest.mark.parametrize("name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask"])
 def test_low_precision(name, seed, dtype):
     laws.low_precision(large(CASE[name]), dtype, seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries"])
+def test_low_precision_in_tiles(name, dtype, monkeypatch):
+    monkeypatch.setattr(tiled, "ROWS", 16)
+    monkeypatch.setattr(tiled, "COLS", 13)
+    with taking("tiled", small=False):
+        laws.low_precision(large(CASE[name]), dtype)
 
 
 def large(case):

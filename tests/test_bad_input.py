@@ -10,11 +10,12 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
-from cases import Softcap
+from cases import Gate
 
 import attnbook as ab
 from attnbook import checks
-from attnbook.ops import Bias, Scale
+from attnbook.ops import Bias, Dropout, Scale, Softcap, Window
+from attnbook.spines import workers
 
 
 def ones(*shape, dtype="float64"):
@@ -217,9 +218,9 @@ OPTIONS = [
     (lambda: attention(Q, K, V, scale=ones(1)), TypeError, "scale: expected a real number or None, got ndarray"),
     (lambda: attention(Q, K, V, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
     (
-        lambda: attention(Q, K, V, ops=[Softcap]),
+        lambda: attention(Q, K, V, ops=[Gate]),
         TypeError,
-        "ops: expected objects with forward, vjp and jvp, got the class Softcap itself",
+        "ops: expected objects with forward, vjp and jvp, got the class Gate itself",
     ),
     (
         lambda: attention(Q, K, V, ops=[np.tanh]),
@@ -227,8 +228,46 @@ OPTIONS = [
         "ops: expected objects with forward, vjp and jvp, got ufunc",
     ),
     (lambda: attention(Q, K, V, ops="tanh"), TypeError, "ops: expected objects with forward, vjp and jvp, got str"),
-    (lambda: attention(Q, K, V, method="flash"), ValueError, "method: expected one of 'auto', 'dense'…got 'flash'"),
-    (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', 'dense'…got None"),
+    (
+        lambda: attention(Q, K, V, method="flash"),
+        ValueError,
+        "method: expected one of 'auto', 'dense', 'tiled', got 'flash'",
+    ),
+    (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', 'dense', 'tiled', got None"),
+]
+
+KEYS = "a whole number of keys, at least 0, or None"
+OPS = [
+    (lambda: Window(-1), ValueError, f"left: expected {KEYS}, got -1"),
+    (lambda: Window(1.0), ValueError, f"left: expected {KEYS}, got 1.0"),
+    (lambda: Window(0, True), ValueError, f"right: expected {KEYS}, got True"),
+    (lambda: Window(0, "1"), ValueError, f"right: expected {KEYS}, got '1'"),
+    (lambda: Window(0, 0, "left"), ValueError, "corner: expected 'top-left' or 'bottom-right', got 'left'"),
+    (lambda: Window(0, 0, None), ValueError, "corner: expected 'top-left' or 'bottom-right', got None"),
+    (lambda: Softcap(0.0), ValueError, "cap: expected a positive number, got 0.0"),
+    (lambda: Softcap(-1), ValueError, "cap: expected a positive number, got -1"),
+    (lambda: Softcap(float("inf")), ValueError, "cap: expected a positive number, got inf"),
+    (lambda: Softcap(float("nan")), ValueError, "cap: expected a positive number, got nan"),
+    (lambda: Softcap("2"), ValueError, "cap: expected a positive number, got '2'"),
+    (lambda: Softcap(None), ValueError, "cap: expected a positive number, got None"),
+    (lambda: Dropout(1.0), ValueError, "p: expected a probability in [0, 1), got 1.0"),
+    (lambda: Dropout(-0.1), ValueError, "p: expected a probability in [0, 1), got -0.1"),
+    (lambda: Dropout(float("nan")), ValueError, "p: expected a probability in [0, 1), got nan"),
+    (lambda: Dropout(True), ValueError, "p: expected a probability in [0, 1), got True"),
+    (lambda: Dropout("0.1"), ValueError, "p: expected a probability in [0, 1), got '0.1'"),
+    (lambda: Dropout(0.1, seed=None), TypeError, "seed: expected an integer, got None"),
+    (lambda: Dropout(0.1, seed=1.0), TypeError, "seed: expected an integer, got 1.0"),
+    (lambda: Dropout(0.1, seed=True), TypeError, "seed: expected an integer, got True"),
+]
+
+THREADS = [
+    (lambda: ab.set_num_threads(0), ValueError, "n: expected at least 1 thread, got 0"),
+    (lambda: ab.set_num_threads(-1), ValueError, "n: expected at least 1 thread, got -1"),
+    (lambda: ab.set_num_threads(1.5), TypeError, "n: expected a whole number of threads, got 1.5"),
+    (lambda: ab.set_num_threads(2.0), TypeError, "n: expected a whole number of threads, got 2.0"),
+    (lambda: ab.set_num_threads(True), TypeError, "n: expected a whole number of threads, got True"),
+    (lambda: ab.set_num_threads("2"), TypeError, "n: expected a whole number of threads, got '2'"),
+    (lambda: ab.get_num_threads(), ValueError, "ATTNBOOK_NUM_THREADS: expected at least 1 thread, got 0"),
 ]
 
 DERIVATIVES = [
@@ -428,11 +467,16 @@ TABLE = {
     "linear": LINEAR,
     "shapes": SHAPES,
     "options": OPTIONS,
+    "ops": OPS,
+    "threads": THREADS,
     "derivatives": DERIVATIVES,
     "multi-head": MULTI_HEAD,
     "checks": CHECKS,
 }
 ROWS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, rows in TABLE.items() for row in rows]
+
+
+SPINES = ("dense", "tiled", "numpy_dense", "numpy_tiled", "operands")
 
 
 @pytest.fixture
@@ -442,10 +486,14 @@ def no_work(monkeypatch):
     def begins(T):
         raise AssertionError("work began before the arguments were checked")
 
-    for module in ("softmax", "linear", "spines.dense", "multi_head"):
+    monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
+    workers._default.cache_clear()
+    for module in ("softmax", "linear", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)
+    yield
+    workers._default.cache_clear()
 
 
 @pytest.mark.usefixtures("no_work")

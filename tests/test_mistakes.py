@@ -14,7 +14,7 @@ from attnbook import checks
 from attnbook.checks.calling import NAMES
 from attnbook.checks.mistakes import MISTAKE, MISTAKES, Steps, with_mistakes
 from attnbook.ops import Bias, Causal, Mask, Scale
-from attnbook.spines import dense
+from attnbook.spines import dense, numpy_dense
 
 LABELS = {equation.label for equation in equations()}
 
@@ -85,7 +85,7 @@ def test_every_mistake_has_its_section_and_no_other_has():
 
 
 def plant(monkeypatch, mistake):
-    """Let the package make this mistake: its dense spine takes what the mistake gives."""
+    """Let the package make this mistake: its dense spine, and that one's twin, take what it gives."""
     right = {name: getattr(dense, name) for name in ("forward", "vjp")}
 
     def run(Q, K, V, dO, steps):
@@ -106,8 +106,9 @@ def plant(monkeypatch, mistake):
         dparams = right["vjp"](dO, res)[3]
         return (*run(res.Q, res.K, res.V, dO, res.steps)[1:], dparams)
 
-    monkeypatch.setattr(dense, "forward", forward)
-    monkeypatch.setattr(dense, "vjp", vjp)
+    for spine in (dense, numpy_dense):
+        monkeypatch.setattr(spine, "forward", forward)
+        monkeypatch.setattr(spine, "vjp", vjp)
 
 
 def the_laws_for(case):

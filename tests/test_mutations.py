@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from cases import CASE, MULTI_HEAD_CASE
 from libraries import NumPy, Strict
+from routes import on
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.torch import layout
 from attnbook.ops import Bias, Causal, Mask, Scale, Tile
 from attnbook.spines import dense
+from attnbook.torch import layout
 
 ATTENTION = importlib.import_module("attnbook.attention")
 BIAS = importlib.import_module("attnbook.ops.bias")
@@ -28,7 +29,9 @@ MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
 PLAN = ATTENTION.plan
-RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp", "share_heads_vjp")}
+OPERANDS = importlib.import_module("attnbook.spines.operands")
+RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp")}
+RIGHT["share_heads_vjp"] = heads.share_heads_vjp
 LINEAR_VJP, CUT, CHECK_VJP, BATTERY = ab.linear_vjp, Tile.cut, checks.check_vjp, DIAGNOSE.battery
 FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
 FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
@@ -220,7 +223,7 @@ MISTAKES = [
     ("share_heads_vjp", "mean over the group", heads, "share_heads_vjp",
      lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) * shape[-3] / dK.shape[-3],
      laws.heads_gradient_is_the_adjoint),
-    ("share_heads_vjp", "one head of the group, in attention", dense, "share_heads_vjp",
+    ("share_heads_vjp", "one head of the group, in attention", OPERANDS, "share_heads_vjp",
      lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :], partial(gradients, CASE["grouped queries"])),
     ("split_heads", "reshaped without swapping axes", heads, "split_heads",
      lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), laws.heads_are_columns),
@@ -278,24 +281,24 @@ MISTAKES = [
     ("attention", "a row that sees the future", Causal, "allowed", lambda self, S, tile: np.ones((5, 7), dtype=bool),
      partial(laws.future_is_unseen, CASE["causal, more keys"])),
     ("attention", "bias added before the scale", dense, "forward",
-     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, steps[::-1], shape), partial(values, CASE["bias"])),
+     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, steps[::-1], shape), on("dense", values, CASE["bias"])),
     ("attention_vjp", "rows of dS that do not sum to 0", dense, "softmax_vjp", lambda dP, P: P * dP,
-     partial(laws.rows_of_dS_sum_to_zero, CASE["bias"])),
+     on("dense", laws.rows_of_dS_sum_to_zero, CASE["bias"])),
     ("attention_vjp", "keys out of balance", dense, "softmax_vjp", lambda dP, P: P * dP,
-     partial(laws.keys_balance, CASE["plain"])),
+     on("dense", laws.keys_balance, CASE["plain"])),
     ("attention_vjp", "scale in dbias", dense, "vjp", backward(dbias=lambda dB, dO, res: dB * factor(res)),
-     partial(gradients, CASE["bias"])),
+     on("dense", gradients, CASE["bias"])),
     ("attention_vjp", "P overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
-     partial(laws.attention_runs_twice, CASE["plain"])),
+     on("dense", laws.attention_runs_twice, CASE["plain"])),
     ("attention_vjp", "order of keys lost", dense, "vjp", backward(dK=lambda dK, *_: np.sort(dK, axis=-2)),
-     partial(laws.keys_have_no_order, CASE["plain"])),
+     on("dense", laws.keys_have_no_order, CASE["plain"])),
     ("attention_jvp", "the values stand still", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res), partial(gradients, CASE["plain"])),
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res), on("dense", gradients, CASE["plain"])),
     ("attention_jvp", "half of the product rule", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res), partial(gradients, CASE["plain"])),
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res), on("dense", gradients, CASE["plain"])),
     ("attention_jvp", "the bias stands still", dense, "jvp",
      lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, tV, [None] * len(tparams), res),
-     partial(gradients, CASE["bias"])),
+     on("dense", gradients, CASE["bias"])),
     # multi-head attention
     ("multi_head_attention", "heads split without swapping axes", MULTI_HEAD, "split_heads",
      lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
@@ -360,16 +363,16 @@ MISTAKES = [
     ("multi_head_attention_vjp", "heads of dW_O sorted", ab, "multi_head_attention_vjp",
      multi_head_backward(W_O=lambda g, *_: np.sort(g.dparams.W_O, axis=0)),
      partial(laws.heads_have_no_order, LAYER["cross"])),
-    ("multi_head_attention_vjp", "mean over the heads that share", dense, "share_heads_vjp",
+    ("multi_head_attention_vjp", "mean over the heads that share", OPERANDS, "share_heads_vjp",
      lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) / 2, partial(layer_gradients, LAYER["grouped"])),
-    ("multi_head_attention_vjp", "the first of the heads that share", dense, "share_heads_vjp",
+    ("multi_head_attention_vjp", "the first of the heads that share", OPERANDS, "share_heads_vjp",
      lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :],
      partial(laws.shared_heads_add_up, LAYER["grouped"])),
     ("multi_head_attention_vjp", "dbias of the first head", ab, "multi_head_attention_vjp",
      multi_head_backward(dbias=lambda g, *_: 0 * g.dbias + g.dbias[:1]),
      partial(layer_gradients, LAYER["bias for all batches"])),
     ("multi_head_attention_vjp", "the residuals are overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
-     partial(laws.multi_head_runs_twice, LAYER["cross"])),
+     on("dense", laws.multi_head_runs_twice, LAYER["cross"])),
     # torch's layout
     ("from_state_dict", "not transposed", layout, "from_state_dict", parameters_read(W_O=lambda p: p.W_O.mT),
      laws.torchs_layer_is_ours),

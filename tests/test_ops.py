@@ -7,7 +7,7 @@ from array_api_compat import array_namespace, device
 from cases import CASES
 
 from attnbook.arrays import narrow, widen
-from attnbook.ops import Bias, Causal, Mask, Op, Scale, Tile
+from attnbook.ops import Bias, Causal, Dropout, Mask, Op, Scale, Softcap, Tile, Window
 
 ALLOWED = np.random.default_rng(7).random((3, 5, 7)) < 0.7
 
@@ -72,7 +72,52 @@ def test_causal_counts_from_its_corner(corner, n_k):
     laws.causal_allows(corner, n_q=5, n_k=n_k)
 
 
-@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right")], ids=str)
+SIZES = [(None, None), (2, None), (None, 2), (0, 0), (1, 2), (3, 0)]
+
+
+@pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
+@pytest.mark.parametrize(("left", "right"), SIZES)
+@pytest.mark.parametrize("n_k", [3, 5, 7])
+def test_a_window_counts_from_its_corner(left, right, corner, n_k):
+    laws.window_allows(left, right, corner, n_q=5, n_k=n_k)
+
+
+MASKS = [
+    *(Mask(M) for M in (ALLOWED, ALLOWED[:, :1], ALLOWED[0, :, :1], ALLOWED[0, 0], ALLOWED[0], np.zeros((5, 7), bool))),
+    *(Mask(np.array(M)) for M in (True, False)),
+    *(Window(*sides, corner) for sides in SIZES for corner in ("top-left", "bottom-right")),
+    *(Causal(corner) for corner in ("top-left", "bottom-right")),
+]
+
+
+@pytest.mark.parametrize("op", MASKS, ids=lambda op: repr(op)[:40].partition("array")[0])
+def test_a_mask_knows_its_live_tiles(op):
+    laws.mask_knows_its_live_tiles(op)
+
+
+def test_softcap_bounds_the_scores():
+    laws.softcap_bounds()
+
+
+def test_dropout_keeps_its_share():
+    laws.dropout_keeps_its_share()
+
+
+def test_dropout_is_unrelated_from_place_to_place():
+    laws.dropout_is_unrelated()
+
+
+def test_dropout_is_the_same_on_any_tile():
+    laws.dropout_is_the_same_on_any_tile()
+
+
+def test_dropout_in_every_library(xp):
+    T, tile = np.zeros((2, 3, 5, 7)), Tile.whole(5, 7)
+    for op in (Dropout(0.3, 5), Dropout(0.9, -(2**63)), Dropout(0.5, 2**63 + 7)):
+        assert np.array_equal(xp.numpy(op.kept(xp.asarray(T), tile)), op.kept(T, tile))
+
+
+@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right"), Window(1, 1)], ids=str)
 def test_garbage_stays_behind_a_mask(op):
     laws.mask_stops_garbage(op)
 
@@ -90,11 +135,33 @@ def test_a_tile_cuts_what_broadcasts():
     assert np.array_equal(tile.cut(T[:, :1]), T[2:4, :1])
     assert np.array_equal(tile.cut(T[0]), T[0, 3:7])
     assert tile.cut(np.ones(())).shape == ()
-    assert Tile.whole(5, 7) == (range(5), range(7), 5, 7)
+    assert Tile.whole(5, 7) == (range(5), range(7), 5, 7, None)
+
+
+def test_a_tile_cuts_heads_too():
+    tile = Tile(range(2, 4), range(3, 7), 5, 7, (range(1, 2), range(1, 3)))
+    for T in laws.draw((2, 3, 5, 7), (2, 1, 5, 7), (3, 1, 7), (3, 5, 1), (5, 7), (7,), (1,), ()):
+        whole = np.broadcast_to(T, (2, 3, 5, 7))[1:2, 1:3, 2:4, 3:7]
+        assert np.array_equal(np.broadcast_to(tile.cut(T), whole.shape), whole)
+        assert tile.shape(T.shape) == tile.cut(T).shape
+
+
+def test_a_tile_within_its_block():
+    block = Tile(range(2, 5), range(3, 7), 5, 7, (range(1, 2), range(3)))
+    tile = Tile(range(3, 5), range(4, 6), 5, 7, (range(1, 2), range(2, 3)))
+    (T,) = laws.draw((2, 3, 5, 7))
+    assert np.array_equal(tile.within(block).cut(block.cut(T)), tile.cut(T))
+
+
+def test_a_tile_without_a_pair_is_false():
+    assert Tile.whole(5, 7)
+    assert not Tile.whole(0, 7)
+    assert not Tile.whole(5, 0)
+    assert not Tile(range(3, 3), range(7), 5, 7)
 
 
 def test_the_protocol_names_what_an_op_must_have():
     methods = {name for name in vars(Op) if not name.startswith("_")}
     assert methods == {"forward", "vjp", "jvp"}
-    for op in (Scale, Bias, Mask, Causal):
+    for op in (Scale, Bias, Mask, Causal, Window, Softcap, Dropout):
         assert all(getattr(op, name).__code__.co_argcount == getattr(Op, name).__code__.co_argcount for name in methods)

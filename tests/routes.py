@@ -1,0 +1,71 @@
+"""The routes that a call of attention can take through the package: each spine, and its twin for NumPy arrays.
+
+A test that takes one sends every call through it, on tiles so small that small cases meet every edge: several blocks
+of queries, of keys and of heads, ragged ends, tiles that are skipped, sums in order.
+"""
+
+import contextlib
+import importlib
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from attnbook.arrays import is_numpy
+from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
+
+ATTENTION = importlib.import_module("attnbook.attention")
+SMALL = ((tiled, "ROWS", 2), (tiled, "COLS", 3), (numpy_tiled, "_tile", lambda *_, **__: (2, 3)),
+         (numpy_tiled, "KEYS_A_TASK", 7), (numpy_tiled, "TASKS", 1))  # fmt: skip
+TWO_HEADS = (numpy_tiled, "SCORES_A_TILE", 12)
+SHIFTED = (numpy_tiled, "BITS_WITHOUT_SHIFT", 0.0)
+
+
+class Route(NamedTuple):
+    """The spine, the one that NumPy arrays take, what its forward is told, and what is set besides."""
+
+    spine: object
+    on_numpy: object
+    options: dict = {}  # noqa: RUF012 (read only)
+    settings: tuple = ()
+
+    def pick(self, method, Q, shape):
+        return partial(self.spine_of(Q).forward, **self.options if is_numpy(Q) else {})
+
+    def spine_of(self, Q):
+        return self.on_numpy if is_numpy(Q) else self.spine
+
+
+ROUTES = {
+    "dense": Route(dense, dense),
+    "dense on NumPy": Route(dense, numpy_dense),
+    "tiled": Route(tiled, tiled, settings=SMALL),
+    "tiled on NumPy": Route(tiled, numpy_tiled, settings=(*SMALL, TWO_HEADS)),
+    "tiled on NumPy, shifted": Route(tiled, numpy_tiled, settings=(*SMALL, TWO_HEADS, SHIFTED)),
+    "tiled on NumPy, exponentials kept": Route(tiled, numpy_tiled, {"keep": True}, SMALL),
+}
+TILED = [name for name, route in ROUTES.items() if route.spine is tiled]
+ON_TILES = [name for name in TILED if name != "tiled"]
+"""Those with workers."""
+
+
+@contextlib.contextmanager
+def taking(name, small=True):
+    """Every call of attention takes the route of that name; with its tiles as large as they are, if not ``small``."""
+    route = ROUTES[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ATTENTION, "pick", route.pick)
+        patch.setattr(ATTENTION, "spine_of", lambda res: route.spine_of(res.Q))
+        for setting in route.settings if small else ():
+            patch.setattr(*setting)
+        yield
+
+
+def on(name, law, *args, **options):
+    """The law, to be called: it holds on the route of that name."""
+
+    def of_route():
+        with taking(name):
+            return law(*args, **options)
+
+    return of_route
