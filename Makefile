@@ -13,7 +13,7 @@ help:
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
-	@echo "make benchmarks measure speed and memory beside other libraries (25 minutes, on an idle machine)"
+	@echo "make benchmarks measure speed and memory beside other libraries (20 minutes, on an idle machine)"
 	@echo "make format     format the code, in notebooks too"
 	@echo "make clean      remove .venv and everything that was built"
 
