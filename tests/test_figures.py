@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnbook.figures import flow, matrices, plot
+from attnbook.figures import flow, matrices, plot, visits
 from attnbook.figures.plots import STAND_INS
 from attnbook.figures.svg import PALETTE, number, text
+from attnbook.ops import Causal, Mask, Step
 
 ALT = 'Weights "P" & scores, n < m'
 
@@ -115,3 +116,28 @@ def test_numbers_are_short(x, shown):
 
 def test_text_is_escaped():
     assert ElementTree.fromstring(text(0, 0, "<&>")).text == "<&>"
+
+
+class TestVisits:
+    """Tiles to step through: the ones that the ops leave alive, in order, and words for each step."""
+
+    def drawn(self):
+        padded = Mask(np.arange(7)[None] < 3)
+        cases = {"none": [], "causal <": [Step("causal", Causal())], "pad": [Step("mask", padded)]}
+        return visits(cases, n_q=7, n_k=7, rows=3, cols=3, alt=ALT)
+
+    def test_it_draws_the_live_tiles_of_each_case(self):
+        html = self.drawn()._repr_html_()
+        boxes = html.split('class="visits-case"')[1:]
+        assert [box.count("<g data-say=") for box in boxes] == [9, 6, 3]
+        assert "Tile 6 of 6: queries 6 to 6, keys 6 to 6." in boxes[1]
+        assert "causal &lt;: 6 of 9 tiles are visited" in boxes[1]
+
+    def test_its_pictures_are_xml_that_screen_readers_pass_over(self):
+        for svg in re.findall(r"<svg.*?</svg>", self.drawn()._repr_html_()):
+            assert ElementTree.fromstring(svg).get("aria-hidden") == "true"
+
+    def test_it_says_what_it_shows_and_is_the_same_each_time(self):
+        assert repr(self.drawn()) == f"Figure: {ALT}"
+        assert self.drawn()._repr_html_() == self.drawn()._repr_html_()
+        assert 'aria-label="Weights &quot;P&quot; &amp; scores, n &lt; m"' in self.drawn()._repr_html_()

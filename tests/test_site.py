@@ -171,3 +171,40 @@ class TestTheSwitchOfNotation:
         tab.locator(f"{self.sets} > label", has_text="The question").first.click()
         assert [tables.nth(i).is_visible() for i in range(5)] == [False, True, False, False, False]
         tab.context.close()
+
+
+class TestTheTilesToStepThrough:
+    """In chapter 10: a mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
+
+    def open(self, browser, address, **options):
+        tab = browser.new_context(**options).new_page()
+        tab.goto(f"{address}chapters/10_memory_and_speed.html")
+        tab.wait_for_load_state("load")
+        return tab, tab.locator("figure.visits")
+
+    def shown(self, figure):
+        cases = figure.locator(".visits-case")
+        return [i for i in range(cases.count()) if cases.nth(i).is_visible()]
+
+    def test_by_keyboard(self, address, browser):
+        tab, figure = self.open(browser, address)
+        figure.locator("input[type=radio]").first.focus()
+        tab.keyboard.press("ArrowRight")
+        assert self.shown(figure) == [1]
+        figure.locator("input[type=range]").focus()
+        for _ in range(3):
+            tab.keyboard.press("ArrowRight")
+        assert figure.locator("input[type=range]").get_attribute("aria-valuetext") == "tile 3 of 10"
+        assert figure.locator(".visits-case").nth(1).locator(".visits-say").inner_text().startswith("Tile 3 of 10: ")
+        states = figure.locator('.visits-case[data-case="1"] g[data-state="done"]')
+        assert states.count() == 2
+        tab.context.close()
+
+    def test_without_javascript(self, address, browser):
+        tab, figure = self.open(browser, address, java_script_enabled=False)
+        assert self.shown(figure) == [0]
+        assert not figure.locator("input[type=range]").is_visible()
+        figure.locator("label", has_text="window").click()
+        assert self.shown(figure) == [2]
+        assert "window: 12 of 16 tiles" in figure.locator(".visits-case").nth(2).inner_text()
+        tab.context.close()
