@@ -47,9 +47,27 @@ def test_its_checks_notice_a_wrong_op(right, wrong):
 
 
 def test_the_example_of_the_readme(capsys):
-    (code,) = blocks("README.md")
+    code, _ = blocks("README.md")
     run(code)
     assert capsys.readouterr().out == "agrees with differences and autograd\n"
+
+
+def test_the_model_of_the_readme(capsys, monkeypatch):
+    import torch
+    from torch.nn import functional
+
+    _, code = blocks("README.md")
+    assert len(code.strip().splitlines()) == 10
+    theirs = functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", theirs)  # put back at the end
+    names = run(code)
+    assert functional.scaled_dot_product_attention is names["scaled_dot_product_attention"] is not theirs
+    assert capsys.readouterr().out == "True\n"
+    X, v, layer = (names[name] for name in ("X", "v", "layer"))
+    functional.scaled_dot_product_attention = theirs
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        _, Hv = torch.autograd.functional.hvp(lambda X: layer(X).square().mean(), X, v)
+    assert torch.allclose(names["Hv"], Hv, rtol=1e-3, atol=1e-5)
 
 
 def test_the_eight_lines_of_the_first_page():

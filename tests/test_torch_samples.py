@@ -1,20 +1,27 @@
 """torch's own samples of scaled_dot_product_attention: the ones that test its kernels, against its own autograd."""
 
+from functools import cache
+
 import laws
 import numpy as np
+import pytest
+import test_torch_sdpa as dropin
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attnbook.checks import close
 
+IN_TORCHS_TABLE, WITHOUT_DROPOUT = 25, 13
 
-def samples_of_torch():
+
+@cache
+def samples_of_torch(device="cpu"):
     """Inputs and options of each sample, from torch's table of operators."""
     from torch.testing._internal.common_methods_invocations import op_db  # takes seconds: where it is used
 
     (op,) = (op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
-    return [(sample.input, *sample.args, sample.kwargs) for sample in op.sample_inputs("cpu", torch.float64)]
+    return [(sample.input, *sample.args, sample.kwargs) for sample in op.sample_inputs(device, torch.float64)]
 
 
 def agrees_with_torch(Q, K, V, attn_mask=None, is_causal=False, **options):
@@ -40,10 +47,36 @@ def test_every_sample_without_dropout():
     samples = samples_of_torch()
     run = 0
     for *inputs, options in samples:
-        if options.pop("dropout_p") == 0:
-            agrees_with_torch(*inputs, **options)
+        if options["dropout_p"] == 0:
+            agrees_with_torch(*inputs, **{name: T for name, T in options.items() if name != "dropout_p"})
             run += 1
-    assert (len(samples), run) == (25, 13), "torch has other samples than it had"
+    assert (len(samples), run) == (IN_TORCHS_TABLE, WITHOUT_DROPOUT), "torch has other samples than it had"
+
+
+@dropin.ON_EACH_DEVICE
+def test_every_sample_through_the_function_of_torchs_signature(device):
+    """Dropout's samples, too: the definition with the weights that were kept."""
+    samples = samples_of_torch(device)
+    for *inputs, options in samples:
+        check = dropin.drops_out_as_defined if options["dropout_p"] else dropin.agrees_with_torch
+        check(inputs, options)
+    assert len(samples) == IN_TORCHS_TABLE, "torch has other samples than it had"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_sample_in_low_precision(dtype):
+    """Twice the error of torch's own lines, at most, over all samples without dropout.
+
+    Their scores reach hundreds, so each error is one rounding of one score, on which luck decides: hence the root of
+    the mean square over all of them.
+    """
+    pooled = [torch.zeros(2, dtype=torch.float64) for _ in ("O", "dQ", "dK", "dV", "dmask")]
+    for *inputs, options in samples_of_torch():
+        if options["dropout_p"] == 0:
+            for total, (ours, theirs, _) in zip(pooled, dropin.errors(inputs, options, dtype), strict=False):
+                total += torch.stack([ours.square().sum(), theirs.square().sum()])
+    for ours, theirs in torch.stack(pooled[:4]).sqrt():
+        assert ours <= 2 * theirs, f"off by {ours:.1e}, torch by {theirs:.1e}"
 
 
 def test_samples_of_our_own():

@@ -158,24 +158,27 @@ def test_only_what_needs_a_gradient_gets_one(needed):
 # --- low precision ------------------------------------------------------------------------------------------------
 
 
-def as_exact_as_torch(inputs, options, dtype):
-    """No result is off by more than twice what torch's own lines in that dtype are off, both against float64."""
-    low = [T.to(dtype) for T in inputs]
-    mask = options.get("attn_mask")
+def errors(inputs, options, dtype):
+    """For O and each gradient: our errors, those of torch's own lines in that dtype, and what float64 gives."""
+    low, mask = [T.to(dtype) for T in inputs], options.get("attn_mask")
     if mask is not None and mask.dtype != torch.bool:
-        options = options | {"attn_mask": mask.to(dtype)}
-    exact = options | ({"attn_mask": options["attn_mask"].double()} if "attn_mask" in options else {})
-    exact |= {"attn_mask": mask} if mask is not None and mask.dtype == torch.bool else {}
+        options, mask = options | {"attn_mask": mask.to(dtype)}, mask.to(dtype).double()
+    exact = options if mask is None else options | {"attn_mask": mask}
     O = torchs(*low, **options)
     dO = draw(tuple(O.shape), seed=2)[0].to(O)
     ours, theirs = (gradients(f, low, options, dO) for f in BOTH)
     true = gradients(torchs, [T.double() for T in low], exact, dO.double())
     for T, other, right in zip(ours, theirs, true, strict=True):
         assert T.dtype == other.dtype
+        yield T.double() - right, other.double() - right, right
+
+
+def as_exact_as_torch(inputs, options, dtype):
+    """No result is off by more than twice what torch's is off, and its last bit."""
+    for ours, theirs, right in errors(inputs, options, dtype):
         if right.numel():
-            off, allowed = ((A.double() - right).abs().max().item() for A in (T, other))
-            last_bit = torch.finfo(dtype).eps * right.abs().max().item()
-            assert off <= 2 * allowed + last_bit, f"off by {off:.1e}, torch by {allowed:.1e}"
+            off, allowed, size = (T.abs().max().item() for T in (ours, theirs, right))
+            assert off <= 2 * allowed + torch.finfo(dtype).eps * size, f"off by {off:.1e}, torch by {allowed:.1e}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -224,7 +227,7 @@ def kept(inputs, options, seed):
     """R, read off our own output: with V = 1 it is R ∘ P / (1 − p)."""
     Q, K, V = inputs
     torch.manual_seed(seed)
-    ones = torch.eye(K.shape[-2], dtype=V.dtype).expand(*V.shape[:-1], -1)
+    ones = torch.eye(K.shape[-2], dtype=V.dtype, device=V.device).expand(*V.shape[:-1], -1)
     return scaled_dot_product_attention(Q, K, ones, **options) != 0
 
 
@@ -246,7 +249,7 @@ def drops_out_as_defined(inputs, options, seed=3):
     """Values and gradients of the definition with the R that is read off; as many kept as p says."""
     R = kept(inputs, options, seed)
     shape = torchs(*inputs, **options | {"dropout_p": 0.0}).shape
-    (dO,) = draw(tuple(shape), seed=2)
+    (dO,) = draw(tuple(shape), seed=2, device=R.device)
     torch.manual_seed(seed)
     ours = gradients(scaled_dot_product_attention, inputs, options, dO)
     agree(ours, gradients(lambda *T, **rest: naive(*T, R, **rest), inputs, options, dO))

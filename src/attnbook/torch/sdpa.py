@@ -6,6 +6,7 @@ the memory of the tensors themselves, elsewhere the generic one. So reverse mode
 same lines. Derivatives of the last two are taken by autograd, through the dense lines in torch.
 """
 
+import inspect
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -127,10 +128,17 @@ class _How:
 # --- the three functions ------------------------------------------------------------------------------------------
 
 
+def _signed(f):
+    """f with its signature read once: torch asks for it at every call."""
+    f.__signature__ = inspect.signature(f)
+    return f
+
+
 class _Attention(torch.autograd.Function):
     """O, and a memory for the backward, which torch hands on without looking into it."""
 
     @staticmethod
+    @_signed
     def forward(Q, K, V, mask, seed, how):
         return _attend(Q, K, V, mask, seed, how)
 
@@ -150,7 +158,8 @@ class _Attention(torch.autograd.Function):
             return (None,) * 6
         *tensors, memory = _recall(ctx)
         of_mask = _moves(tensors[3]) and ctx.needs_input_grad[3]
-        grads = _Pull.apply(dO, *tensors, ctx.how, memory, of_mask)
+        last = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()  # nobody asks for more
+        grads = (_pull if last else _Pull.apply)(dO, *tensors, ctx.how, memory, of_mask)
         return *(T if needed else None for T, needed in zip(grads, ctx.needs_input_grad, strict=False)), None, None
 
     @staticmethod
@@ -168,6 +177,7 @@ class _Pull(torch.autograd.Function):
     """dQ, dK, dV and, if it is asked for, that of the mask."""
 
     @staticmethod
+    @_signed
     def forward(dO, Q, K, V, mask, seed, how, memory, of_mask):
         return _pull(dO, Q, K, V, mask, seed, how, memory, of_mask)
 
@@ -220,6 +230,7 @@ class _Push(torch.autograd.Function):
     """The tangent of O."""
 
     @staticmethod
+    @_signed
     def forward(tQ, tK, tV, tmask, Q, K, V, mask, seed, how, memory):
         return _push(tQ, tK, tV, tmask, Q, K, V, mask, seed, how, memory)
 
@@ -305,7 +316,8 @@ def _wide(dtype):
 
 def _widen(T, Q):
     """T in the accumulation dtype of Q; a bool mask, a seed or None as it is."""
-    return T.to(_wide(Q.dtype)) if _moves(T) else T
+    wide = _wide(Q.dtype)
+    return T if T is None or T.dtype == wide or not _moves(T) else T.to(wide)
 
 
 def _inside(T, Q):
@@ -367,9 +379,10 @@ class _Dropout(Dropout):
 def _scores_shape(Q, K, V):
     """(..., n_q, n_k), each head of K and V repeated for the query heads that share it."""
     h = Q.shape[-3] if Q.ndim > 2 else 1
-    lead = [T.shape[:-2] for T in (Q, K, V)]
-    lead = [(*axes[:-1], h) if axes and 1 < axes[-1] < h else axes for axes in lead]
-    return (*torch.broadcast_shapes(*lead), Q.shape[-2], K.shape[-2])
+    a, b, c = (tuple(T.shape[:-2]) for T in (Q, K, V))
+    b, c = ((*axes[:-1], h) if axes and 1 < axes[-1] < h else axes for axes in (b, c))
+    lead = a if a == b == c else torch.broadcast_shapes(a, b, c)  # which takes longer than a small table
+    return (*lead, Q.shape[-2], K.shape[-2])
 
 
 def _spine(q, shape, how, method=None):
