@@ -118,7 +118,7 @@ def _blas():
     return ThreadpoolController().select(user_api="blas")
 
 
-_in_use = {"runs": 0, "limit": None}
+_in_use = {"runs": 0, "limit": None, "setter": None}
 _in_use_lock = threading.Lock()
 
 
@@ -127,8 +127,7 @@ def one_blas_thread():
     """BLAS on one thread inside; outside, as it was. Two callers at once share one limit, and the last one lifts it."""
     with _in_use_lock:
         if not _in_use["runs"]:
-            _in_use["limit"] = _blas().limit(limits=1)
-            _in_use["limit"].__enter__()
+            _in_use.update(limit=_blas().limit(limits=1), setter=threading.current_thread())
         _in_use["runs"] += 1
     try:
         yield
@@ -136,7 +135,18 @@ def one_blas_thread():
         with _in_use_lock:
             _in_use["runs"] -= 1
             if not _in_use["runs"]:
-                _in_use["limit"].__exit__(None, None, None)
+                _lift(_in_use["limit"], _in_use["setter"])
+
+
+def _lift(limit, setter):
+    """Set BLAS back. Newer versions of threadpoolctl let only the thread that set a limit lift it, until it is forgotten."""
+    from threadpoolctl import OpenBLASController
+
+    forget_setter = getattr(OpenBLASController, "clear_controlling_thread", lambda force=False: None)
+    if threading.current_thread() is not setter:
+        forget_setter(force=True)
+    limit.restore_original_limits()
+    forget_setter()
 
 
 class InOrder:
