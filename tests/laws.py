@@ -4,12 +4,19 @@ The ordinary tests call them on what the package does; test_mutations calls the 
 Each looks the package up when it runs, so that a planted mistake is what it meets.
 """
 
+import _thread
+import contextlib
 import importlib
+import itertools
+import threading
+import time
 import tracemalloc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
+import threadpoolctl
 import torch
 
 import attnbook as ab
@@ -17,7 +24,7 @@ from attnbook import arrays, checks, heads
 from attnbook.checks import mistakes
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Dropout, Mask, Scale, Softcap, Step, Tile, Window
-from attnbook.spines import dense
+from attnbook.spines import dense, workers
 from attnbook.torch import layout
 
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
@@ -650,7 +657,7 @@ def each_live_tile_is_visited_once(n_q=11, n_k=13, **options):
     Q, K, V, dO = draw((n_q, 3), (n_k, 3), (n_k, 3), (n_q, 3))
     spy = Spy()
     ops = [spy, *options.pop("ops", ())]
-    O, res = ab.attention(Q, K, V, ops=ops, **options)
+    _, res = ab.attention(Q, K, V, ops=ops, **options)
     allowed = np.isfinite(_masked_scores(n_q, n_k, ops[1:], **options))
     forwards = list(spy.forwards)
     spy.forwards.clear()
@@ -757,7 +764,8 @@ def layout_in_memory_changes_nothing(case):
 
 def broadcast_inputs_are_ordinary(Q=(2, 3, 5, 11), K=(2, 3, 7, 11), V=(2, 3, 7, 13)):
     """Arrays that broadcast_to has stretched, whose entries share memory: every entry has its own gradient."""
-    stretched = [np.broadcast_to(T, shape) for T, shape in zip(draw((5, 11), (2, 1, 7, 11), (3, 7, 13)), (Q, K, V), strict=True)]  # fmt: skip
+    packed = draw((5, 11), (2, 1, 7, 11), (3, 7, 13))
+    stretched = [np.broadcast_to(T, shape) for T, shape in zip(packed, (Q, K, V), strict=True)]
     (dO,) = draw((1, 3, 1, 13))
     dO = np.broadcast_to(dO, (2, 3, 5, 13))
     results = []
@@ -817,6 +825,116 @@ def agrees_with_dense(Q, K, V, **options):
 
 
 DEFAULTS = {"mask": None, "bias": None, "causal": False, "scale": None, "ops": (), "method": "auto"}
+
+
+# --- workers ------------------------------------------------------------------------------------------------------
+
+
+def blas_threads():
+    """How many threads each BLAS of this process works with."""
+    return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+
+def every_task_is_done_once(threads=3, tasks=20):
+    done, lock = [], threading.Lock()
+
+    def task(place, entry):
+        with lock:
+            done.append((place, entry))
+            assert blas_threads() == [1] * len(before)
+
+    before = blas_threads()
+    with set_threads(threads):
+        workers.run(task, [10 * i for i in range(tasks)])
+    assert sorted(done) == [(i, 10 * i) for i in range(tasks)]
+    assert blas_threads() == before
+
+
+def sums_are_in_order():
+    """Whoever gives first, sums are taken in the order of the tasks: 10¹⁶ + 1 − 10¹⁶ hangs on it."""
+    for order in itertools.permutations(range(3)):
+        total, sums = np.zeros(1), workers.InOrder()
+        for place in order:
+            sums.give(place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
+        assert total[0] == 1e16 + 1.0 - 1e16
+
+
+def an_error_reaches_the_caller(of_helper, error=ZeroDivisionError):
+    """An error in a task, the caller's or a helper's: it is raised, no worker is left, and BLAS is as it was."""
+    before, working, first = blas_threads(), [], threading.Event()
+
+    def task(place, entry):
+        working.append(place)
+        try:
+            if (threading.current_thread() is not threading.main_thread()) == of_helper:
+                first.set()
+                raise error("in a task")
+            first.wait(5)
+            time.sleep(0.02)
+        finally:
+            working.pop()
+
+    with set_threads(3):
+        try:
+            workers.run(task, range(50))
+        except error:
+            assert not working, "a worker is still at work"
+            assert blas_threads() == before
+        else:
+            raise AssertionError("the error was lost")
+
+
+def an_interrupt_while_waiting_leaves_no_worker():
+    """Ctrl-C while the caller waits for a helper: the helper finishes its task and takes no other."""
+    before, working, started = blas_threads(), [], threading.Event()
+
+    def task(place, entry):
+        if threading.current_thread() is threading.main_thread():
+            started.wait(5)
+            return
+        working.append(place)
+        started.set()
+        time.sleep(0.05)
+        _thread.interrupt_main()
+        time.sleep(0.05)
+        working.pop()
+
+    with set_threads(2):
+        try:
+            workers.run(task, range(2))
+            time.sleep(0.2)
+        except KeyboardInterrupt:
+            assert not working, "a worker is still at work"
+            assert blas_threads() == before
+        else:
+            raise AssertionError("the interrupt was lost")
+
+
+@contextlib.contextmanager
+def set_threads(n):
+    ab.set_num_threads(n)
+    try:
+        yield
+    finally:
+        ab.set_num_threads(None)
+
+
+def two_callers_at_once():
+    """Two Python threads call attention at the same time: each gets what it gets alone, and BLAS is as it was."""
+    before = blas_threads()
+    inputs = [draw((2, 6, 40, 8), (2, 6, 50, 8), (2, 6, 50, 5), (2, 6, 40, 5), seed=seed) for seed in range(2)]
+
+    def both(Q, K, V, dO):
+        O, res = ab.attention(Q, K, V, causal=True)
+        return [O, *ab.attention_vjp(dO, res)[:3]]
+
+    with set_threads(3):
+        alone = [both(*arrays) for arrays in inputs]
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(5):
+                for wanted, found in zip(alone, pool.map(lambda arrays: both(*arrays), inputs), strict=True):
+                    assert all(map(np.array_equal, wanted, found))
+    assert blas_threads() == before
 
 
 # --- multi-head attention -----------------------------------------------------------------------------------------

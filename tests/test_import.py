@@ -10,7 +10,7 @@ import pytest
 import attnbook
 
 PACKAGE = Path(attnbook.__file__).parent
-HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax"}
+HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl"}
 FLOORS = (
     "arrays",
     "arguments",

@@ -1,0 +1,110 @@
+"""Workers: what they are told, that nothing of them is left behind, and that errors and interrupts reach the caller."""
+
+import subprocess
+import sys
+
+import laws
+import pytest
+from routes import taking
+
+import attnbook as ab
+from attnbook.spines import workers
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Sets the environment variable, as a process would find it at its start."""
+
+    def say(threads):
+        monkeypatch.setenv("ATTNBOOK_NUM_THREADS", threads)
+        workers._default.cache_clear()
+
+    yield say
+    workers._default.cache_clear()
+
+
+def test_the_number_of_threads_is_what_was_said(said):
+    assert ab.get_num_threads() >= 1
+    said("3")
+    assert ab.get_num_threads() == 3
+    ab.set_num_threads(5)
+    assert ab.get_num_threads() == 5
+    ab.set_num_threads(None)
+    assert ab.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("came", "error", "message"),
+    [
+        ("0", ValueError, "at least 1 thread, got 0"),
+        ("-1", ValueError, "at least 1 thread, got -1"),
+        ("--1", TypeError, "a whole number of threads, got '--1'"),
+        ("1.5", TypeError, "a whole number of threads, got '1.5'"),
+        ("two", TypeError, "a whole number of threads, got 'two'"),
+        ("", TypeError, "a whole number of threads, got ''"),
+    ],
+)
+def test_a_wrong_number_in_the_environment(came, error, message, said):
+    said(came)
+    with pytest.raises(error, match=f"^ATTNBOOK_NUM_THREADS: expected {message}$"):
+        ab.get_num_threads()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_task_is_done_once(threads):
+    laws.every_task_is_done_once(threads)
+
+
+def test_sums_are_in_order():
+    laws.sums_are_in_order()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("of_helper", [True, False])
+def test_an_error_reaches_the_caller(of_helper, error):
+    laws.an_error_reaches_the_caller(of_helper, error)
+
+
+def test_an_interrupt_while_waiting_leaves_no_worker():
+    laws.an_interrupt_while_waiting_leaves_no_worker()
+
+
+def test_an_error_in_an_op_reaches_the_caller():
+    class Broken(laws.Spy):
+        def vjp(self, dS, saved, tile):
+            raise ZeroDivisionError("in an op")
+
+    before = laws.blas_threads()
+    Q, K, V, dO = laws.draw((6, 5, 3), (6, 7, 3), (6, 7, 3), (6, 5, 3))
+    with taking("tiled on NumPy"), laws.set_threads(3):
+        _, res = ab.attention(Q, K, V, ops=[Broken()])
+        with pytest.raises(ZeroDivisionError, match="in an op"):
+            ab.attention_vjp(dO, res)
+    assert laws.blas_threads() == before
+
+
+def test_two_callers_at_once():
+    with taking("tiled on NumPy"):
+        laws.two_callers_at_once()
+
+
+FORK = """
+import os, numpy as np, attnbook as ab
+ab.set_num_threads(3)
+Q = np.random.default_rng(0).standard_normal((16, 300, 8))
+def run():
+    O, res = ab.attention(Q, Q, Q, method="tiled", causal=True)
+    return O, ab.attention_vjp(O, res).dQ
+before = run()
+child = os.fork()
+if child == 0:
+    os._exit(not all(map(np.array_equal, before, run())))
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(workers.os, "fork"), reason="no fork on this system")
+def test_a_child_process_has_workers_of_its_own():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "0"
