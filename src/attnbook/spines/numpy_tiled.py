@@ -4,17 +4,22 @@ Exponentials are base 2.
     ``exp2`` costs half of ``exp``. The scale and log₂e go into Q once, so that the product gives S in bits. Gradients
     are in nats: what is made from the scaled Q is multiplied by ln 2 at the end.
 No shift where none is needed.
-    |S| ≤ max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its subtraction
-    and the rescaling are left out: M = 0.
+    A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its
+    subtraction and the rescaling are left out: M = 0.
 A row's numbers are one more column.
     [q, −M]·[k, 1] = S − M and [dO, −D]·[v, 1] = dP − D: a subtraction costs one column of a product, not a pass over
     the tile. 1/Z goes into dO, so P is never divided.
-Masked tiles are not visited, and partly masked ones are cut down to their live rows and columns. The list of tiles is
-    made once for all heads that share it.
-Masked exponentials become 0 after the fact, where S is known to be finite: exp2(−∞) is slow.
-Buffers are written again and again: fresh memory is slow on first touch.
-Workers take heads, and of large heads blocks of queries (forward) or keys (backward): :mod:`attnbook.spines.workers`.
-Exponentials are kept, on request: n_q × n_k numbers that save the backward a product and an exponential.
+Only live tiles are visited.
+    What is masked as a whole is left out, and tiles that a mask cuts are cut down to their live rows and columns. The
+    list is made once for all heads that share it.
+Masked exponentials become 0 afterwards.
+    Where S is known to be finite, that is the faster way: exp2(−∞) is slow.
+Buffers are written again and again.
+    Fresh memory is slow on first touch.
+Workers take heads, and of large heads blocks.
+    Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
+Exponentials are kept, on request.
+    n_q × n_k numbers, which save the backward a product and an exponential.
 
 Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
 """

@@ -11,7 +11,7 @@ from attnbook.ops import Tile, chain
 from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
 
 ROWS, COLS = 512, 256
-"""The size of a tile: small enough to stay in a core's own cache, large enough for the products to run at full rate."""
+"""Rows and columns of a tile, which stays in a core's own cache and still lets the products run at full rate."""
 
 
 class Residuals(NamedTuple):
@@ -36,7 +36,7 @@ class Residuals(NamedTuple):
 
     @property
     def L(self):
-        """The log-sum-exp of each row of scores (..., n_q), in nats: ∞ for a row with no allowed key."""
+        """In nats, for each row of scores, the log-sum-exp (..., n_q); ∞ for a row with no allowed key."""
         xp = array_namespace(self.M)
         return xp.squeeze(self.M * self.unit + xp.log(self.Z), axis=-1)
 
