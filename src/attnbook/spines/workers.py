@@ -139,7 +139,7 @@ def one_blas_thread():
 
 
 def _lift(limit, setter):
-    """Set BLAS back. Newer versions of threadpoolctl let only the thread that set a limit lift it, until it is forgotten."""
+    """Set BLAS back. Newer versions of threadpoolctl let only the thread that set a limit lift it, until forgotten."""
     from threadpoolctl import OpenBLASController
 
     forget_setter = getattr(OpenBLASController, "clear_controlling_thread", lambda force=False: None)
