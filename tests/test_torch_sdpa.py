@@ -508,6 +508,16 @@ def test_without_gradients():
     assert scaled_dot_product_attention(*(T.to("meta") for T in inputs), is_causal=True).shape == wanted.shape
 
 
+def test_what_hides_its_numbers_is_refused_with_a_way_out():
+    Q, K, V = draw(*THREE)
+
+    def attend(Q):
+        return scaled_dot_product_attention(Q, K, V)
+
+    with pytest.raises(NotImplementedError, match="use torch[.]func"):
+        torch.autograd.functional.jacobian(attend, Q, vectorize=True)
+
+
 def test_a_graph_may_be_used_twice():
     inputs = [T.requires_grad_() for T in draw(*LARGE)]
     O = scaled_dot_product_attention(*inputs)
@@ -661,8 +671,8 @@ def gradchecks(name):
     return lambda: passes_gradchecks(*DIFFERENTIATED[name], fast_mode=True)
 
 
-def wrong_second_derivative(f, tensors):
-    of_primals, primals = RIGHT["_of_those_that_move"](f, tensors)
+def wrong_second_derivative(*args):
+    of_primals, primals = RIGHT["_of_those_that_move"](*args)
     return lambda *x: of_primals(*x[:-1], x[-1].detach()), primals
 
 

@@ -1,7 +1,7 @@
 """torch's ``scaled_dot_product_attention`` on the book's lines: one forward, and every derivative of it.
 
-Three functions that torch differentiates as we say: :class:`_Attention`, its gradient :class:`_Pull` and its tangent
-:class:`_Push`. Each runs a spine on plain tensors, whatever torch has wrapped around them: on the CPU the NumPy one, on
+Three functions that torch differentiates as we say: ``_Attention``, its gradient ``_Pull`` and its tangent
+``_Push``. Each runs a spine on plain tensors, whatever torch has wrapped around them: on the CPU the NumPy one, on
 the memory of the tensors themselves, elsewhere the generic one. So reverse mode, forward mode and ``vmap`` all run the
 same lines. Derivatives of the last two are taken by autograd, through the dense lines in torch.
 """
@@ -22,6 +22,8 @@ from attnbook.ops.dropout import _32_BITS, _mix
 from attnbook.spines import DENSE_UP_TO, dense, pick, spine_of, tiled
 from attnbook.spines.numpy_tiled import LN2
 
+NO_MEMORY = """a tensor without memory to read. For many gradients at once, use torch.func (vmap, jacrev, jacfwd) \
+instead of is_grads_batched or vectorize of torch.autograd; to trace, use torch.compile or torch.export"""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -73,9 +75,10 @@ def scaled_dot_product_attention(
 
     Not as in torch: dropout draws one number from torch's generator and makes R from it, so ``torch.manual_seed``
     repeats R, but R is not torch's. p = 1 is refused. Tensors on the CPU are read in place by the NumPy engine, which
-    has threads of its own: see :func:`attnbook.set_num_threads`. 16-bit floats are widened to float32 once and the
-    results rounded once. Memory is linear in n_q and n_k but for the exponentials kept for the backward, within
-    :data:`attnbook.spines.KEEP_BYTES`; second derivatives hold whole tables. Chapter: :doc:`/chapters/03_single_head`.
+    has threads of its own: see :func:`~attnbook.spines.workers.set_num_threads`. 16-bit floats are widened to float32
+    once, and the results are rounded once. ``is_grads_batched`` and ``vectorize`` of ``torch.autograd`` do not work:
+    ``torch.func`` does the same. Memory is linear in n_q and n_k but for the exponentials kept for the backward, within
+    ``attnbook.spines.KEEP_BYTES``; second derivatives hold whole tables. Chapter: :doc:`/chapters/03_single_head`.
 
     Examples
     --------
@@ -189,28 +192,14 @@ class _Pull(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def lines(ctx):
-        """The same in torch's own operations, for autograd to follow, as a function of the tensors that move."""
-
-        def pull(dO, Q, K, V, mask, seed):
-            with _as_written(Q):
-                q, k, v, steps, shape = _operands(Q, K, V, mask, seed, ctx.how, ctx.of_mask, widen=_widen)
-                _, res = dense.forward(q, k, v, steps, shape)
-                dQ, dK, dV, dparams = dense.vjp(_widen(dO, Q), res)
-            dmask = (dparams[1].to(mask.dtype),) if ctx.of_mask else ()
-            return *(T.to(Q.dtype) for T in (dQ, dK, dV)), *dmask
-
-        return _of_those_that_move(pull, ctx.saved_tensors)
-
-    @staticmethod
     def backward(ctx, *cotangents):
-        f, primals = _Pull.lines(ctx)
+        f, primals = _of_those_that_move(_pull_in_torch, ctx.saved_tensors, ctx.how, ctx.of_mask)
         cotangents = _or_zeros(cotangents, primals[1 : 4 + ctx.of_mask])
         return *_in_their_places(torch.func.vjp(f, *primals)[1](cotangents), ctx.saved_tensors), None, None, None
 
     @staticmethod
     def jvp(ctx, *tangents):
-        f, primals = _Pull.lines(ctx)
+        f, primals = _of_those_that_move(_pull_in_torch, ctx.saved_tensors, ctx.how, ctx.of_mask)
         moved = _or_zeros([t for t, T in zip(tangents, ctx.saved_tensors, strict=False) if _moves(T)], primals)
         found = _push_by_two_pulls(f, primals, moved)
         return *found, *(None,) * (4 - len(found))
@@ -241,27 +230,13 @@ class _Push(torch.autograd.Function):
         ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def lines(ctx):
-        """As :meth:`_Pull.lines`."""
-
-        def push(tQ, tK, tV, tmask, Q, K, V, mask, seed):
-            with _as_written(Q):
-                q, k, v, steps, shape = _operands(Q, K, V, mask, seed, ctx.how, widen=_widen)
-                _, res = dense.forward(q, k, v, steps, shape)
-                tq, tk, tv, tbias = (_widen(T, Q) for T in (tQ, tK, tV, tmask))
-                tO = dense.jvp(tq, tk, tv, [tbias if s.asked_by == "bias" else None for s in steps], res)
-            return (tO.to(Q.dtype),)
-
-        return _of_those_that_move(push, ctx.saved_tensors)
-
-    @staticmethod
     def backward(ctx, cotangent):
-        f, primals = _Push.lines(ctx)
+        f, primals = _of_those_that_move(_push_in_torch, ctx.saved_tensors, ctx.how)
         return *_in_their_places(torch.func.vjp(f, *primals)[1]((cotangent,)), ctx.saved_tensors), None, None
 
     @staticmethod
     def jvp(ctx, *tangents):
-        f, primals = _Push.lines(ctx)
+        f, primals = _of_those_that_move(_push_in_torch, ctx.saved_tensors, ctx.how)
         moved = _or_zeros([t for t, T in zip(tangents, ctx.saved_tensors, strict=False) if _moves(T)], primals)
         return _push_by_two_pulls(f, primals, moved)[0]
 
@@ -322,15 +297,39 @@ def _widen(T, Q):
 
 def _inside(T, Q):
     """T widened and without history, on the CPU as a NumPy array in the same memory."""
-    T = _widen(T, Q)
     if T is None:
         return None
-    return T.numpy(force=True) if Q.device.type == "cpu" else T.detach().to(Q.device)
+    if Q.device.type != "cpu":
+        return _widen(T, Q).detach().to(Q.device)
+    try:
+        return _widen(T, Q).numpy(force=True)
+    except RuntimeError as error:
+        raise NotImplementedError(NO_MEMORY) from error
 
 
 def _outside(T):
     """What a spine gave, as a tensor in the same memory."""
     return torch.as_tensor(T).contiguous()
+
+
+def _pull_in_torch(dO, Q, K, V, mask, seed, how, of_mask):
+    """:func:`_pull` in torch's own operations, which autograd can follow: the dense lines."""
+    with _as_written(Q):
+        q, k, v, steps, shape = _operands(Q, K, V, mask, seed, how, of_mask, widen=_widen)
+        _, res = dense.forward(q, k, v, steps, shape)
+        dQ, dK, dV, dparams = dense.vjp(_widen(dO, Q), res)
+    dmask = (dparams[1].to(mask.dtype),) if of_mask else ()
+    return *(T.to(Q.dtype) for T in (dQ, dK, dV)), *dmask
+
+
+def _push_in_torch(tQ, tK, tV, tmask, Q, K, V, mask, seed, how):
+    """:func:`_push` likewise."""
+    with _as_written(Q):
+        q, k, v, steps, shape = _operands(Q, K, V, mask, seed, how, widen=_widen)
+        _, res = dense.forward(q, k, v, steps, shape)
+        tq, tk, tv, tbias = (_widen(T, Q) for T in (tQ, tK, tV, tmask))
+        tO = dense.jvp(tq, tk, tv, [tbias if s.asked_by == "bias" else None for s in steps], res)
+    return (tO.to(Q.dtype),)
 
 
 def _operands(Q, K, V, mask, seed, how, of_mask=False, widen=_inside):
@@ -448,12 +447,12 @@ def _or_zeros(changes, like):
     return tuple(torch.zeros_like(T) if t is None else t for t, T in zip(changes, like, strict=False))
 
 
-def _of_those_that_move(f, tensors):
+def _of_those_that_move(f, tensors, *options):
     """f as a function of those of its arguments that move, and these."""
 
     def of_primals(*primals):
         given = iter(primals)
-        return f(*(next(given) if _moves(T) else T for T in tensors))
+        return f(*(next(given) if _moves(T) else T for T in tensors), *options)
 
     return of_primals, tuple(T for T in tensors if _moves(T))
 
