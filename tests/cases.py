@@ -164,6 +164,7 @@ CASES = (
     Case("three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13)),
     Case("self-attention", q=(2, 3, 7, 11)),
     Case("one query, one key", q=(3, 1, 11), k=(3, 1, 11), v=(3, 1, 13)),
+    Case("wide", q=(5, 11), k=(15, 11), v=(15, 13)),
     Case("widths of one", q=(3, 5, 1), k=(3, 7, 1), v=(3, 7, 1)),
     Case("no query", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13)),
     Case("no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13)),

@@ -4,10 +4,10 @@ The ordinary tests call them on what the package does; test_mutations calls the 
 Each looks the package up when it runs, so that a planted mistake is what it meets.
 """
 
-import _thread
 import contextlib
 import importlib
 import itertools
+import signal
 import threading
 import time
 import tracemalloc
@@ -843,11 +843,18 @@ def every_task_is_done_once(threads=3, tasks=20):
             done.append((place, entry))
             assert blas_threads() == [1] * len(before)
 
-    before = blas_threads()
-    with set_threads(threads):
-        workers.run(task, [10 * i for i in range(tasks)])
-    assert sorted(done) == [(i, 10 * i) for i in range(tasks)]
-    assert blas_threads() == before
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):  # on any machine, and whatever goes wrong
+        before = blas_threads()
+        with set_threads(threads):
+            workers.run(task, [10 * i for i in range(tasks)])
+        assert sorted(done) == [(i, 10 * i) for i in range(tasks)]
+        assert blas_threads() == before
+
+
+def threads_are_as_many_as_set():
+    with set_threads(7):
+        assert ab.get_num_threads() == 7
+        assert workers.get_num_threads() == 7
 
 
 def sums_are_in_order():
@@ -861,20 +868,22 @@ def sums_are_in_order():
 
 def an_error_reaches_the_caller(of_helper, error=ZeroDivisionError):
     """An error in a task, the caller's or a helper's: it is raised, no worker is left, and BLAS is as it was."""
-    before, working, first = blas_threads(), [], threading.Event()
+    before, working = blas_threads(), []
+    at_work = {True: threading.Event(), False: threading.Event()}  # one of each is, when it happens
 
     def task(place, entry):
         working.append(place)
         try:
-            if (threading.current_thread() is not threading.main_thread()) == of_helper:
-                first.set()
+            helps = threading.current_thread() is not threading.main_thread()
+            at_work[helps].set()
+            at_work[not helps].wait(5)
+            if helps == of_helper:
                 raise error("in a task")
-            first.wait(5)
             time.sleep(0.02)
         finally:
             working.pop()
 
-    with set_threads(3):
+    with set_threads(2):
         try:
             workers.run(task, range(50))
         except error:
@@ -895,7 +904,7 @@ def an_interrupt_while_waiting_leaves_no_worker():
         working.append(place)
         started.set()
         time.sleep(0.05)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.05)
         working.pop()
 

@@ -61,11 +61,11 @@ def taking(name, small=True):
         yield
 
 
-def on(name, law, *args, **options):
+def on(name, law, *args, small=True, **options):
     """The law, to be called: it holds on the route of that name."""
 
     def of_route():
-        with taking(name):
+        with taking(name, small):
             return law(*args, **options)
 
     return of_route

@@ -4,31 +4,36 @@ The laws are the very functions that the ordinary tests call. Wrong formulas for
 by test_mistakes, from the catalogue; here stands what else can go wrong.
 """
 
+import contextlib
 import importlib
 import inspect
+import textwrap
+from dataclasses import replace
 from functools import partial
 
 import laws
 import numpy as np
 import pytest
-from cases import CASE, MULTI_HEAD_CASE
+from cases import CASE, MULTI_HEAD_CASE, Case
 from libraries import NumPy, Strict
 from routes import on
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.ops import Bias, Causal, Mask, Scale, Tile
-from attnbook.spines import dense
+from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Tile, Window, chain
+from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled, workers
 from attnbook.torch import layout
 
 ATTENTION = importlib.import_module("attnbook.attention")
+MASKS = importlib.import_module("attnbook.ops.masks")
 BIAS = importlib.import_module("attnbook.ops.bias")
+DROPOUT = importlib.import_module("attnbook.ops.dropout")
 CHECK = importlib.import_module("attnbook.checks.check")
 DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
-PLAN = ATTENTION.plan
+PLAN, NUMPY_TILED_FORWARD = ATTENTION.plan, numpy_tiled.forward
 OPERANDS = importlib.import_module("attnbook.spines.operands")
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp")}
 RIGHT["share_heads_vjp"] = heads.share_heads_vjp
@@ -37,6 +42,7 @@ FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
 FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
 MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
 
+ENGINE, SHIFTED, KEPT = "tiled on NumPy", "tiled on NumPy, shifted", "tiled on NumPy, exponentials kept"
 values, gradients = laws.attention_values, laws.attention_gradients
 LAYER, layer_values, layer_gradients = MULTI_HEAD_CASE, laws.multi_head_values, laws.multi_head_gradients
 
@@ -172,6 +178,32 @@ def tile_heads(K, h):
     return np.tile(K, (h // K.shape[-3], 1, 1))
 
 
+class Lines:
+    """What stands in a function, and what stands there by mistake."""
+
+    def __init__(self, *pairs):
+        self.pairs = list(zip(pairs[::2], pairs[1::2], strict=True))
+
+    def in_(self, function):
+        """The function with these mistakes, in the module that it is from."""
+        function = inspect.unwrap(function)
+        source = textwrap.dedent(inspect.getsource(function))
+        for right, wrong in self.pairs:
+            assert source.count(right) == 1, f"{function.__name__} has no such line, or more than one: {right}"
+            source = source.replace(right, wrong)
+        made = {}
+        exec(compile(source, "mistake", "exec"), function.__globals__, made)
+        return made[function.__name__]
+
+
+def dropout_at(**changed):
+    """A pass of dropout with another seed or another p."""
+    return lambda self, T, *_: (replace(self, **{name: f(self) for name, f in changed.items()})._drop(T, _[-1]), None)
+
+
+CAPPED = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
+
+
 # --- the table ----------------------------------------------------------------------------------------------------
 # what it is a mistake in; the mistake; the object and its attribute that are replaced; by what; the law that notices
 
@@ -293,12 +325,205 @@ MISTAKES = [
     ("attention_vjp", "order of keys lost", dense, "vjp", backward(dK=lambda dK, *_: np.sort(dK, axis=-2)),
      on("dense", laws.keys_have_no_order, CASE["plain"])),
     ("attention_jvp", "the values stand still", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res), on("dense", gradients, CASE["plain"])),
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res),
+     on("dense", gradients, CASE["plain"])),
     ("attention_jvp", "half of the product rule", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res), on("dense", gradients, CASE["plain"])),
+     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res),
+     on("dense", gradients, CASE["plain"])),
     ("attention_jvp", "the bias stands still", dense, "jvp",
      lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, tV, [None] * len(tparams), res),
      on("dense", gradients, CASE["bias"])),
+    # window, softcap, dropout
+    ("Window.forward", "top-left for bottom-right", Window, "_shift", lambda self, tile: 0,
+     partial(laws.window_allows, 1, 1, "bottom-right")),
+    ("Window.forward", "left and right exchanged", Window, "allowed",
+     Lines("i + self.right", "i + self.left", "i - self.left", "i - self.right"),
+     partial(laws.window_allows, 2, 1, "top-left")),
+    ("Window.forward", "one key too few to the left", Window, "allowed", Lines("j >= i", "j > i"),
+     partial(laws.window_allows, 2, 1, "top-left")),
+    ("Window.forward", "a tile that it cuts through is taken for whole", Window, "allows_all",
+     Lines("tile.cols.stop - 1 <=", "tile.cols.stop - 2 <="), lambda: laws.mask_knows_its_live_tiles(Window(2, 1))),
+    ("Window.forward", "tiles of two sizes share a pattern", Window, "pattern",
+     lambda self, tile: tile.cols.start - tile.rows.start, lambda: laws.mask_knows_its_live_tiles(Window(2, 1))),
+    ("Window.forward", "the last live key is not visited", Window, "live",
+     Lines("rows.stop + shift + self.right", "rows.stop - 1 + shift + self.right"),
+     on(ENGINE, values, CASE["causal, more keys"])),
+    ("Window.forward", "the first live query is not visited", Window, "live",
+     Lines("cols.start - shift - self.right", "cols.start + 1 - shift - self.right"),
+     on(ENGINE, values, CASE["window"])),
+    ("Window.vjp", "forgotten in the backward", Window, "vjp", lambda self, dS, saved, tile: (dS, None),
+     partial(laws.op_gradients, lambda S: Window(2, 1))),
+    ("Window.jvp", "forgotten along tangents", Window, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, lambda S: Window(2, 1))),
+    ("Mask.forward", "the last live key is not visited", MASKS, "_around",
+     Lines("live.shape[0] - int(", "live.shape[0] - 1 - int("), on(ENGINE, values, CASE["mask of padding"])),
+    ("Softcap.forward", "not multiplied by the cap", Softcap, "forward",
+     lambda self, S, tile: (np.tanh(S / self.cap), np.tanh(S / self.cap)), laws.softcap_bounds),
+    ("Softcap.forward", "after the mask", dense, "forward",
+     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, [steps[0], *steps[:0:-1]], shape),
+     on("dense", values, CAPPED)),
+    ("Softcap.vjp", "the slope at the capped score", Softcap, "vjp",
+     lambda self, dS, saved, tile: (dS * (1 - (self.cap * saved) ** 2), None), partial(gradients, CASE["softcap"])),
+    ("Softcap.vjp", "forgotten in the backward", Softcap, "vjp", lambda self, dS, saved, tile: (dS, None),
+     on(ENGINE, gradients, CASE["softcap"])),
+    ("Softcap.jvp", "forgotten along tangents", Softcap, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
+     partial(laws.op_gradients, lambda S: Softcap(1.5))),
+    ("Dropout.forward", "the share p is kept", Dropout, "kept", Lines("number >=", "number <"),
+     laws.dropout_keeps_its_share),
+    ("Dropout.forward", "not divided by 1 − p", Dropout, "_drop", Lines("(1 / (1 - float(self.p)))", "1.0"),
+     laws.dropout_keeps_its_share),
+    ("Dropout.forward", "numbers that are hardly stirred", DROPOUT, "_mix", lambda x: x, laws.dropout_is_unrelated),
+    ("Dropout.forward", "the same in every batch", Dropout, "kept",
+     Lines("_mix(place + 1)", "_mix(0 * place + (place if number.ndim else 0) + 1)"),
+     laws.dropout_is_unrelated),
+    ("Dropout.forward", "heads counted within the block", Dropout, "kept", Lines("tile.lead or tuple", "tuple"),
+     laws.dropout_is_the_same_on_any_tile),
+    ("Dropout.forward", "places counted within the tile", Dropout, "kept",
+     Lines("tile.rows, tile.cols)", "range(len(tile.rows)), range(len(tile.cols)))"),
+     laws.dropout_is_the_same_on_any_tile),
+    ("Dropout.vjp", "drawn anew in the backward", Dropout, "vjp", dropout_at(seed=lambda self: self.seed + 1),
+     partial(gradients, CASE["dropout"])),
+    ("Dropout.vjp", "not divided by 1 − p in the backward", Dropout, "vjp",
+     lambda self, dW, saved, tile: (np.where(self.kept(dW, tile), dW, 0.0), None), partial(gradients, CASE["dropout"])),
+    ("Dropout.jvp", "forgotten along tangents", Dropout, "jvp", lambda self, tP, saved, tile, tparam=None: tP,
+     partial(gradients, CASE["dropout"])),
+    # the dense spine on NumPy
+    ("numpy_dense.forward", "dead rows forgotten", numpy_dense, "_softmax", Lines("Z[Z == 0] = 1", "pass"),
+     partial(laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
+    ("numpy_dense.vjp", "no row sum", numpy_dense, "vjp",
+     Lines("dP - np.vecdot(dP, res.P)[..., None]", "dP + 0"), partial(gradients, CASE["plain"])),
+    ("numpy_dense.vjp", "P overwritten", numpy_dense, "vjp",
+     Lines("dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)"),
+     partial(laws.residuals_are_left_alone, CASE["plain"])),
+    # the tiled spine
+    ("tiled.forward", "a tile is visited twice", tiled, "forward",
+     Lines("in pieces(range(n_k), COLS):", "in [range(min(n_k, COLS)), *pieces(range(n_k), COLS)]:"),
+     on("tiled", values, CASE["plain"])),
+    ("tiled.forward", "every tile is visited twice", tiled, "forward",
+     Lines("for cols in pieces(range(n_k), COLS):", "for cols in 2 * pieces(range(n_k), COLS):"),
+     on("tiled", laws.L_is_the_logsumexp_of_the_scores, CASE["plain"])),
+    ("tiled.forward", "the ragged end is left out", tiled, "pieces", Lines("len(places), max", "len(places) - 1, max"),
+     on("tiled", values, CASE["plain"])),
+    ("tiled.forward", "Z is not faded", tiled, "forward", Lines("fade * Z", "Z"), on("tiled", values, CASE["plain"])),
+    ("tiled.forward", "the output is not faded", tiled, "forward", Lines("fade * A", "A"),
+     on("tiled", values, CASE["plain"])),
+    ("tiled.forward", "∞ − ∞ in a dead row", tiled, "forward",
+     Lines("xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)", "highest"),
+     on("tiled", laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
+    ("tiled.forward", "0 / 0 in a dead row", tiled, "forward", Lines("dead = Z == 0", "dead = Z < 0"),
+     on("tiled", laws.dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
+    ("tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
+     on("tiled", laws.each_live_tile_is_visited_once, causal=True)),
+    ("tiled.forward", "dropped weights are missing from Z", tiled, "forward",
+     Lines("xp.sum(E, axis", "xp.sum(chain.forward(steps, E, tile, 'weights')[0], axis"),
+     on("tiled", values, CASE["dropout"])),
+    *(("tiled.vjp", mistake, tiled, name, Lines(right, wrong), on("tiled", gradients, CASE[case]))
+      for mistake, name, right, wrong, case in (
+          ("M forgotten", "_weights", "S - _at(res.M, tile.rows) * res.unit", "S", "plain"),
+          ("Z forgotten", "_weights", " / _at(res.Z, tile.rows)", "", "plain"),
+          ("the mask forgotten where P is made again", "_weights", "res.steps, tile",
+           "[s if s.asked_by == 'scale' else s._replace(op=type(res.steps[0].op)(1.0)) for s in res.steps], tile",
+           "mask"),
+          ("D is added", "vjp", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
+          ("D left out", "vjp", "(dP - _at(D, rows))", "dP", "plain"),
+          ("D from dO alone", "vjp", "xp.sum(dO * res.O,", "xp.sum(dO,", "plain"),
+          ("the softmax of dropped weights", "vjp", "P * (dP - _at", "W * (dP - _at", "dropout"),
+          ("dP as if nothing were dropped", "vjp", "P * (dP - _at", "P * (dW - _at", "dropout"),
+          ("dV as if nothing were dropped", "vjp", "mT(W) @ dO_i", "mT(P) @ dO_i", "dropout"),
+          ("dQ of the last keys alone", "vjp", "dQ_i + dS", "dS", "plain"),
+          ("dK of the last queries alone", "vjp", "dK[j] + mT(dS)", "mT(dS)", "plain"),
+          ("dV of the last queries alone", "vjp", "dV[j] + mT(W)", "mT(W)", "plain"),
+      )),
+    *(("tiled.vjp", f"dbias of the last tile alone, {route}", chain, "collect",
+       Lines("dparams[place][at] += dparam", "dparams[place][at] = dparam"),
+       on(route, gradients, CASE["bias for all queries"])) for route in ("tiled", ENGINE)),
+    ("tiled.jvp", "no mean", tiled, "jvp", Lines("tA - mean * _at(res.O, rows)", "tA"),
+     on("tiled", gradients, CASE["plain"])),
+    ("tiled.jvp", "the values stand still", tiled, "jvp", Lines(" + W @ _at(tv, cols)", ""),
+     on("tiled", gradients, CASE["plain"])),
+    # the tiled spine on NumPy
+    *(("numpy_tiled.forward", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
+      for mistake, name, lines, route, law, case in (
+          ("log₂e forgotten", "__init__", ("scale.factor * LOG2E,", "scale.factor,"), ENGINE, values, "plain"),
+          ("the fast lane with a bias", "__init__",
+           ("all(isinstance(op, Masking) for op in others)", "True",
+            "others if self.fast else", "[op for op in others if isinstance(op, Masking)] if self.fast else"),
+           ENGINE, values, "bias"),
+          ("Z is not faded", "forward_block", ("z *= fade", "pass"), SHIFTED, values, "plain"),
+          ("the output is not faded", "forward_block", ("A *= fade", "pass"), SHIFTED, values, "plain"),
+          ("0 / 0 in a dead row", "forward_block", ("dead = Z == 0", "dead = Z < 0"), ENGINE,
+           laws.dead_rows_are_exactly_zero, "mask with a dead row"),
+          ("∞ − ∞ in a dead row", "forward_block",
+           ("np.where(highest == -np.inf, self.dtype.type(0), highest)", "highest"), SHIFTED,
+           laws.dead_rows_are_exactly_zero, "bias with a dead row"),
+          ("masked exponentials stay", "forward_block", ("_put(E, forbidden, 0)", "pass"), ENGINE, values,
+           "causal, more keys"),
+          ("masked scores stay", "forward_block", ("_put(E, forbidden, -np.inf)", "pass"), SHIFTED,
+           values, "causal, more keys"),
+          ("kept exponentials are written over", "forward_block", ("    scores = _Buffer(self.dtype)", "    pass"),
+           KEPT, gradients, "plain"),
+      )),
+    ("numpy_tiled.forward", "no shift where one is needed", numpy_tiled, "BITS_WITHOUT_SHIFT", np.inf,
+     on(ENGINE, laws.attention_of_large_scores, "float32", 1e4, small=False)),
+    ("numpy_tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
+     on(ENGINE, laws.masked_exponentials_are_not_made, causal=True)),
+    ("numpy_tiled.forward", "exponentials are kept unasked", numpy_tiled, "forward",
+     lambda *args: NUMPY_TILED_FORWARD(*args, keep=True),
+     on(ENGINE, laws.memory_grows_linearly, small=False)),
+    ("numpy_tiled.forward", "a head of keys for the wrong queries", numpy_tiled, "_heads",
+     Lines("slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)"),
+     on(ENGINE, values, CASE["keys and values grouped apart"])),
+    *(("numpy_tiled.vjp", f"{mistake} forgotten", numpy_tiled, "vjp", Lines(right, "pass"),
+       on(ENGINE, gradients, CASE["plain"]))
+      for mistake, right in (("ln 2 in dK", "sums.dK *= work.in_dK"), ("the scale in dQ", "sums.dQ *= work.in_dQ"))),
+    *(("numpy_tiled.vjp", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
+      for mistake, name, lines, route, law, case in (
+          ("M forgotten", "backward_block", ("np.negative(M[at], out=q1[..., -1:])", "q1[..., -1:] = 0"),
+           SHIFTED, gradients, "plain"),
+          ("Z forgotten", "backward_block", ("np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,"), ENGINE,
+           gradients, "plain"),
+          ("D is added", "backward_block", ("np.negative(np.vecdot", "np.positive(np.vecdot"), ENGINE, gradients,
+           "plain"),
+          ("masked exponentials stay", "exponentials", ("_put(E, forbidden, 0)", "pass"), ENGINE, gradients,
+           "causal, more keys"),
+          ("masked scores stay", "exponentials", ("_put(S, forbidden, -np.inf)", "pass"), SHIFTED,
+           gradients, "causal, more keys"),
+          ("dQ of trimmed rows in the wrong place", "strips",
+           ("_slice(tile.rows),", "slice(rows.start, rows.start + len(tile.rows)),"), ENGINE, gradients,
+           "causal, fewer keys"),
+          ("kept exponentials are changed", "dS", ("dS *= E", "dS = np.multiply(dS, E, out=E)"),
+           KEPT, laws.residuals_are_left_alone, "plain"),
+          ("one buffer for three", "backward_block",
+           ("(_Buffer(self.dtype) for _ in range(3))", "[_Buffer(self.dtype)] * 3"),
+           ENGINE, gradients, "plain"),
+          ("dP as if nothing were dropped", "dS", ("np.add(dP, dO1", "np.add(dW, dO1"), ENGINE, gradients,
+           "dropout"),
+          ("ops forgotten in the backward", "dS", ("if not self.fast:", "if False:"), ENGINE, gradients, "softcap"),
+      )),
+    ("numpy_tiled.vjp", "kept exponentials of another tile", numpy_tiled, "_key",
+     lambda tile, block: (block.lead, tile.rows.start, tile.cols.start % 6),
+     on(KEPT, gradients, CASE["wide"])),
+    ("numpy_tiled.vjp", "blocks of keys overwrite one another's sums", workers.InOrder, "give",
+     Lines("where += what", "where[...] = what"), on(ENGINE, gradients, CASE["plain"])),
+    ("numpy_tiled.vjp", "sums as the tasks end", workers.InOrder, "give",
+     lambda self, place, adds: [where.__iadd__(what) for where, what in adds], laws.sums_are_in_order),
+    ("numpy_tiled.jvp", "M in bits for M in nats", numpy_tiled, "jvp",
+     lambda tQ, tK, tV, tparams, res: tiled.jvp(tQ, tK, tV, tparams, res._replace(unit=1.0)),
+     on(SHIFTED, gradients, CASE["plain"])),
+    # workers
+    ("get_num_threads", "always one", ab, "get_num_threads", lambda: 1, laws.threads_are_as_many_as_set),
+    ("set_num_threads", "changes nothing", ab, "set_num_threads", lambda n: None, laws.threads_are_as_many_as_set),
+    ("run", "BLAS keeps its threads", workers, "one_blas_thread", contextlib.nullcontext, laws.every_task_is_done_once),
+    ("run", "BLAS stays on one thread", workers, "_lift", lambda *_: None, laws.every_task_is_done_once),
+    ("run", "a task is done twice", workers, "run",
+     Lines("task(place, entry)\n", "task(place, entry), task(place, entry)\n"),
+     laws.every_task_is_done_once),
+    ("run", "a helper's error is lost", workers, "run", Lines("future.result()", "future.exception()"),
+     partial(laws.an_error_reaches_the_caller, True)),
+    ("run", "a worker is left", workers, "stop_after", lambda *_: None,
+     partial(laws.an_error_reaches_the_caller, False)),
+    ("run", "an interrupt leaves a worker", workers, "stop_after", lambda futures, stop: workers.wait(futures),
+     laws.an_interrupt_while_waiting_leaves_no_worker),
     # multi-head attention
     ("multi_head_attention", "heads split without swapping axes", MULTI_HEAD, "split_heads",
      lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
@@ -441,15 +666,20 @@ MISTAKES = [
 )
 def test_it_is_noticed(where, attribute, wrong, law, monkeypatch):
     law()
-    monkeypatch.setattr(where, attribute, wrong)
+    monkeypatch.setattr(where, attribute, wrong.in_(getattr(where, attribute)) if isinstance(wrong, Lines) else wrong)
     with pytest.raises(AssertionError):
         law()
+
+
+OPS = ("Scale", "Bias", "Mask", "Causal", "Window", "Softcap", "Dropout")
 
 
 def test_every_function_has_a_mistake():
     public = {name for name in ab.__all__ if inspect.isfunction(getattr(ab, name))}
     of_checks = {name for name in checks.__all__ if inspect.isfunction(getattr(checks, name))} - {"has_torch"}
-    of_ops = {f"{op}.{method}" for op in ("Scale", "Bias", "Mask", "Causal") for method in ("forward", "vjp", "jvp")}
+    of_ops = {f"{op}.{method}" for op in OPS for method in ("forward", "vjp", "jvp")}
     of_torch = {name for name in vars(layout) if name.startswith(("from_", "to_"))}
-    needed = public | of_checks | of_ops | of_torch | {"unbroadcast", *heads.__all__}
+    of_spines = {f"{spine}.{f}" for spine in ("tiled", "numpy_tiled") for f in ("forward", "vjp", "jvp")}
+    of_spines |= {"numpy_dense.forward", "numpy_dense.vjp", "run"}
+    needed = of_spines | public | of_checks | of_ops | of_torch | {"unbroadcast", *heads.__all__}
     assert needed == {of for of, *_ in MISTAKES}
