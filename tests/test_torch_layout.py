@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import attnbook as ab
-from attnbook.torch import layout
 from attnbook.checks import close
+from attnbook.torch import layout
 
 TORCHS_SAMPLES = 64
 
