@@ -123,6 +123,19 @@ def test_values_and_gradients(case, device):
     agrees_with_torch(*on(device, draw(*shapes), options))
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
+    """On a GPU the spines are those of torch tensors: the same tests with NumPy's left out, tiles for large tables."""
+    monkeypatch.setattr(sdpa, "_on_numpy", lambda T: False)
+    monkeypatch.setitem(spines.DENSE_UP_TO, False, 2**16)
+    shapes, options = case
+    agrees_with_torch(draw(*shapes), options)
+    as_exact_as_torch(draw(*shapes), options, torch.bfloat16)
+    drops_out_as_defined(draw(*shapes), options | {"dropout_p": 0.3})
+    tangents = draw(*shapes, seed=4)
+    agree(*(func.jvp(lambda *x, f=f: f(*x, **options), tuple(draw(*shapes)), tuple(tangents)) for f in BOTH))
+
+
 def test_a_dead_row_is_zero_and_gets_zero():
     mask = some(5, 7)
     O, dQ, *_ = gradients(scaled_dot_product_attention, draw(*THREE), {"attn_mask": mask}, torch.ones(2, 3, 5, 13))
@@ -514,7 +527,7 @@ def test_what_hides_its_numbers_is_refused_with_a_way_out():
     def attend(Q):
         return scaled_dot_product_attention(Q, K, V)
 
-    with pytest.raises(NotImplementedError, match="use torch[.]func"):
+    with pytest.raises(NotImplementedError, match="is_grads_batched or vectorize"):
         torch.autograd.functional.jacobian(attend, Q, vectorize=True)
 
 
@@ -571,6 +584,12 @@ def test_compiled(name, backend):
     inputs, (dO,) = draw(*shapes), draw((*shapes[0][:-1], 13), seed=2)
     ours = gradients(compiled(scaled_dot_product_attention, backend=backend), inputs, options, dO)
     agree(ours, gradients(torchs, inputs, options, dO))
+
+
+def test_the_compiled_way_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(sdpa, "_on_numpy", lambda T: False)
+    test_compiled("large", "aot_eager")
+    test_compiled("float mask", "aot_eager")
 
 
 def test_compiled_by_inductor():

@@ -295,11 +295,16 @@ def _widen(T, Q):
     return T if T is None or T.dtype == wide or not _moves(T) else T.to(wide)
 
 
+def _on_numpy(T):
+    """Whether tensors like T go through the NumPy engine."""
+    return T.device.type == "cpu"
+
+
 def _inside(T, Q):
     """T widened and without history, on the CPU as a NumPy array in the same memory."""
     if T is None:
         return None
-    if Q.device.type != "cpu":
+    if not _on_numpy(Q):
         return _widen(T, Q).detach().to(Q.device)
     try:
         return _widen(T, Q).numpy(force=True)
@@ -578,7 +583,7 @@ def _(query, key, value, attn_mask, seed, dropout_p, is_causal, scale):
 @torch.library.custom_op("attnbook::attention_vjp", mutates_args=(), schema=_SCHEMA_VJP)
 def _attention_vjp_op(grad, query, key, value, attn_mask, seed, dropout_p, is_causal, scale, O, M, Z, of_mask):
     """dQ, dK, dV, and that of the mask, empty if it was not asked for."""
-    unit = LN2 if query.device.type == "cpu" else 1.0
+    unit = LN2 if _on_numpy(query) else 1.0
     how, memory = _How(scale, is_causal, dropout_p), _Memory((O, M, Z), (), unit)
     dQ, dK, dV, dmask = _pull(grad, query, key, value, attn_mask, seed, how, memory, of_mask)
     return dQ, dK, dV, query.new_empty(0) if dmask is None else dmask
