@@ -52,6 +52,7 @@ def test_the_example_of_the_readme(capsys):
     assert capsys.readouterr().out == "agrees with differences and autograd\n"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 def test_the_model_of_the_readme(capsys, monkeypatch):
     import torch
     from torch.nn import functional
