@@ -11,8 +11,11 @@ import platform
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import Case, MultiHead
+
+from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Window
 
 ROWS = {
     "Alone": ("softmax", "log-sum-exp", "linear map", "heads, split and shared", "sums over broadcast axes"),
@@ -22,7 +25,7 @@ ROWS = {
     ),
     "With": (
         "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
-        "shared key heads", "scale", "ops", "axes of length 0",
+        "shared key heads", "scale", "sliding window", "softcap", "dropout", "other ops", "axes of length 0",
     ),
 }  # fmt: skip
 CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
@@ -37,8 +40,12 @@ DERIVATIVES = ("differences", "autograd", "vjp = jvp")
 # --- what a test looks at, read from what it runs on --------------------------------------------------------------
 
 
+OPS = {"sliding window": Window, "softcap": Softcap, "dropout": Dropout}
+
+
 def conditions(case):
     """The rows of "With" that a case belongs to."""
+    made = [op() if shape is None else op(None) for op, shape in case.ops]
     n_heads = [T[-3] if len(T) > 2 else 1 for T in (case.q, case.k, case.v)]
     yields = {
         "mask": case.mask is not None,
@@ -48,7 +55,8 @@ def conditions(case):
         "row with no allowed key": not case.allowed().any(-1).all(),
         "shared key heads": n_heads[1] < n_heads[0] or n_heads[2] < n_heads[0],
         "scale": case.scale is not None,
-        "ops": bool(case.ops),
+        **{row: any(isinstance(op, kind) for op in made) for row, kind in OPS.items()},
+        "other ops": any(not isinstance(op, tuple(OPS.values())) for op in made),
         "axes of length 0": 0 in (*case.q, *case.k),
     }
     return [name for name, holds in yields.items() if holds]
@@ -89,13 +97,13 @@ def everything(item):
 
 
 def op(item):
-    """The rows that belong to one op of test_ops, by its name."""
-    name = item.callspec.id
-    if "mask" in name:
-        return ["mask"]
-    if "causal" in name.partition(", op")[0]:
-        return ["causal, bottom-right" if "bottom-right" in name else "causal, top-left"]
-    return ["dbias"] if "bias" in name else ["scale"] if "scale" in name else ["ops"]
+    """The row that belongs to the op of a test of test_ops."""
+    make, shapes = item.callspec.params["make"], item.callspec.params["shapes"]
+    made = make(np.zeros(0), *(np.zeros(shape) for shape in shapes))
+    if isinstance(made, Causal):
+        return [f"causal, {made.corner}"]
+    rows = {Mask: "mask", Bias: "dbias", Scale: "scale"} | {kind: row for row, kind in OPS.items()}
+    return [rows.get(type(made), "other ops")]
 
 
 def corner(item):
@@ -111,7 +119,8 @@ PLANTED_IN = {
     "softmax": "softmax", "logsumexp": "log-sum-exp", "linear": "linear map", "unbroadcast": "sums over broadcast axes",
     "share_heads": "heads, split and shared", "split_heads": "heads, split and shared",
     "merge_heads": "heads, split and shared", "Mask": "mask", "Bias": "dbias", "Scale": "scale",
-    "Causal": "causal, top-left", "attention_jvp": "tangent of O", "attention": "O", "multi_head_attention": "Y",
+    "Causal": "causal, top-left", "Window": "sliding window", "Softcap": "softcap", "Dropout": "dropout",
+    "attention_jvp": "tangent of O", "attention": "O", "multi_head_attention": "Y",
 }  # fmt: skip
 
 
@@ -133,6 +142,9 @@ def planted(item):
     where = re.match(r"[A-Za-z_]+", item.callspec.id).group().removesuffix("_vjp")
     if "_vjp" in item.callspec.id and where in ("attention", "multi_head_attention"):
         return NAMED.findall(item.callspec.id)
+    if where in ("tiled", "numpy_tiled", "numpy_dense"):
+        name = item.callspec.id.partition("-")[0]
+        return {"forward": ["O"], "jvp": ["tangent of O"]}.get(name.partition(".")[2], NAMED.findall(item.callspec.id))
     where = where if where == "attention_jvp" else where.removesuffix("_jvp").removesuffix("_jacobian")
     return [PLANTED_IN[where]] if where in PLANTED_IN else []
 
@@ -157,6 +169,8 @@ BY_LIBRARY = {
     "test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread": ["sums over broadcast axes"],
     "test_ops.py::test_every_library_gives_the_same": op,
     "test_attention.py::test_every_library_gives_the_same": everything,
+    "test_attention.py::test_every_library_gives_the_same_in_tiles": everything,
+    "test_ops.py::test_dropout_in_every_library": ["dropout"],
     "test_attention.py::test_dead_rows_in_every_library": ["row with no allowed key"],
     "test_multi_head.py::test_every_library_gives_the_same": everything,
 }
@@ -174,6 +188,15 @@ CLAIMS = [
     ("test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread", ["sums over broadcast axes"], ["vjp = jvp"]),
     ("test_ops.py::test_derivatives", op, DERIVATIVES),
     ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
+    ("test_ops.py::test_a_window_counts_from_its_corner", ["sliding window"], ["properties"]),
+    ("test_ops.py::test_softcap_bounds_the_scores", ["softcap"], ["properties"]),
+    ("test_ops.py::test_dropout_keeps_its_share", ["dropout"], ["properties"]),
+    ("test_ops.py::test_dropout_is_unrelated_from_place_to_place", ["dropout"], ["properties"]),
+    ("test_ops.py::test_dropout_is_the_same_on_any_tile", ["dropout"], ["properties"]),
+    ("test_tiled.py::test_L_is_the_logsumexp_of_the_scores", output, ["other library"]),
+    ("test_tiled.py::test_threads_change_no_bit", gradients, ["properties"]),
+    ("test_tiled.py::test_errors_are_those_of_dense", ["O", "dQ", "dK", "dV"], dtype),
+    ("test_attention.py::test_low_precision_in_tiles", ["O", "dQ", "dK", "dV"], dtype),
     ("test_attention.py::test_values", output, ["other library"]),
     ("test_attention.py::test_derivatives", gradients_and_tangent, DERIVATIVES),
     ("test_attention.py::test_any_shape", ["dQ", "dK", "dV", "axes of length 0"], DERIVATIVES),
