@@ -624,7 +624,7 @@ def threads_change_no_bit(case):
     (dO,) = draw((*case.scores[:-1], case.v[-1]))
     found = []
     try:
-        for n in (1, 2, 3, 5, 5):
+        for n in (1, 2, 3, 5):
             ab.set_num_threads(n)
             O, res = case.attend(*inputs)
             found.append([O, res.L, *case.pull(dO, res)])
