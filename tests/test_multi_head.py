@@ -37,6 +37,13 @@ def test_gradients(case):
     assert set(found.errors) == {"differences", "autograd"}
 
 
+@pytest.mark.usefixtures("route")
+@pytest.mark.parametrize("name", ["grouped, self", "mask with a dead row", "bias for all batches", "all at once"])
+def test_on_every_spine(name):
+    laws.multi_head_values(MULTI_HEAD_CASE[name])
+    laws.multi_head_gradients(MULTI_HEAD_CASE[name])
+
+
 @each_case
 def test_every_library_gives_the_same(xp, case):
     laws.multi_head_in_every_library(xp, case)
