@@ -18,11 +18,12 @@ METHODS = ("auto", *SPINES)
 ON_NUMPY = {dense: numpy_dense, tiled: numpy_tiled}
 """The twin of a spine that NumPy arrays go through."""
 
-DENSE_UP_TO = {True: 2**16, False: 2**22}
+DENSE_UP_TO = {True: 2**16, False: 2**20}
 """How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
 
-KEEP_BYTES = 2**28
-"""How much memory "auto" may spend on exponentials that a NumPy backward would else make again: 256 MiB."""
+KEEP_BYTES = 2**23
+"""How much memory "auto" may spend on exponentials that a NumPy backward would else make again, 8 MiB. Where it takes
+more, fresh memory costs as much as it saves: benchmarks/crossover.py."""
 
 
 def pick(method, Q, shape):

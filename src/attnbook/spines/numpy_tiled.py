@@ -6,9 +6,9 @@ Exponentials are base 2.
 No shift where none is needed.
     A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its
     subtraction and the rescaling are left out: M = 0.
-A row's numbers are one more column.
-    [q, −M]·[k, 1] = S − M and [dO, −D]·[v, 1] = dP − D: a subtraction costs one column of a product, not a pass over
-    the tile. 1/Z goes into dO, so P is never divided.
+D is one more column.
+    [dO, −D]·[v, 1] = dP − D: the subtraction costs one column of a product, not a pass over the tile. 1/Z goes into
+    dO, so P is never divided.
 Only live tiles are visited.
     What is masked as a whole is left out, and tiles that a mask cuts are cut down to their live rows and columns. The
     list is made once for all heads that share it.
@@ -247,15 +247,16 @@ class _Work:
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
         size = tuple(map(len, block.lead))
         targets, (dQ, dK, dV) = sums.places(block)
-        k1, v1, dparams = _with_ones(k), _with_ones(v), {}
+        v1, dparams = _with_ones(v), {}
         exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
         for rows, visits in self.strips(block):
             at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
-            q1, dO1 = (np.empty((*size, len(rows), T.shape[-1] + 1), self.dtype) for T in (k, v))
-            np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1[..., :-1])
-            np.negative(M[at], out=q1[..., -1:])
+            q1 = np.empty((*size, len(rows), k.shape[-1]), self.dtype)
+            dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), self.dtype)
+            np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1)
             np.divide(dO[at], Z[at], out=dO1[..., :-1])
             np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
+            M_i = M[at]
             for tile, here, at, there, forbidden in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
@@ -263,29 +264,30 @@ class _Work:
                 q_i, dO_i = q1[..., here, :], dO1[..., here, :]
                 E, steps = kept.get(_key(tile, block)), self.steps
                 if E is None:
-                    S = exponentials.view(shape)
-                    E, steps = self.exponentials(q_i, k1[..., there, :], tile, forbidden, shifted, S)
+                    S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
+                    E, steps = self.exponentials(S, M_i[..., here, :], tile, forbidden, shifted)
                 W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
                 straight = (tile.rows, tile.cols) == (block.rows, block.cols)  # the only tile of the block
                 _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
                 dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
                 _add(dQ[..., at, :], dS, k[..., there, :], products, straight)
-                _add(dK[..., there, :], dS.mT, q_i[..., :-1], products, straight)
+                _add(dK[..., there, :], dS.mT, q_i, products, straight)
         sums.give(place, block, targets, (dQ, dK, dV), dparams)
 
-    def exponentials(self, q1, k1, tile, forbidden, shifted, S):
-        """exp2(S − M) on a tile, made again, and the steps with what they saved on the way."""
-        if self.fast:
-            np.matmul(q1, k1.mT, out=S)  # the column of −M is in the product
-            if shifted:
-                _put(S, forbidden, -np.inf)
-            E = np.exp2(S, out=S)
-            if not shifted:
-                _put(E, forbidden, 0)
-            return E, self.steps
-        np.matmul(q1[..., :-1], k1[..., :-1].mT, out=S)
-        S, steps = chain.forward(self.steps, S, tile, "scores")
-        return np.exp2(S * self.dtype.type(LOG2E) + q1[..., -1:]), steps
+    def exponentials(self, S, M, tile, forbidden, shifted):
+        """exp2(S − M) on a tile, and the steps with what they saved. The same product as in the forward, and M
+        subtracted after it as there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
+        """
+        if not self.fast:
+            S, steps = chain.forward(self.steps, S, tile, "scores")
+            return np.exp2(S * self.dtype.type(LOG2E) - M), steps
+        if shifted:
+            S -= M
+            _put(S, forbidden, -np.inf)
+        E = np.exp2(S, out=S)
+        if not shifted:
+            _put(E, forbidden, 0)
+        return E, self.steps
 
     def dS(self, dO1, v1, E, steps, tile, out, dparams, block):
         """P ∘ (dP − D), and back through the ops. P = E/Z, and dO1 has that 1/Z in it, and −D/Z in its last column."""
