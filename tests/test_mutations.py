@@ -478,7 +478,7 @@ MISTAKES = [
       for mistake, right in (("ln 2 in dK", "sums.dK *= work.in_dK"), ("the scale in dQ", "sums.dQ *= work.in_dQ"))),
     *(("numpy_tiled.vjp", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
       for mistake, name, lines, route, law, case in (
-          ("M forgotten", "backward_block", ("np.negative(M[at], out=q1[..., -1:])", "q1[..., -1:] = 0"),
+          ("M forgotten", "backward_block", ("M_i = M[at]", "M_i = 0 * M[at]"),
            SHIFTED, gradients, "plain"),
           ("Z forgotten", "backward_block", ("np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,"), ENGINE,
            gradients, "plain"),

@@ -155,7 +155,7 @@ def test_auto_picks_by_size():
         return (forward.func, forward.keywords) if isinstance(forward, partial) else (forward, {})
 
     numpy, tensor = np.ones((2, 2), np.float32), torch.ones((2, 2))
-    small, large, huge = (2, 2), (2, 4096, 4096), (8, 16384, 16384)
+    small, large, huge = (2, 2), (1024, 1024), (8, 16384, 16384)
     assert picked("auto", numpy, small) == (numpy_dense.forward, {})
     assert picked("auto", numpy, large) == (numpy_tiled.forward, {"keep": True})
     assert picked("auto", numpy, huge) == (numpy_tiled.forward, {})

@@ -77,7 +77,7 @@ def scaled_dot_product_attention(
     repeats R, but R is not torch's. p = 1 is refused. Tensors on the CPU are read in place by the NumPy engine, which
     has threads of its own: see :func:`~attnbook.spines.workers.set_num_threads`. 16-bit floats are widened to float32
     once, and the results are rounded once. ``is_grads_batched`` and ``vectorize`` of ``torch.autograd`` do not work:
-    ``torch.func`` does the same. Memory is linear in n_q and n_k but for the exponentials kept for the backward, within
+    ``torch.func`` does the same. Memory is linear in n_q and n_k but for exponentials kept for the backward, up to
     ``attnbook.spines.KEEP_BYTES``; second derivatives hold whole tables. Chapter: :doc:`/chapters/03_single_head`.
 
     Examples
