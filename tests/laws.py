@@ -832,8 +832,8 @@ DEFAULTS = {"mask": None, "bias": None, "causal": False, "scale": None, "ops": (
 
 def blas_threads():
     """How many threads NumPy's BLAS works with. SciPy has one of its own, which is let alone if it comes later."""
-    pools = threadpoolctl.threadpool_info()
-    return [pool["num_threads"] for pool in pools if pool["user_api"] == "blas" and "scipy.libs" not in pool["filepath"]]
+    pools = (pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas")
+    return [pool["num_threads"] for pool in pools if "scipy.libs" not in pool["filepath"]]
 
 
 def every_task_is_done_once(threads=3, tasks=20):
