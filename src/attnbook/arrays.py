@@ -41,7 +41,8 @@ def array_namespace(*arrays):
 
 
 def is_numpy(T):
-    return isinstance(T, np.ndarray)
+    """Whether T is NumPy's own array. Not a subclass: it may have its own idea of what an operation does."""
+    return type(T) is np.ndarray
 
 
 def mT(T):
