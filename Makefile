@@ -24,7 +24,12 @@ help:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-book: .venv/installed
+# Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
+book/node_modules/installed: .venv/installed book/package.json book/package-lock.json book/.npmrc
+	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --omit=dev --silent && touch node_modules/installed \
+		|| echo "npm could not install book/package.json: no page can run code, and formulas have the browser's fonts."
+
+book: .venv/installed book/node_modules/installed
 	@echo "Building the book ..."
 	@$(BIN)/jupyter-book build . -W -n --keep-going --quiet
 	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
@@ -58,4 +63,4 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv _build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv book/node_modules _build .pytest_cache .ruff_cache .hypothesis
