@@ -1,6 +1,7 @@
 """The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
 import pytest
+from built_site import address, browser  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
     pytest_collection_modifyitems,

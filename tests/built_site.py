@@ -1,0 +1,75 @@
+"""The built site, for the tests: its pages, parsed, and the fixtures that serve it and open it in a browser."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "_build" / "html"
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
+
+
+@functools.cache
+def soup(path):
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no built site: run `make book` first")
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@functools.cache
+def anchors(path):
+    return {tag[name] for tag in soup(path).find_all(True) for name in ("id", "name") if tag.has_attr(name)}
+
+
+def broken_links(page):
+    """The addresses on a page that lead to no file or no anchor of the site."""
+    path = SITE / page
+    for tag in soup(path).find_all(["a", "link", "img", "script", "source"]):
+        address = tag.get("href") or tag.get("src")
+        if not address or urlsplit(address).scheme or address.startswith("//"):
+            continue
+        file, anchor = urldefrag(address)
+        target = (path.parent / unquote(urlsplit(file).path)).resolve() if file else path
+        target = target / "index.html" if target.is_dir() else target
+        if not target.exists() or (anchor and target.suffix == ".html" and unquote(anchor) not in anchors(target)):
+            yield address
+
+
+@pytest.fixture(scope="module")
+def address():
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no built site: run `make book` first")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        missing = "Chromium is not installed, so the pages were not opened: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        yield browser
+        browser.close()
