@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import elsewhere
 import nbformat
 from nbclient import NotebookClient
 from tqdm import tqdm
@@ -19,6 +20,7 @@ METADATA = {
 def run(path):
     """Execute one notebook in place. Nothing is stored where a cell raises."""
     notebook = nbformat.read(path, as_version=4)
+    elsewhere.put_cell(notebook)
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=600, record_timing=False, resources=resources, coalesce_streams=True).execute()
     notebook.metadata = nbformat.from_dict(METADATA)

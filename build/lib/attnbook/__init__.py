@@ -1,0 +1,51 @@
+"""attnbook: the gradients of attention, written by hand, one file an op, on any array library.
+
+The book derives every line of it; see the chapter that each docstring names.
+"""
+
+from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
+from attnbook.checks.diagnose import diagnose
+from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
+from attnbook.multi_head import (
+    MultiHeadGrads,
+    MultiHeadParams,
+    multi_head_attention,
+    multi_head_attention_vjp,
+)
+from attnbook.softmax import (
+    logsumexp,
+    logsumexp_jvp,
+    logsumexp_vjp,
+    softmax,
+    softmax_jacobian,
+    softmax_jvp,
+    softmax_vjp,
+)
+from attnbook.spines.workers import get_num_threads, set_num_threads
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionGrads",
+    "LinearGrads",
+    "MultiHeadGrads",
+    "MultiHeadParams",
+    "attention",
+    "attention_jvp",
+    "attention_vjp",
+    "diagnose",
+    "get_num_threads",
+    "linear",
+    "linear_jvp",
+    "linear_vjp",
+    "logsumexp",
+    "logsumexp_jvp",
+    "logsumexp_vjp",
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "set_num_threads",
+    "softmax",
+    "softmax_jacobian",
+    "softmax_jvp",
+    "softmax_vjp",
+]

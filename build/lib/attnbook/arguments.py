@@ -1,0 +1,99 @@
+"""The arguments of attention, checked before any work: what fits passes, what does not is named."""
+
+import math
+import reprlib
+from numbers import Real
+
+from attnbook.arrays import array_namespace, broadcasts_to, device, expected, is_array, library
+
+
+def scores_shape(Q, K, V):
+    """The shape of the scores, (..., n_q, n_k), or an error that names what does not fit."""
+    for name, T in (("Q", Q), ("K", K), ("V", V)):
+        if T.ndim < 2:
+            raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
+        if T.shape[-1] == 0:
+            raise ValueError(expected(name, "a head width of at least 1", f"shape {tuple(T.shape)}"))
+    if K.shape[-1] != Q.shape[-1]:
+        raise ValueError(expected("K", f"the head width of Q, {Q.shape[-1]}", f"shape {tuple(K.shape)}"))
+    if V.shape[-2] != K.shape[-2]:
+        raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
+    lead = of_queries = tuple(Q.shape[:-2])
+    for name, T in (("K", K), ("V", V)):
+        lead = _broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries), name, T, tuple(Q.shape))
+    return (*lead, Q.shape[-2], K.shape[-2])
+
+
+def _shared(lead, of_queries):
+    """The leading axes of K or V once each head is repeated for the queries that share it."""
+    if lead and of_queries and lead[-1] > 1 and of_queries[-1] % lead[-1] == 0:
+        return (*lead[:-1], of_queries[-1])
+    return lead
+
+
+def _broadcast(a, b, name, T, shape_q):
+    """The common shape of the leading axes ``a`` and ``b``."""
+    n = max(len(a), len(b))
+    a, b = ((1,) * (n - len(x)) + x for x in (a, b))
+    if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
+        wanted = f"leading axes that broadcast against those of Q, {shape_q}, or a head count that divides Q's"
+        raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
+    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
+
+
+def check_fits_scores(name, T, scores):
+    if T is not None and not broadcasts_to(tuple(T.shape), scores):
+        raise ValueError(expected(name, f"a shape that broadcasts to the scores, {scores}", f"shape {tuple(T.shape)}"))
+
+
+def check_mask(mask, Q, like="Q"):
+    if mask is None:
+        return
+    if not is_array(mask):
+        raise TypeError(expected("mask", "a bool array (True = may attend)", type(mask).__name__))
+    if library(mask) != library(Q):
+        raise TypeError(expected("mask", f"a {library(Q)} array like {like}", f"a {library(mask)} array"))
+    if not array_namespace(mask).isdtype(mask.dtype, "bool"):
+        wanted = "a bool array (True = may attend); to add numbers to the scores, pass them as bias"
+        raise TypeError(expected("mask", wanted, f"dtype {mask.dtype}"))
+    if device(mask) != device(Q):
+        raise ValueError(expected("mask", f"device {device(Q)} like {like}", device(mask)))
+
+
+def check_scale(scale, d_k):
+    if scale is None:
+        return 1.0 / math.sqrt(d_k)
+    if not isinstance(scale, Real) or isinstance(scale, bool):
+        raise TypeError(expected("scale", "a real number or None", type(scale).__name__))
+    try:
+        factor = float(scale)
+    except OverflowError:  # an integer of more than 308 digits
+        factor = math.inf
+    if not math.isfinite(factor):
+        raise ValueError(expected("scale", "a finite number", factor))
+    return factor
+
+
+def check_ops(ops):
+    try:
+        ops = tuple(ops)
+    except TypeError:
+        raise TypeError(expected("ops", "a sequence of ops", type(ops).__name__)) from None
+    for op in ops:
+        missing = [m for m in ("forward", "vjp", "jvp") if not callable(getattr(op, m, None))]
+        if isinstance(op, type) or missing:
+            came = f"the class {op.__name__} itself" if isinstance(op, type) else f"{type(op).__name__}"
+            raise TypeError(expected("ops", "objects with forward, vjp and jvp", came))
+    return ops
+
+
+def choose(name, came, choices):
+    for choice, meaning in choices.items():
+        if came is choice or (isinstance(came, str) and came == choice):
+            return meaning
+    raise ValueError(expected(name, "one of " + ", ".join(map(repr, choices)), reprlib.repr(came)))
+
+
+def check_shape(name, T, shape):
+    if tuple(T.shape) != shape:
+        raise ValueError(expected(name, f"shape {shape}", tuple(T.shape)))

@@ -1,0 +1,150 @@
+"""The seam to the array libraries: namespace, dtype rule, transposes, un-broadcasting, argument errors.
+
+Every other file writes its mathematics once, in the Python array API standard, and asks this one for the rest.
+"""
+
+import math
+import operator
+
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+from array_api_compat import device
+
+__all__ = [
+    "accumulation_dtype",
+    "agree",
+    "array_namespace",
+    "axis_of",
+    "broadcasts_to",
+    "device",
+    "expected",
+    "inner",
+    "is_array",
+    "is_numpy",
+    "library",
+    "mT",
+    "narrow",
+    "rows_of",
+    "unbroadcast",
+    "widen",
+]
+
+is_array = array_api_compat.is_array_api_obj
+
+
+def array_namespace(*arrays):
+    """The namespace of the arrays' library, with the names of the array API standard."""
+    if all(type(T) is np.ndarray for T in arrays):  # most calls, and small tables feel the longer way
+        return array_api_compat.numpy
+    return array_api_compat.array_namespace(*arrays)
+
+
+def is_numpy(T):
+    """Whether T is NumPy's own array. Not a subclass: it may have its own idea of what an operation does."""
+    return type(T) is np.ndarray
+
+
+def mT(T):
+    """Transpose the last two axes, and only these: ``.T`` would reverse the batch axes too."""
+    return array_namespace(T).matrix_transpose(T)
+
+
+def inner(A, B):
+    """The Frobenius inner product ⟨A, B⟩ = Σ A∘B, a float (:eq:`def-frobenius`)."""
+    return float(array_namespace(A, B).sum(A * B))
+
+
+# --- dtype rule -------------------------------------------------------------------------------------------------
+
+
+def accumulation_dtype(xp, dtype):
+    """The dtype in which sums and exponentials are taken: float32 for the 16-bit floats, else the dtype itself."""
+    return xp.float32 if xp.finfo(dtype).bits < 32 else dtype
+
+
+def widen(T):
+    """T in its accumulation dtype. No copy where it already is."""
+    xp = array_namespace(T)
+    return narrow(T, accumulation_dtype(xp, T.dtype))
+
+
+def narrow(T, dtype):
+    """T in ``dtype``: the last step of every public function, which hands back the dtype it was given."""
+    return T if T.dtype == dtype else array_namespace(T).astype(T, dtype)
+
+
+# --- broadcasting -----------------------------------------------------------------------------------------------
+
+
+def unbroadcast(dT, shape):
+    """Sum ``dT`` back to ``shape``: the vjp of broadcasting (:eq:`eq-broadcast-vjp`).
+
+    Broadcasting uses one number many times; its gradient is the sum over all of its uses.
+    """
+    extra = dT.ndim - len(shape)
+    stretched = (extra + i for i, n in enumerate(shape) if n == 1 and dT.shape[extra + i] != 1)
+    axes = (*range(extra), *stretched)
+    xp = array_namespace(dT)
+    return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape) if axes else dT
+
+
+def broadcasts_to(shape, target):
+    """Whether an array of ``shape`` stretches to ``target`` without making it larger."""
+    tail = target[len(target) - len(shape) :]
+    return len(shape) <= len(target) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+# --- argument errors --------------------------------------------------------------------------------------------
+
+
+def expected(name, wanted, came):
+    """The one form of our error messages: which argument, what was expected, what came."""
+    return f"{name}: expected {wanted}, got {came}"
+
+
+def library(T):
+    """The name of the array library that ``T`` comes from, for messages."""
+    return array_namespace(T).__name__.removeprefix("array_api_compat.")
+
+
+def agree(optional=None, **arrays):
+    """The namespace of the named arrays, which must share library, floating dtype and device.
+
+    Those in the dict ``optional`` may be None; they are left out then.
+
+    Raises a ``TypeError`` or ``ValueError`` that names the first argument that differs from the first one given.
+    """
+    given = {**arrays, **{name: T for name, T in (optional or {}).items() if T is not None}}
+    for name, T in given.items():
+        if not is_array(T):
+            raise TypeError(expected(name, "an array", type(T).__name__))
+    first, reference = next(iter(given.items()))
+    for name, T in given.items():
+        if library(T) != library(reference):
+            raise TypeError(expected(name, f"a {library(reference)} array like {first}", f"a {library(T)} array"))
+    xp = array_namespace(reference)
+    for name, T in given.items():
+        if not xp.isdtype(T.dtype, "real floating"):
+            raise TypeError(expected(name, "a floating dtype", T.dtype))
+        if T.dtype != reference.dtype:
+            raise TypeError(expected(name, f"dtype {reference.dtype} like {first}", T.dtype))
+        if device(T) != device(reference):
+            raise ValueError(expected(name, f"device {device(reference)} like {first}", device(T)))
+    return xp
+
+
+def axis_of(name, T, axis):
+    """``axis`` as a non-negative integer, or an error where ``T`` has no such axis."""
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(expected("axis", "an integer", repr(axis))) from None
+    if not -T.ndim <= index < T.ndim:
+        raise ValueError(expected("axis", f"an axis of {name}, of shape {tuple(T.shape)}", index))
+    return index % T.ndim
+
+
+def rows_of(T):
+    """T with all its leading axes folded into one: (…, n) → (rows, n)."""
+    return array_namespace(T).reshape(T, (math.prod(T.shape[:-1]), T.shape[-1]))

@@ -1,0 +1,39 @@
+"""The same derivatives from torch, which runs our forward on its own tensors and is imported when first needed."""
+
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+
+
+def has_torch():
+    """Whether torch is installed."""
+    return find_spec("torch") is not None
+
+
+def output_of(result):
+    """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+def autograd_vjp(f, at, cotangent):
+    """The gradients of ⟨cotangent, f(at)⟩ by torch's reverse mode, as NumPy arrays."""
+    import torch
+
+    inputs = [torch.tensor(x, requires_grad=True) for x in at]
+    output = output_of(f(*inputs))
+    if not output.requires_grad:  # it hangs on no input, as where no key is allowed
+        return [np.zeros_like(x) for x in at]
+    grads = torch.autograd.grad(output, inputs, torch.tensor(cotangent), allow_unused=True, materialize_grads=True)
+    return [grad.numpy() for grad in grads]
+
+
+def autograd_jvp(f, at, tangents):
+    """The change of f(at) along ``tangents`` by torch's forward mode, as a NumPy array."""
+    import torch
+
+    primals, directions = (tuple(torch.tensor(x) for x in xs) for xs in (at, tangents))
+    with warnings.catch_warnings():  # torch's first forward-mode call warns of its own code
+        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        _, tangent = torch.func.jvp(lambda *xs: output_of(f(*xs)), primals, directions)
+    return np.asarray(tangent)

@@ -1,0 +1,160 @@
+"""The checks that the book's cells and the tests call. A check that fails raises, and says by how much.
+
+Chapter: :doc:`/chapters/01_gradients`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attnbook.arrays import expected
+from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch, output_of
+from attnbook.checks.differences import central_difference
+from attnbook.checks.tolerances import DIFFERENCES, EXACT
+
+
+class Agreement(NamedTuple):
+    """What a derivative was found to agree with, and the largest relative error of each comparison.
+
+    It prints without its figures, so that the stored output of a chapter holds on any machine.
+    """
+
+    errors: dict
+
+    def __repr__(self):
+        return "agrees with " + " and ".join(self.errors)
+
+
+def close(A, B):
+    """Whether A and B are equal up to float64 rounding, relative to their largest entry; shapes must agree too."""
+    A, B = np.asarray(A), np.asarray(B)
+    if A.shape != B.shape:
+        return False
+    return A.size == 0 or bool(np.max(np.abs(A - B)) <= EXACT * max(np.max(np.abs(A)), np.max(np.abs(B)), 1.0))
+
+
+def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
+    """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
+
+    .. math:: \\langle dX, \\dot X\\rangle = \\Bigl\\langle dY,\\;
+       \\frac{f(X + h\\dot X) - f(X - h\\dot X)}{2h}\\Bigr\\rangle
+
+    Equation :eq:`eq-vjp-check`, along random directions; then entry by entry against torch, where it is installed.
+
+    Parameters
+    ----------
+    f : callable
+        Written for any array library. May hand back (output, residuals).
+    grads : array or sequence of arrays
+        One for each entry of ``at``, with its shape. None for an input that is not checked.
+    at : array or sequence of arrays, float64
+        Where the derivative is taken.
+    cotangent : array of the shape of the output
+        Random, never ones: the gradient of softmax's sum is 0, right or wrong.
+    seed, trials : int
+        Of the random directions.
+
+    Returns
+    -------
+    Agreement
+
+    Raises
+    ------
+    AssertionError
+        Names the gradient that is off, by which check, and by how much.
+    TypeError, ValueError
+        An argument that cannot be checked: not float64, a shape that does not fit.
+    """
+    at, grads = _as_tuple(at), _as_tuple(grads)
+    if len(at) != len(grads):
+        raise ValueError(expected("grads", f"{len(at)} arrays, one for each input", len(grads)))
+    _check_float64(at=at, cotangent=(cotangent,), grads=grads)
+    Y = output_of(f(*at))
+    if Y.shape != cotangent.shape:
+        raise ValueError(expected("cotangent", f"the shape of the output, {Y.shape}", cotangent.shape))
+    rng = np.random.default_rng(seed)
+    reference = autograd_vjp(f, at, cotangent) if has_torch() else [None] * len(at)
+    errors = {}
+    for i, (x, dx, by_autograd) in enumerate(zip(at, grads, reference, strict=True)):
+        if dx is None:
+            continue
+        name = f"gradient {i}" if len(at) > 1 else "the gradient"
+        assert dx.shape == x.shape, f"{name} has shape {dx.shape}, its variable {x.shape}"
+        for _ in range(trials):
+            t = rng.standard_normal(x.shape)
+            terms = cotangent * central_difference(lambda z, i=i: output_of(f(*at[:i], z, *at[i + 1 :])), x, t)
+            size = np.sum(np.abs(terms)) + np.sum(np.abs(cotangent * Y))
+            _compare(errors, "differences", name, np.sum(dx * t), np.sum(terms), size, DIFFERENCES)
+        if by_autograd is not None:
+            size = max(_largest(by_autograd), _largest(cotangent))
+            _compare(errors, "autograd", name, dx, by_autograd, size, EXACT)
+    return Agreement(errors)
+
+
+def check_jvp(f, tangent, *, at, tangents):
+    """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
+
+    Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`.
+    """
+    at, tangents = _as_tuple(at), _as_tuple(tangents)
+    if len(at) != len(tangents):
+        raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
+    _check_float64(at=at, tangents=tangents, tangent=(tangent,))
+    Y = output_of(f(*at))
+    assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
+
+    def along(h):
+        return output_of(f(*(x + h * t for x, t in zip(at, tangents, strict=True))))
+
+    by_differences = central_difference(along, 0.0, 1.0)
+    size = _largest(by_differences) + _largest(Y)
+    errors = {}
+    _compare(errors, "differences", "the tangent", tangent, by_differences, size, DIFFERENCES)
+    if has_torch():
+        by_autograd = autograd_jvp(f, at, tangents)
+        size = max(_largest(by_autograd), _largest(Y))
+        _compare(errors, "autograd", "the tangent", tangent, by_autograd, size, EXACT)
+    return Agreement(errors)
+
+
+def check_adjoint(cotangent, tangent, grads, tangents):
+    """Assert that a vjp and a jvp belong together: ⟨dY, Ẏ⟩ = Σ ⟨dX, Ẋ⟩ (:eq:`eq-dot-product-test`).
+
+    Needs no step and no autograd, so it holds to rounding; but two derivatives of the wrong function pass it together.
+    """
+    grads, tangents = _as_tuple(grads), _as_tuple(tangents)
+    forwards = [cotangent * tangent]
+    backwards = [g * t for g, t in zip(grads, tangents, strict=True)]
+    left, right = (sum(float(np.sum(x)) for x in terms) for terms in (forwards, backwards))
+    size = sum(float(np.sum(np.abs(x))) for x in (*forwards, *backwards))
+    errors = {}
+    _compare(errors, "its adjoint", "the inner product", left, right, size, EXACT)
+    return Agreement(errors)
+
+
+def _compare(errors, by, name, came, wanted, size, tolerance):
+    """Record the largest error relative to ``size``, the size of what was added up; fail over the tolerance, or NaN."""
+    off = _largest(np.asarray(came) - np.asarray(wanted))
+    error = off / size if size else off
+    if not error <= tolerance:
+        raise AssertionError(f"{name} disagrees with {by}: off by {error:.1e}, allowed {tolerance:.0e}")
+    errors[by] = max(errors.get(by, 0.0), error)
+
+
+def _largest(T):
+    return float(np.max(np.abs(T), initial=0.0))
+
+
+def _as_tuple(x):
+    return tuple(x) if isinstance(x, tuple | list) else (x,)
+
+
+def _check_float64(**groups):
+    for name, arrays in groups.items():
+        for x in arrays:
+            if x is None and name == "grads":
+                continue
+            is_numpy = isinstance(x, np.ndarray | np.generic)  # NumPy turns an array of no axis into a scalar
+            if not is_numpy or x.dtype != np.float64:
+                came = x.dtype if is_numpy else type(x).__name__
+                raise TypeError(expected(name, "float64 NumPy arrays", came))

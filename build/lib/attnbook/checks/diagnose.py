@@ -1,0 +1,464 @@
+"""``diagnose``: is this attention's gradient right, and if not, which known mistake is it?
+
+Chapter: :doc:`/chapters/07_in_the_wild`. It runs the cases of :mod:`attnbook.checks.battery`, compares every
+result with :class:`attnbook.checks.mistakes.Steps`, and what is wrong with all mistakes of the catalogue.
+"""
+
+import json
+import textwrap
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from attnbook.arrays import expected
+from attnbook.checks.battery import battery
+from attnbook.checks.calling import NAMES, Caller, Came
+from attnbook.checks.mistakes import MISTAKE, MISTAKES, Mistake, Steps, with_mistakes
+from attnbook.checks.tolerances import DIAGNOSE
+
+BOOK = "https://attnbook.github.io/attnbook/"
+"""Where the book is published; links of a report begin with it."""
+
+DTYPES = tuple(DIAGNOSE)
+"""The dtypes that ``diagnose`` can be asked to hand over."""
+
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+_IGNORING = {
+    "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
+    "bias": {"scores": lambda a: a.scale * (a.Q @ a.transpose(a.k))},
+    "causal": {"corner": lambda a: None},
+    "scale": {"scale": lambda a: a.width**-0.5},
+}
+
+IGNORED = (
+    *(
+        Mistake(f"{name}-ignored", f"{name} is taken, and ignored", "", "", "", NAMES, (), steps)
+        for name, steps in _IGNORING.items()
+    ),
+    Mistake(
+        "options-ignored", "mask, bias, causal and scale are taken, and ignored", "", "", "", NAMES, (),
+        {name: step for steps in _IGNORING.values() for name, step in steps.items()},
+    ),
+)  # fmt: skip
+"""Functions that take an option and do nothing with it. That is no wrong formula, but is recognized too."""
+
+KNOWN = {mistake.slug: mistake for mistake in (*MISTAKES, *IGNORED)}
+"""All that can be recognized, by slug."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "raised", "returned", "too long", "changed"
+    or "nothing ran". ``cases`` are where, the first one being since when; ``error`` is how far off there, relative to
+    the largest entry of the right result, None where that has no meaning. ``causes`` are the mistakes that it matches,
+    each a tuple of slugs: one mistake, or two at once. Several causes: the cases that ran cannot tell them apart.
+    ``parts`` is for what matches no cause as a whole: for some mistakes, the cases that each of them explains.
+    """
+
+    about: str
+    kind: str
+    text: str
+    cases: tuple = ()
+    error: float | None = None
+    causes: tuple = ()
+    parts: tuple = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`diagnose` found. It prints as text; ``ok`` says whether all is right, as far as it ran.
+
+    ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
+    were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
+    """
+
+    findings: tuple
+    notes: tuple
+    compared: tuple
+    not_run: dict
+    cases: int
+
+    @property
+    def ok(self):
+        return not self.findings
+
+    @property
+    def mistakes(self):
+        """The slugs of the mistakes that were recognized without doubt, in the order of the findings."""
+        return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
+
+    def __repr__(self):
+        wrong = [f.about for f in self.findings if f.kind == "wrong"]
+        right = [name for name in NAMES if name not in wrong] if self.compared else []
+        lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
+        lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
+        alike = {}
+        for f in self.findings:
+            alike.setdefault((f.causes, f.parts), []).append(f)
+        for (causes, parts), findings in alike.items():
+            lines += ["", *_headline(causes, parts, findings)]
+            lines += [f"  {f.about}: {f.text}" for f in findings]
+        lines += ["", *("note: " + note for note in self.notes)] if self.notes else []
+        alike = {}
+        for name, reason in self.not_run.items():
+            alike.setdefault(reason, []).append(name)
+        lines += [""] if alike else []
+        lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in alike.items()]
+        return "\n".join(_wrapped(line) for line in lines)
+
+    def as_json(self):
+        """The report as JSON text, for machines."""
+        slugs = {slug for f in self.findings for cause in (*f.causes, *f.parts) for slug in cause}
+        known = {slug: {"title": title_of(slug), "link": link(slug)} for slug in sorted(slugs & KNOWN.keys())}
+        return json.dumps({"ok": self.ok, **asdict(self), "mistakes": known}, indent=2, ensure_ascii=False)
+
+
+def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
+    """Say whether an attention with a backward is right, and if not, which gradient is wrong, since when, and why.
+
+    .. math::
+       dV = P^{\\mathsf T} dO \\qquad dS = P \\circ \\bigl(dP - \\operatorname{rowsum}(P \\circ dP)\\bigr) \\qquad
+       dQ = \\text{scale}\\cdot dS\\,K \\qquad dK = \\text{scale}\\cdot dS^{\\mathsf T} Q
+
+    Equations :eq:`eq-dV`, :eq:`eq-dP`, :eq:`eq-dS`, :eq:`eq-dQ` and :eq:`eq-dK` are what it compares with, in float64.
+
+    Parameters
+    ----------
+    fn : callable, pair of callables, or torch module
+        ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``; or a forward that returns (O, residuals) with its
+        backward(dO, residuals), such as ``(ab.attention, ab.attention_vjp)``; or, on torch tensors, a module or any
+        ``fn(Q, K, V, **options) -> O``, whose backward is autograd's. The options are those of
+        :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
+        option fn does not know is not run, and that is no mistake. torch's own names (attn_mask, is_causal,
+        enable_gqa) are tried where fn knows those. The arrays have two, three or four axes, (n, d), (h, n, d) or
+        (b, h, n, d); a function that takes only some of these raises in the other cases, and the report says so.
+    library : "numpy", "torch" or "cupy"
+        Whose arrays fn is given.
+    dtype : "float64", "float32", "float16" or, for torch, "bfloat16"
+        Of these arrays. float64 tells most; the other two of the first three are tried in a case of their own.
+    limit : float
+        Seconds that fn may take for a case. It runs in a thread, which cannot be ended: one that takes longer is left
+        behind. After the second one no further case is run.
+    seed : int
+        Other numbers, and other sizes than the printed ones, for another seed.
+
+    Returns
+    -------
+    Report
+        Prints as text. ``report.ok``, ``report.findings``, ``report.mistakes``, ``report.as_json()``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument of the wrong kind. What fn does is never raised, but reported.
+    ImportError
+        ``library`` is not installed.
+
+    Notes
+    -----
+    An error counts where it is larger than rounding can make it: a number of roundings of the dtype, times the size of
+    the terms that are added up. Chapter: :doc:`/chapters/07_in_the_wild`.
+
+    Examples
+    --------
+    >>> import attnbook as ab
+    >>> ab.diagnose((ab.attention, ab.attention_vjp))
+    right: O, dQ, dK, dV
+    compared in 23 of 23 cases
+    """
+    if dtype not in DTYPES or (dtype == "bfloat16" and library in ("numpy", "cupy")):
+        raise ValueError(expected("dtype", "one of " + ", ".join(map(repr, DTYPES)) + " (torch only)", repr(dtype)))
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(expected("seed", "an integer of at least 0", repr(seed)))
+    call = Caller(fn, library, limit)
+    runs, late = [], 0
+    for case in battery(seed, dtype):
+        came = call(case) if late < 2 else Came("not run", "two cases took too long before it")
+        late += came.kind == "too long"
+        runs.append(_Run(case, came))
+    return _report(runs)
+
+
+def link(slug):
+    """Where the book explains the mistake; None for what has no section."""
+    return f"{BOOK}chapters/07_in_the_wild.html#mistake-{slug}" if slug in MISTAKE else None
+
+
+def title_of(slug):
+    """What the mistake is, in words."""
+    return KNOWN[slug].title
+
+
+# --- one case -----------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """A case, what came, and what is right."""
+
+    def __init__(self, case, came):
+        self.case, self.came, self.name = case, came, case.name
+
+    @property
+    def compared(self):
+        return self.came.kind == "values"
+
+    @cached_property
+    def right(self):
+        """The right results."""
+        return self.predicted(Steps)
+
+    def predicted(self, steps):
+        """What someone gets who goes through these steps: arrays by name, or None where the shapes do not fit."""
+        try:
+            return dict(zip(NAMES, steps(*self.came.inputs, **self.came.options).run(), strict=True))
+        except ValueError:
+            return None
+
+    @cached_property
+    def allowed(self):
+        """How far a right result may be off, by name, in float64 and in what the results came in."""
+        a = Steps(*self.came.inputs, **self.came.options)
+        Q, k, v, dO = (np.abs(T) for T in (a.Q, a.k, a.v, a.dO))
+        scale = abs(a.scale)
+        dP = dO @ np.swapaxes(v, -1, -2)
+        dS = a.P * (dP + (a.P * dP).sum(axis=-1, keepdims=True))
+        sizes = {
+            "O": a.P @ v,
+            "dQ": scale * (dS @ k),
+            "dK": a.gather(scale * (np.swapaxes(dS, -1, -2) @ Q)),
+            "dV": a.gather(np.swapaxes(a.P, -1, -2) @ dO),
+        }
+        scores = scale * np.max(Q @ np.swapaxes(k, -1, -2)) + np.max(np.abs(self.came.options.get("bias", 0.0)))
+        return {name: (1 + scores) * _largest(size) for name, size in sizes.items()}
+
+    def _is(self, name, wanted, dtype, ease=1):
+        """Whether ``name`` came as ``wanted``, up to roundings of ``dtype``; NaN and ∞ meet only their like."""
+        came = self.came.values[name]
+        if came.shape != wanted.shape:
+            return False
+        finite = np.isfinite(wanted) & np.isfinite(came)
+        if not finite.all() and np.isfinite(wanted).all() != np.isfinite(came).all():
+            return False
+        size = max(self.allowed[name], _largest(wanted[finite]) if ease > 1 else 0.0)
+        return _largest((came - wanted)[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
+
+    def _precision(self, name):
+        """The lower one of the dtypes that went in and that came out."""
+        return max((self.case.dtype, self.came.dtypes[name]), key=lambda dtype: EPS.get(dtype, 0.0))
+
+    def right_in(self, name):
+        """ "exactly", "float32" where only a lower precision explains the error, or "" for wrong."""
+        if self._is(name, self.right[name], self._precision(name)):
+            return "exactly"
+        lower = self._precision(name) == "float64" and self._is(name, self.right[name], "float32")
+        return "float32" if lower else ""
+
+    def matches(self, name, prediction):
+        """Whether the mistake that predicts this would give what came."""
+        return prediction is not None and self._is(name, prediction[name], self._precision(name), ease=10)
+
+    def harmless(self, name, prediction):
+        """Whether the mistake that predicts this leaves ``name`` right."""
+        if prediction is None or prediction[name].shape != self.right[name].shape:
+            return False
+        off = np.abs(prediction[name] - self.right[name])
+        return bool(np.all(off <= EPS["float32"] * self.allowed[name]))
+
+    def error(self, name):
+        """(how far off, relative to the largest right entry; the same in words)."""
+        came, right = self.came.values[name], self.right[name]
+        if came.shape != right.shape:
+            return None, f"shape {came.shape}, expected {right.shape}"
+        if not np.isfinite(came).all():
+            return None, "NaN" if np.isnan(came).any() else "infinite entries"
+        off, size = _largest(came - right), _largest(right)
+        if size <= self.allowed[name] * EPS["float32"]:
+            return None, f"off by {off:.1g} where 0 is right"
+        return float(f"{off / size:.1g}"), f"relative error {off / size:.1g}"
+
+
+def _largest(T):
+    return float(np.max(np.abs(T), initial=0.0))
+
+
+# --- all cases ----------------------------------------------------------------------------------------------------
+
+
+def _report(runs):
+    compared = [run for run in runs if run.compared]
+    wrong = {name: [run for run in compared if not run.right_in(name)] for name in NAMES}
+    wrong = {name: where for name, where in wrong.items() if where}
+    causes, parts = _explain(compared, wrong)
+    findings = [_of_values(name, where, causes.get(name, ()), parts.get(name, ())) for name, where in wrong.items()]
+    findings += _of_calls(runs, causes)
+    not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
+    if not compared and not findings:
+        findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
+    return Report(tuple(findings), _notes(compared), tuple(run.name for run in compared), not_run, len(runs))
+
+
+def _of_values(name, where, causes, parts):
+    error, text = where[0].error(name)
+    text = f"{_in_cases(where)}: {text}"
+    if not causes and not parts and name != "O" and not where[0].right_in("O"):
+        text += "; O is wrong there too: set that right first"
+    return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts)
+
+
+def _of_calls(runs, causes):
+    """Findings about calls that gave no values, or wrote into their input; those of one kind and text together."""
+    alike = {}
+    for run in runs:
+        if run.came.kind in ("raised", "returned", "too long"):
+            what = run.came.text.partition(":")[0] if run.came.kind == "raised" else run.came.text
+            alike.setdefault((run.came.kind, what), []).append(run)
+        for T in run.came.changed:
+            alike.setdefault(("changed", f"{T}, which is its input, is written into"), []).append(run)
+    found = []
+    for (kind, what), where in alike.items():
+        text = "raised " + where[0].came.text if kind == "raised" else what
+        same = [each for each in dict.fromkeys(causes.values()) if kind == "raised" and _raise(each, where)]
+        names = tuple(run.name for run in where)
+        found.append(Finding("the call", kind, f"{_in_cases(where)}: {text}", names, None, *same[:1]))
+    return found
+
+
+def _raise(causes, runs):
+    """Whether the cause, where it is known, does not run in these cases either."""
+    steps = with_mistakes(*(KNOWN[slug] for slug in causes[0]))
+    return len(causes) == 1 and all(run.predicted(steps) is None for run in runs)
+
+
+def _notes(compared):
+    notes = []
+    how = {name: {run.right_in(name) for run in compared} for name in NAMES}
+    low = [name for name in NAMES if "float32" in how[name] and "" not in how[name]]
+    if low:
+        notes.append(", ".join(low) + ": right to the precision of float32 only, though float64 went in")
+    other = {
+        f"{name} is {run.came.dtypes[name]} where {run.case.dtype} went in": None
+        for name in NAMES for run in compared if run.came.dtypes[name] != run.case.dtype
+    }  # fmt: skip
+    return (*notes, *other)
+
+
+# --- causes -------------------------------------------------------------------------------------------------------
+
+
+def _explain(runs, wrong):
+    """For each wrong result the causes that predict it in every case; for what has none, a mistake for each case.
+
+    A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
+    came right goes last. Two at once are tried only where one alone does not do, and more only on top of what is known.
+    """
+    if not wrong:
+        return {}, {}
+    singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN.values()]
+    causes = _cover(singles, wrong)
+    left = wrong.keys() - causes.keys()
+    if left:
+        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(KNOWN.values(), 2) if _apart(pair)], left)
+        left -= causes.keys()
+    if left and causes:
+        known = tuple(KNOWN[slug] for slug in dict.fromkeys(slug for each in causes.values() for slug in each[0]))
+        more = (known + extra for count in (1, 2) for extra in combinations(MISTAKES, count))
+        causes |= _cover([_Cause(mistakes, runs, wrong) for mistakes in more if _apart(mistakes)], left)
+        left -= causes.keys()
+    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
+
+
+def _apart(mistakes):
+    """Whether they can be made at once: no two in the same step."""
+    steps = [step for mistake in mistakes for step in mistake.steps]
+    return len(steps) == len(set(steps))
+
+
+class _Cause:
+    """One mistake, or two at once, held against everything that came; computed only as far as it agrees."""
+
+    def __init__(self, mistakes, runs, wrong):
+        self.slugs, self.runs = tuple(mistake.slug for mistake in mistakes), runs
+        self.steps, self.cache = with_mistakes(*mistakes), {}
+        self.explained = {
+            name
+            for name, where in wrong.items()
+            if all(self.matches(name, run) for run in where) and all(self.matches(name, run) for run in runs)
+        }
+
+    def predict(self, run):
+        if run not in self.cache:
+            self.cache[run] = run.predicted(self.steps)
+        return self.cache[run]
+
+    def matches(self, name, run):
+        return run.matches(name, self.predict(run))
+
+    @cached_property
+    def too_much(self):
+        """How many results it would spoil that it does not explain."""
+        spoiled = {name for name in NAMES if any(not run.harmless(name, self.predict(run)) for run in self.runs)}
+        return len(spoiled - self.explained)
+
+
+def _cover(candidates, names):
+    """{result: its causes}, from the cause that explains most; several where nothing tells them apart."""
+    causes, left = {}, set(names)
+    while useful := [c for c in candidates if c.explained & left]:
+        ranks = [(-len(c.explained & left), c.too_much, "options-ignored" in c.slugs) for c in useful]
+        alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
+        for name in alike[0].explained & left:
+            causes[name] = tuple(c.slugs for c in alike if name in c.explained)[:3]
+        left -= causes.keys()
+    return causes
+
+
+def _case_by_case(singles, name, where):
+    """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
+    singles = [c for c in singles if c.slugs != ("options-ignored",)]
+    found, left = [], [run for run in where if run.name != "all options"]
+    while left:
+        explained = [(c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles]
+        slug, cases = max(explained, key=lambda item: len(item[1]))
+        if not cases:
+            return ()
+        found.append((slug, *(run.name for run in cases)))
+        left = [run for run in left if run not in cases]
+    return tuple(found)
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _in_cases(where):
+    return f'in "{where[0].name}"' if len(where) == 1 else f'in {len(where)} cases, since "{where[0].name}"'
+
+
+def _headline(causes, parts, findings):
+    lines = []
+    for i, slugs in enumerate(causes):
+        for j, slug in enumerate(slugs):
+            lines.append(("and: " if j else "or: " if i else "") + title_of(slug))
+            lines += [f"  {link(slug)}"] if link(slug) else []
+    for slug, *cases in parts:
+        lines.append(f"{title_of(slug)}: explains {_quoted(cases)}")
+        lines += [f"  {link(slug)}"] if link(slug) else []
+    if not lines and any(f.kind == "wrong" for f in findings):
+        lines.append("no known mistake")
+    return lines or ["not as asked"]
+
+
+def _wrapped(line):
+    """The line, broken to fit a page; a link stays as it is."""
+    if BOOK in line:
+        return line
+    deeper = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, 88, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+
+
+def _quoted(names):
+    return ", ".join(f'"{name}"' for name in names)

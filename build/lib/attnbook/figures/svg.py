@@ -1,0 +1,57 @@
+"""What every figure is made of: a palette that CSS can turn dark, text, and the wrapper that carries the alt text.
+
+Colours are CSS variables with a fallback, so that the page decides light or dark and a bare notebook still shows them.
+The four hues keep apart for the common kinds of colour blindness (after Okabe and Ito); none carries meaning alone.
+"""
+
+from html import escape
+
+PALETTE = {
+    "blue": "var(--ab-blue, #0072b2)",
+    "orange": "var(--ab-orange, #c24e00)",
+    "green": "var(--ab-green, #00795a)",
+    "purple": "var(--ab-purple, #a3437b)",
+    "grey": "var(--ab-grey, #767676)",
+    "ink": "currentColor",
+}
+
+
+class Figure:
+    """An SVG with its alt text. Shows itself in a notebook; its ``repr`` is the alt text, for readers without it."""
+
+    def __init__(self, svg, alt):
+        self.svg = svg
+        self.alt = alt
+
+    def _repr_html_(self):
+        return f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
+
+    def __repr__(self):
+        return f"Figure: {self.alt}"
+
+
+def document(width, height, body):
+    """An SVG element of that size around ``body``. Hidden from screen readers, which read the figure's alt text."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
+        f'viewBox="0 0 {number(width)} {number(height)}" aria-hidden="true" fill="none" '
+        f'font-family="inherit" font-size="13">{body}</svg>'
+    )
+
+
+def text(x, y, content, *, anchor="middle", size=None, weight=None, fill="ink", opacity=None):
+    """A line of text; ``y`` is its middle."""
+    more = "".join(
+        f' {name}="{value}"'
+        for name, value in (("font-size", size), ("font-weight", weight), ("opacity", opacity))
+        if value is not None
+    )
+    place = f'x="{number(x)}" y="{number(y)}" text-anchor="{anchor}" dominant-baseline="central"'
+    return f'<text {place} fill="{PALETTE[fill]}"{more}>{escape(content)}</text>'
+
+
+def number(x):
+    """At most two decimals, no trailing zeros, no minus zero: short, and the same whatever the last bit was."""
+    return (
+        f"{x:.2f}".rstrip("0").rstrip(".").replace("-0", "0") if abs(x) < 0.005 else f"{x:.2f}".rstrip("0").rstrip(".")
+    )

@@ -1,0 +1,132 @@
+"""The linear projection Y = X W + b, forwards and backwards. Chapter: :doc:`/chapters/01_gradients`."""
+
+from typing import NamedTuple
+
+from attnbook.arrays import agree, expected, mT, narrow, rows_of, widen
+
+
+class LinearGrads(NamedTuple):
+    """The gradients of :func:`linear`, each with the shape of its variable."""
+
+    dX: object
+    dW: object
+    db: object
+
+
+def linear(X, W, b=None):
+    """Project every row of X with the same matrix, and add the same bias.
+
+    .. math:: Y = X\\,W + \\mathbf 1\\,b
+
+    Equation :eq:`def-linear`.
+
+    Parameters
+    ----------
+    X : array (..., n, d_in)
+        One row a token.
+    W : array (d_in, d_out)
+        Used as ``X @ W``; ``torch.nn.Linear`` stores its transpose.
+    b : array (d_out,), optional
+
+    Returns
+    -------
+    Y : array (..., n, d_out), dtype of ``X``
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype or shape does not fit.
+
+    Notes
+    -----
+    Residuals for the backward: X and W. 16-bit floats are multiplied and summed in float32.
+    Chapter: :doc:`/chapters/01_gradients`.
+    """
+    agree(X=X, W=W, optional={"b": b})
+    _check_shapes(X, W, b)
+    Y = widen(X) @ widen(W)
+    return narrow(Y if b is None else Y + widen(b), X.dtype)
+
+
+def linear_vjp(dY, X, W):
+    """Pull a gradient back to the input, the weights and the bias.
+
+    .. math:: dX = dY\\,W^{\\mathsf T} \\qquad dW = X^{\\mathsf T} dY \\qquad db = \\mathbf 1^{\\mathsf T} dY
+
+    Equation :eq:`eq-linear-vjp`. W and b serve every row of every batch, so their gradients sum over all of these.
+
+    Parameters
+    ----------
+    dY : array (..., n, d_out)
+    X : array (..., n, d_in)
+    W : array (d_in, d_out)
+
+    Returns
+    -------
+    LinearGrads
+        ``dX`` (..., n, d_in), ``dW`` (d_in, d_out), ``db`` (d_out,); leave ``db`` where there was no bias.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype or shape does not fit.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/01_gradients`.
+    """
+    xp = agree(dY=dY, X=X, W=W)
+    _check_shapes(X, W, None)
+    wanted = (*X.shape[:-1], W.shape[1])
+    if tuple(dY.shape) != wanted:
+        raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
+    g = widen(dY)
+    dX = g @ mT(widen(W))
+    dW = mT(rows_of(widen(X))) @ rows_of(g)
+    db = xp.sum(rows_of(g), axis=0)
+    return LinearGrads(*(narrow(T, X.dtype) for T in (dX, dW, db)))
+
+
+def linear_jvp(tX, tW, tb, X, W):
+    """Push changes of input, weights and bias forward, all at once: the product rule.
+
+    .. math:: \\dot Y = \\dot X\\,W + X\\,\\dot W + \\mathbf 1\\,\\dot b
+
+    Equation :eq:`eq-linear-jvp`.
+
+    Parameters
+    ----------
+    tX, tW, tb : arrays of the shapes of X, W and b
+        Tangents; ``tb`` may be None.
+    X, W : arrays (..., n, d_in), (d_in, d_out)
+
+    Returns
+    -------
+    tY : array (..., n, d_out), dtype of ``X``
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype or shape does not fit.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/01_gradients`.
+    """
+    agree(X=X, W=W, tX=tX, tW=tW, optional={"tb": tb})
+    _check_shapes(X, W, tb, bias_name="tb")
+    for name, tangent, T in (("tX", tX, X), ("tW", tW, W)):
+        if tangent.shape != T.shape:
+            raise ValueError(expected(name, f"shape {tuple(T.shape)}", tuple(tangent.shape)))
+    tY = widen(tX) @ widen(W) + widen(X) @ widen(tW)
+    return narrow(tY if tb is None else tY + widen(tb), X.dtype)
+
+
+def _check_shapes(X, W, b, bias_name="b"):
+    if W.ndim != 2:
+        raise ValueError(expected("W", "two axes (d_in, d_out)", f"shape {tuple(W.shape)}"))
+    if X.ndim < 1 or X.shape[-1] != W.shape[0]:
+        wanted = f"a last axis of {W.shape[0]}, the rows of W"
+        raise ValueError(expected("X", wanted, f"shape {tuple(X.shape)}"))
+    if b is not None and tuple(b.shape) != (W.shape[1],):
+        raise ValueError(expected(bias_name, f"shape {(W.shape[1],)}, the columns of W", f"shape {tuple(b.shape)}"))

@@ -1,0 +1,239 @@
+"""Multi-head attention: project, split, attend, merge, project. Chapter: :doc:`/chapters/04_multi_head`.
+
+Self-attention and cross-attention are one set of lines: without a memory, keys and values are made from X itself.
+"""
+
+import operator
+from typing import NamedTuple
+
+from attnbook.arrays import agree, expected, narrow, widen
+from attnbook.attention import attention_vjp, plan
+from attnbook.heads import merge_heads, split_heads
+from attnbook.linear import linear, linear_vjp
+
+
+class MultiHeadParams(NamedTuple):
+    """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
+
+    W_Q (d_model, h·d_k), W_K (d_mem, h_kv·d_k), W_V (d_mem, h_kv·d_v), W_O (h·d_v, d_out), and the biases of their
+    columns. Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
+    with d = d_k or d_v, and the rows from i·d_v on of W_O (:eq:`def-head-blocks`).
+    """
+
+    W_Q: object
+    W_K: object
+    W_V: object
+    W_O: object
+    b_Q: object = None
+    b_K: object = None
+    b_V: object = None
+    b_O: object = None
+
+
+class MultiHeadResiduals(NamedTuple):
+    """What the backward needs: inputs and weights as they came, the merged heads, and attention's own residuals.
+
+    C (..., n_q, h·d_v) and what attention keeps are in the accumulation dtype.
+    """
+
+    X: object
+    memory: object
+    params: MultiHeadParams
+    C: object
+    heads: tuple
+    attention: NamedTuple
+
+
+class MultiHeadGrads(NamedTuple):
+    """The gradients of :func:`multi_head_attention`, each with the shape of its variable."""
+
+    dX: object
+    dmemory: object
+    dparams: MultiHeadParams
+    dbias: object
+    dops: tuple
+
+
+def multi_head_attention(
+    X,
+    p,
+    *,
+    num_heads,
+    num_kv_heads=None,
+    memory=None,
+    mask=None,
+    bias=None,
+    causal=False,
+    scale=None,
+    ops=(),
+    method="auto",
+):
+    """Let every token ask several questions at once, each head with projections of its own.
+
+    .. math::
+       Y = (O_0 \\;\\cdots\\; O_{h-1})\\,W_O + b_O \\qquad
+       O_i = \\operatorname{attention}(X W^Q_i + b^Q_i,\\; X_{\\mathrm{mem}} W^K_i + b^K_i,\\;
+       X_{\\mathrm{mem}} W^V_i + b^V_i)
+
+    Equation :eq:`def-multi-head`. X_mem is X itself in self-attention, and ``memory`` in cross-attention.
+
+    Parameters
+    ----------
+    X : array (..., n_q, d_model)
+        One row a token.
+    p : MultiHeadParams
+        Weights and biases.
+    num_heads, num_kv_heads : int
+        h and h_kv, which divides h and is h by default: h / h_kv query heads share one key and value head.
+    memory : array (..., n_k, d_mem), optional
+        What the queries attend to, such as an encoder's output. X itself by default.
+    mask : bool array, optional
+        Broadcasts to (..., h, n_q, n_k). True = may attend. A mask for each sequence of a batch, (batch, n_q, n_k),
+        needs an axis for the heads: (batch, 1, n_q, n_k).
+    bias, causal, scale, ops, method
+        As for :func:`~attnbook.attention.attention`; bias broadcasts to (..., h, n_q, n_k), scale is 1/√d_k
+        by default.
+
+    Returns
+    -------
+    Y : array (..., n_q, d_out), namespace, dtype and device of X
+    res : MultiHeadResiduals
+        What :func:`multi_head_attention_vjp` needs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype or shape does not fit: widths that the number of heads does not divide,
+        a num_kv_heads that does not divide num_heads, a memory of another batch.
+
+    Notes
+    -----
+    16-bit floats are widened to float32 at the door, and narrowed once, at the end.
+    Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/04_multi_head`.
+    """
+    h, h_kv, n_k = _check(X, p, memory, bias, num_heads, num_kv_heads)
+    shape = (*X.shape[:-2], h, X.shape[-2], n_k)
+    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    forward, steps = plan(X, shape, **options, d_k=p.W_Q.shape[1] // h, like="X")
+    x, m, w = _operands(X, memory, p)
+    Q = split_heads(linear(x, w.W_Q, w.b_Q), h)
+    K = split_heads(linear(m, w.W_K, w.b_K), h_kv)
+    V = split_heads(linear(m, w.W_V, w.b_V), h_kv)
+    O, inner = forward(Q, K, V, steps, shape)
+    C = merge_heads(O)
+    Y = linear(C, w.W_O, w.b_O)
+    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), inner)
+
+
+def multi_head_attention_vjp(dY, res):
+    """Pull a gradient back through the whole layer: to its input, its memory, and every weight and bias.
+
+    .. math::
+       dC = dY\\,W_O^{\\mathsf T} \\qquad dW_O = C^{\\mathsf T} dY \\qquad
+       dX = dQ\\,W_Q^{\\mathsf T} \\qquad
+       dX_{\\mathrm{mem}} = dK\\,W_K^{\\mathsf T} + dV\\,W_V^{\\mathsf T}
+
+    Equations :eq:`eq-multi-head-vjp` and :eq:`eq-dmemory`. In self-attention the last two add up to dX:
+    three paths into X.
+
+    Parameters
+    ----------
+    dY : array (..., n_q, d_out)
+        The gradient that arrives at the output.
+    res : MultiHeadResiduals
+        As :func:`multi_head_attention` returned it.
+
+    Returns
+    -------
+    MultiHeadGrads
+        ``dX``; ``dmemory``, None in self-attention; ``dparams``, a :class:`MultiHeadParams` with None where there was
+        no bias; ``dbias`` and ``dops`` as :func:`~attnbook.attention.attention_vjp` gives them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``dY`` does not fit the output, or ``res`` is not a residual.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/04_multi_head`, and for the memory :doc:`/chapters/06_cross`.
+    """
+    if not isinstance(res, MultiHeadResiduals):
+        raise TypeError(expected("res", "the residuals that multi_head_attention returned", type(res).__name__))
+    agree(X=res.X, dY=dY)
+    wanted = (*res.C.shape[:-1], res.params.W_O.shape[-1])
+    if tuple(dY.shape) != wanted:
+        raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
+    x, m, w = _operands(res.X, res.memory, res.params)
+    dC, dW_O, db_O = linear_vjp(widen(dY), res.C, w.W_O)
+    inner = attention_vjp(split_heads(dC, res.heads[0]), res.attention)
+    by_Q, dW_Q, db_Q = linear_vjp(merge_heads(inner.dQ), x, w.W_Q)
+    by_K, dW_K, db_K = linear_vjp(merge_heads(inner.dK), m, w.W_K)
+    by_V, dW_V, db_V = linear_vjp(merge_heads(inner.dV), m, w.W_V)
+    biases = (None if b is None else db for b, db in zip(w[4:], (db_Q, db_K, db_V, db_O), strict=True))
+    dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)
+    dparams = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))
+    dX, dmemory, dbias, *dops = _each(narrow, (dX, dmemory, inner.dbias, *inner.dops), res.X.dtype)
+    return MultiHeadGrads(dX, dmemory, dparams, dbias, tuple(dops))
+
+
+def _operands(X, memory, p):
+    """Inputs and weights in the accumulation dtype; without a memory, keys and values are made from X."""
+    x = widen(X)
+    return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))
+
+
+def _each(f, arrays, *args):
+    """f of each array; None stays None."""
+    return (None if T is None else f(T, *args) for T in arrays)
+
+
+def _check(X, p, memory, bias, num_heads, num_kv_heads):
+    """h, h_kv and n_k, or an error that names what does not fit."""
+    if not isinstance(p, MultiHeadParams):
+        raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))
+    weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
+    biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
+    agree({"memory": memory, **biases, "bias": bias}, X=X, **weights)
+    h = _count("num_heads", num_heads)
+    h_kv = h if num_kv_heads is None else _count("num_kv_heads", num_kv_heads)
+    if h % h_kv:
+        raise ValueError(expected("num_kv_heads", f"a divisor of num_heads, {h}", h_kv))
+    for name, T in (("X", X), ("memory", memory)):
+        if T is not None and T.ndim < 2:
+            raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
+    if memory is not None and memory.shape[:-2] != X.shape[:-2]:
+        wanted = f"the leading axes of X, {tuple(X.shape[:-2])}"
+        raise ValueError(expected("memory", wanted, f"shape {tuple(memory.shape)}"))
+    n_k, d_mem = X.shape[-2:] if memory is None else memory.shape[-2:]
+    rows = {"W_Q": X.shape[-1], "W_K": d_mem, "W_V": d_mem}
+    heads = {"W_Q": h, "W_K": h_kv, "W_V": h_kv}
+    for name, W in weights.items():
+        if W.ndim != 2:
+            raise ValueError(expected(name, "two axes (rows, columns)", f"shape {tuple(W.shape)}"))
+        if name in rows and W.shape[0] != rows[name]:
+            of = "memory" if memory is not None and name != "W_Q" else "X"
+            raise ValueError(expected(name, f"{rows[name]} rows, the width of {of}", f"shape {tuple(W.shape)}"))
+        if name in heads and (W.shape[1] % heads[name] or W.shape[1] == 0):
+            wanted = f"a number of columns that its {heads[name]} heads divide" if W.shape[1] else "at least one column"
+            raise ValueError(expected(name, wanted, f"shape {tuple(W.shape)}"))
+    if p.W_K.shape[1] * h != p.W_Q.shape[1] * h_kv:
+        raise ValueError(expected("W_K", f"{p.W_Q.shape[1] // h * h_kv} columns", f"shape {tuple(p.W_K.shape)}"))
+    if p.W_O.shape[0] * h_kv != p.W_V.shape[1] * h:
+        raise ValueError(expected("W_O", f"{p.W_V.shape[1] // h_kv * h} rows", f"shape {tuple(p.W_O.shape)}"))
+    for (name, b), W in zip(biases.items(), weights.values(), strict=True):
+        if b is not None and tuple(b.shape) != (W.shape[1],):
+            raise ValueError(expected(name, f"shape {(W.shape[1],)}", tuple(b.shape)))
+    return h, h_kv, n_k
+
+
+def _count(name, n):
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = None
+    if count is None or isinstance(n, bool):
+        raise TypeError(expected(name, "an integer", type(n).__name__))
+    if count < 1:
+        raise ValueError(expected(name, "a number of heads of at least 1", n))
+    return count

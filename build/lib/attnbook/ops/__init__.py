@@ -1,0 +1,13 @@
+"""Ops: the steps between Q Kᵀ and the output, each with forward, vjp and jvp side by side in one file.
+
+A spine runs them in order over tiles of the score table, and their vjps in reverse order on the way back.
+"""
+
+from attnbook.ops.bias import Bias
+from attnbook.ops.dropout import Dropout
+from attnbook.ops.masks import Causal, Mask, Masking, Window
+from attnbook.ops.op import Op, Step, Tile
+from attnbook.ops.scale import Scale
+from attnbook.ops.softcap import Softcap
+
+__all__ = ["Bias", "Causal", "Dropout", "Mask", "Masking", "Op", "Scale", "Softcap", "Step", "Tile", "Window"]

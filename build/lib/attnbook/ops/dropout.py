@@ -1,0 +1,69 @@
+"""Drop weights at random, the same ones each time they are asked for: P ↦ keep ∘ P / (1 − p)."""
+
+from dataclasses import dataclass
+from numbers import Real
+
+from attnbook.arrays import array_namespace, device, expected
+
+_32_BITS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Drop each weight with probability ``p``, and divide the others by 1 − p, so that the mean stays.
+
+    .. math:: W = \\frac{R \\circ P}{1 - p} \\qquad dP = \\frac{R \\circ dW}{1 - p}
+
+    Equation :eq:`eq-op-dropout`. The rows of W no longer sum to 1, and the softmax's own derivative needs P, not W.
+    R is never stored. Whether a weight is kept is read off a number made from ``seed`` and the weight's place
+    (batch, head, query, key), so the backward draws the same R again, a tile at a time, in any order, on any device.
+    It acts on the weights, after the softmax. Chapter: :doc:`/chapters/08_variants`.
+    """
+
+    p: float
+    seed: int = 0
+    on = "weights"
+
+    def __post_init__(self):
+        if not isinstance(self.p, Real) or isinstance(self.p, bool) or not 0 <= self.p < 1:
+            raise ValueError(expected("p", "a probability in [0, 1)", repr(self.p)))
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise TypeError(expected("seed", "an integer", repr(self.seed)))
+
+    def forward(self, P, tile):
+        return self._drop(P, tile), None
+
+    def vjp(self, dW, saved, tile):
+        return self._drop(dW, tile), None
+
+    def jvp(self, tP, saved, tile, tparam=None):
+        return self._drop(tP, tile)
+
+    def kept(self, T, tile):
+        """R on this tile: bool, True = kept."""
+        xp = array_namespace(T)
+        lead = tile.lead or tuple(range(n) for n in T.shape[:-2])
+        number = xp.asarray(
+            _mix(self.seed & _32_BITS ^ _mix(self.seed >> 32 & _32_BITS)), dtype=xp.int64, device=device(T)
+        )
+        for places in (*lead, tile.rows, tile.cols):  # one more axis of the tile at a time
+            place = xp.arange(places.start, places.stop, dtype=xp.int64, device=device(T))
+            number = _mix(number[..., None] ^ _mix(place + 1))
+        return number >= int(self.p * 2**32)
+
+    def _drop(self, T, tile):
+        xp = array_namespace(T)
+        zero = xp.asarray(0.0, dtype=T.dtype, device=device(T))
+        return xp.where(self.kept(T, tile), T * (1 / (1 - float(self.p))), zero)
+
+
+def _mix(x):
+    """Stir 32 bits so that neighbors come out unrelated: a hash by shifts and products.
+
+    The two factors are below 2³¹, so no product of theirs leaves 63 bits: int64 will do, which every library has.
+    """
+    x = x ^ (x >> 16)
+    x = x * 0x21F0AAAD & _32_BITS
+    x = x ^ (x >> 15)
+    x = x * 0x735A2D97 & _32_BITS
+    return x ^ (x >> 15)

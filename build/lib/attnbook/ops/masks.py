@@ -1,0 +1,149 @@
+"""Forbid keys: S ↦ −∞ where a query may not attend. All masks are here, and differ only in which pairs they allow."""
+
+from dataclasses import dataclass
+
+from attnbook.arrays import array_namespace, device, expected
+
+
+class Masking:
+    """The three passes that all masks share; a mask adds ``allowed(S, tile)``, bool, True = may attend.
+
+    −∞ before the softmax, never 0 after it: a zeroed weight has already taken part in its row's sum. And ``where``,
+    never a product: 0 · ∞ and 0 · NaN are NaN.
+    """
+
+    def forward(self, S, tile):
+        return self._keep(S, tile, elsewhere=float("-inf")), None
+
+    def vjp(self, dS, saved, tile):
+        return self._keep(dS, tile, elsewhere=0.0), None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return self._keep(tS, tile, elsewhere=0.0)
+
+    def allows_all(self, tile):
+        """Whether every pair of the tile is allowed, where that is known without looking at each."""
+        return False
+
+    def pattern(self, tile):
+        """What tiles with the same allowed pairs, counted from their corners, have in common; None where none need."""
+        return
+
+    def live(self, tile):
+        """The smallest tile with all allowed pairs."""
+        return tile
+
+    def _keep(self, T, tile, elsewhere):
+        if self.allows_all(tile):
+            return T
+        xp = array_namespace(T)
+        return xp.where(self.allowed(T, tile), T, xp.asarray(elsewhere, dtype=T.dtype, device=device(T)))
+
+
+@dataclass(frozen=True, eq=False)
+class Mask(Masking):
+    """Allow the pairs where the bool array ``M``, which broadcasts to the scores, is True.
+
+    .. math:: S'_{ij} = \\begin{cases} S_{ij} & M_{ij} \\\\ -\\infty & \\text{otherwise} \\end{cases}
+       \\qquad dS_{ij} = \\begin{cases} dS'_{ij} & M_{ij} \\\\ 0 & \\text{otherwise} \\end{cases}
+
+    Equation :eq:`eq-op-mask`. It keeps nothing for the backward but M. Chapter: :doc:`/chapters/03_single_head`.
+    """
+
+    M: object
+
+    def allowed(self, S, tile):
+        return tile.cut(self.M)
+
+    def live(self, tile):
+        M = tile.cut(self.M)
+        if M.ndim < 2:
+            M = M[(*(None,) * (2 - M.ndim), ...)]
+        xp, lead = array_namespace(M), tuple(range(M.ndim - 2))
+        M = xp.any(M, axis=lead) if lead else M
+        return tile._replace(
+            rows=_around(xp.any(M, axis=1), tile.rows, xp),
+            cols=_around(xp.any(M, axis=0), tile.cols, xp),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Masking):
+    """Allow key j for query i where −``left`` ≤ j − i ≤ ``right``; None is no limit on that side.
+
+    .. math:: M_{ij} = \\bigl(-\\text{left} \\le j - i - \\text{shift} \\le \\text{right}\\bigr)
+
+    Equation :eq:`eq-op-window`. The shift lines up a corner of the table, as in :class:`Causal`: 0 for "top-left",
+    n_k − n_q for "bottom-right". A window of a few keys leaves few tiles to visit, and a tiled spine visits no others.
+    It keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    corner: str = "top-left"
+
+    def __post_init__(self):
+        for name in ("left", "right"):
+            size = getattr(self, name)
+            if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+                raise ValueError(expected(name, "a whole number of keys, at least 0, or None", repr(size)))
+        if self.corner not in ("top-left", "bottom-right"):
+            raise ValueError(expected("corner", "'top-left' or 'bottom-right'", repr(self.corner)))
+
+    def allowed(self, S, tile):
+        xp = array_namespace(S)
+        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + self._shift(tile)
+        j = xp.arange(tile.cols.start, tile.cols.stop, device=device(S))[None, :]
+        sides = []
+        if self.right is not None:
+            sides.append(j <= i + self.right)
+        if self.left is not None:
+            sides.append(j >= i - self.left)
+        if not sides:
+            return xp.ones((len(tile.rows), len(tile.cols)), dtype=xp.bool, device=device(S))
+        return sides[0] if len(sides) == 1 else sides[0] & sides[1]
+
+    def allows_all(self, tile):
+        first, last = tile.rows.start + self._shift(tile), tile.rows.stop - 1 + self._shift(tile)
+        right = self.right is None or tile.cols.stop - 1 <= first + self.right
+        return right and (self.left is None or tile.cols.start >= last - self.left)
+
+    def pattern(self, tile):
+        return tile.cols.start - tile.rows.start - self._shift(tile), len(tile.rows), len(tile.cols)
+
+    def live(self, tile):
+        rows, cols, shift = tile.rows, tile.cols, self._shift(tile)
+        if self.right is not None:  # j ≤ i + shift + right
+            rows = range(max(rows.start, cols.start - shift - self.right), rows.stop)
+            cols = range(cols.start, min(cols.stop, rows.stop + shift + self.right))
+        if self.left is not None:  # j ≥ i + shift − left
+            rows = range(rows.start, min(rows.stop, cols.stop - shift + self.left))
+            cols = range(max(cols.start, rows.start + shift - self.left), cols.stop)
+        return tile._replace(rows=rows, cols=cols)
+
+    def _shift(self, tile):
+        return tile.n_k - tile.n_q if self.corner == "bottom-right" else 0
+
+
+class Causal(Window):
+    """Allow key j for query i where j ≤ i, counted from the ``corner`` "top-left" or "bottom-right" of the table.
+
+    "top-left" lines up the first query with the first key, as torch and JAX do; "bottom-right" the last with the last,
+    as flash-attn does, and as a query that reads a cache of earlier keys needs. They agree where n_q = n_k.
+    It is the :class:`Window` with no limit to the left and nothing to the right.
+    Equation :eq:`eq-op-causal`. It keeps nothing for the backward. Chapter: :doc:`/chapters/03_single_head`.
+    """
+
+    def __init__(self, corner="top-left"):
+        super().__init__(None, 0, corner)
+
+
+def _around(live, where, xp):
+    """The smallest range inside ``where`` that holds all its live places; ``live`` of one place speaks for all."""
+    if live.shape[0] == 1:
+        return where if bool(live[0]) else range(where.start, where.start)
+    if not bool(xp.any(live)):
+        return range(where.start, where.start)
+    live = xp.astype(live, xp.uint8)
+    first, last = int(xp.argmax(live)), live.shape[0] - int(xp.argmax(xp.flip(live)))
+    return range(where.start + first, where.start + last)

@@ -1,0 +1,25 @@
+"""Scale the scores: S ↦ c S."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Multiply every score by ``factor``, 1/√d_k unless the caller says otherwise.
+
+    .. math:: S' = c\\,S \\qquad dS = c\\,dS' \\qquad \\dot S' = c\\,\\dot S
+
+    Equation :eq:`eq-op-scale`. The factor is a Python float: a NumPy float64 would widen float32 scores.
+    It keeps nothing for the backward. Chapter: :doc:`/chapters/03_single_head`.
+    """
+
+    factor: float
+
+    def forward(self, S, tile):
+        return S * self.factor, None
+
+    def vjp(self, dS, saved, tile):
+        return dS * self.factor, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS * self.factor

@@ -1,0 +1,34 @@
+"""Cap the scores smoothly: S ↦ c tanh(S / c)."""
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+from attnbook.arrays import array_namespace, expected
+
+
+@dataclass(frozen=True)
+class Softcap:
+    """Keep every score between −``cap`` and ``cap``, and leave small ones as they are.
+
+    .. math:: S' = c\\,\\tanh(S / c) \\qquad dS = \\bigl(1 - (S'/c)^2\\bigr) \\circ dS'
+
+    Equation :eq:`eq-op-softcap`. It keeps tanh(S/c), taken before any mask: cap first, mask after, or −∞ becomes −c
+    and the forbidden key gets weight. Chapter: :doc:`/chapters/08_variants`.
+    """
+
+    cap: float
+
+    def __post_init__(self):
+        if not isinstance(self.cap, Real) or not (0 < self.cap < math.inf):
+            raise ValueError(expected("cap", "a positive number", repr(self.cap)))
+
+    def forward(self, S, tile):
+        y = array_namespace(S).tanh(S / float(self.cap))
+        return float(self.cap) * y, y
+
+    def vjp(self, dS, saved, tile):
+        return (1 - saved * saved) * dS, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return (1 - saved * saved) * tS

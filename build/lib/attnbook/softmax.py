@@ -1,0 +1,275 @@
+"""Softmax and log-sum-exp with their derivatives. Chapter: :doc:`/chapters/02_softmax`.
+
+Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, and every derivative is 0, with no warning.
+"""
+
+from attnbook.arrays import (
+    agree,
+    axis_of,
+    device,
+    expected,
+    narrow,
+    widen,
+)
+
+
+def softmax(S, axis=-1):
+    """Turn each row of scores into weights that are positive and sum to 1.
+
+    .. math:: P_{ij} = e^{S_{ij}} \\Big/ \\textstyle\\sum_k e^{S_{ik}}
+
+    Equations :eq:`def-softmax` and, in the stable form computed here, :eq:`eq-softmax-stable`.
+
+    Parameters
+    ----------
+    S : array (..., n), floating
+        Logits, in nats. −∞ is allowed and gives weight 0.
+    axis : int
+        The axis that is normalised.
+
+    Returns
+    -------
+    P : array of the shape and dtype of ``S``
+        A row of −∞ only gives 0 everywhere, not NaN. A +∞ or a NaN makes its row NaN.
+
+    Raises
+    ------
+    TypeError
+        ``S`` is not a floating array, or ``axis`` is not an integer.
+    ValueError
+        ``S`` has no such axis.
+
+    Notes
+    -----
+    Residual: P itself, nothing else. 16-bit floats are computed in float32. Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp = agree(S=S)
+    axis = axis_of("S", S, axis)
+    E, Z, _ = _exponentials(xp, widen(S), axis)
+    return narrow(E / xp.where(Z == 0, xp.ones_like(Z), Z), S.dtype)
+
+
+def softmax_vjp(dP, P, axis=-1):
+    """Pull a gradient back through softmax, without ever building its Jacobian.
+
+    .. math:: dS_{ij} = P_{ij}\\Bigl(dP_{ij} - \\textstyle\\sum_k P_{ik}\\,dP_{ik}\\Bigr)
+
+    Equation :eq:`eq-softmax-vjp`. A score's gradient is how much better its key did than the row's average,
+    times the weight it got. Each row of the result sums to 0.
+
+    Parameters
+    ----------
+    dP : array (..., n)
+        The gradient that arrives at the weights.
+    P : array (..., n)
+        The weights, as ``softmax`` returned them.
+    axis : int
+        The axis that was normalised.
+
+    Returns
+    -------
+    dS : array of the shape and dtype of ``P``
+        Exactly 0 wherever P is 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype, shape or axis does not fit.
+
+    Notes
+    -----
+    Time and memory are O(n) a row; the Jacobian would cost O(n²). Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp, axis = _same_shape(dP=dP, P=P, axis=axis)
+    p, g = widen(P), widen(dP)
+    return narrow(p * (g - xp.sum(p * g, axis=axis, keepdims=True)), P.dtype)
+
+
+def softmax_jvp(tS, P, axis=-1):
+    """Push a change of the scores forward through softmax.
+
+    .. math:: \\dot P_{ij} = P_{ij}\\Bigl(\\dot S_{ij} - \\textstyle\\sum_k P_{ik}\\,\\dot S_{ik}\\Bigr)
+
+    Equation :eq:`eq-softmax-jvp`. The same lines as :func:`softmax_vjp`, because the Jacobian is symmetric.
+
+    Parameters
+    ----------
+    tS : array (..., n)
+        The tangent: in which direction, and how fast, the scores move.
+    P : array (..., n)
+        The weights, as ``softmax`` returned them.
+    axis : int
+        The axis that was normalised.
+
+    Returns
+    -------
+    tP : array of the shape and dtype of ``P``
+        Each row sums to 0: weight moves, none is made.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype, shape or axis does not fit.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/02_softmax`.
+    """
+    _same_shape(tS=tS, P=P, axis=axis)
+    return softmax_vjp(tS, P, axis)
+
+
+def softmax_jacobian(P):
+    """The Jacobian of softmax on the last axis, one n × n matrix a row: to look at, not to compute with.
+
+    .. math:: J = \\operatorname{diag}(p) - p\\,p^{\\mathsf T}
+
+    Equation :eq:`eq-softmax-jacobian`. Symmetric; rows and columns sum to 0; rank n − 1 where every weight is positive.
+
+    Parameters
+    ----------
+    P : array (..., n)
+        The weights, as ``softmax`` returned them.
+
+    Returns
+    -------
+    J : array (..., n, n), dtype of ``P``
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``P`` is not a floating array, or has no axis.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp = agree(P=P)
+    n = P.shape[axis_of("P", P, -1)]
+    p = widen(P)
+    diagonal = xp.eye(n, dtype=p.dtype, device=device(p)) * p[..., None]
+    return narrow(diagonal - p[..., :, None] * p[..., None, :], P.dtype)
+
+
+def logsumexp(S, axis=-1):
+    """The logarithm of the softmax's denominator, taken without overflow.
+
+    .. math:: L_i = \\log \\textstyle\\sum_k e^{S_{ik}} = m_i + \\log \\sum_k e^{S_{ik} - m_i}
+
+    Equation :eq:`def-logsumexp`. With it, P = exp(S − L): one number a row is enough to recompute all weights.
+
+    Parameters
+    ----------
+    S : array (..., n), floating
+        Logits, in nats.
+    axis : int
+        The axis that is summed.
+
+    Returns
+    -------
+    L : array of the shape of ``S`` without ``axis``, same dtype
+        −∞ for a row of −∞ only and for an empty row. A +∞ or a NaN makes its row NaN, as in softmax.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`softmax`.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp = agree(S=S)
+    axis = axis_of("S", S, axis)
+    _, Z, M = _exponentials(xp, widen(S), axis)
+    L = xp.where(Z == 0, -xp.inf * xp.ones_like(Z), M + xp.log(xp.where(Z == 0, xp.ones_like(Z), Z)))
+    return narrow(xp.squeeze(L, axis=axis), S.dtype)
+
+
+def logsumexp_vjp(dL, P, axis=-1):
+    """Pull a gradient back through log-sum-exp, whose gradient is softmax.
+
+    .. math:: dS_{ij} = dL_i\\,P_{ij}
+
+    Equation :eq:`eq-logsumexp-vjp`.
+
+    Parameters
+    ----------
+    dL : array of the shape of ``P`` without ``axis``
+    P : array (..., n)
+        ``softmax(S, axis)``.
+    axis : int
+        The axis that was summed.
+
+    Returns
+    -------
+    dS : array of the shape and dtype of ``P``
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype, shape or axis does not fit.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp = agree(dL=dL, P=P)
+    axis = axis_of("P", P, axis)
+    wanted = tuple(n for i, n in enumerate(P.shape) if i != axis)
+    if tuple(dL.shape) != wanted:
+        raise ValueError(expected("dL", f"shape {wanted}", tuple(dL.shape)))
+    return narrow(xp.expand_dims(widen(dL), axis=axis) * widen(P), P.dtype)
+
+
+def logsumexp_jvp(tS, P, axis=-1):
+    """Push a change of the scores forward through log-sum-exp.
+
+    .. math:: \\dot L_i = \\textstyle\\sum_k P_{ik}\\,\\dot S_{ik}
+
+    Equation :eq:`eq-logsumexp-jvp`: the row's average of the change, weighted by attention.
+
+    Parameters
+    ----------
+    tS : array (..., n)
+        The tangent of the scores.
+    P : array (..., n)
+        ``softmax(S, axis)``.
+    axis : int
+        The axis that was summed.
+
+    Returns
+    -------
+    tL : array of the shape of ``P`` without ``axis``, same dtype
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype, shape or axis does not fit.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/02_softmax`.
+    """
+    xp, axis = _same_shape(tS=tS, P=P, axis=axis)
+    return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)
+
+
+def _exponentials(xp, S, axis):
+    """E = exp(S − M), its sum Z and the shift M, the row's maximum; M = 0 where that is −∞, so that E = 0, not NaN."""
+    if S.shape[axis] == 0:  # no maximum to take
+        Z = xp.sum(S, axis=axis, keepdims=True)
+        return S, Z, Z
+    M = xp.max(S, axis=axis, keepdims=True)
+    M = xp.where(-xp.inf == M, xp.zeros_like(M), M)
+    E = xp.exp(S - M)
+    return E, xp.sum(E, axis=axis, keepdims=True), M
+
+
+def _same_shape(*, P, axis, **incoming):
+    """Namespace and axis for a derivative, whose incoming array must have the shape of P."""
+    ((name, T),) = incoming.items()
+    xp = agree(**{name: T, "P": P})
+    if T.shape != P.shape:
+        raise ValueError(expected(name, f"the shape of P, {tuple(P.shape)}", tuple(T.shape)))
+    return xp, axis_of("P", P, axis)

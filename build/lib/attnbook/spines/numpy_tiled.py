@@ -1,0 +1,399 @@
+"""The tiled spine on NumPy: the lines of :mod:`attnbook.spines.tiled`, made fast. Each trick is one named step.
+
+Exponentials are base 2.
+    ``exp2`` costs half of ``exp``. The scale and log₂e go into Q once, so that the product gives S in bits. Gradients
+    are in nats: what is made from the scaled Q is multiplied by ln 2 at the end.
+No shift where none is needed.
+    A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its
+    subtraction and the rescaling are left out: M = 0.
+D is one more column.
+    [dO, −D]·[v, 1] = dP − D: the subtraction costs one column of a product, not a pass over the tile. 1/Z goes into
+    dO, so P is never divided.
+Only live tiles are visited.
+    What is masked as a whole is left out, and tiles that a mask cuts are cut down to their live rows and columns. The
+    list is made once for all heads that share it.
+Masked exponentials become 0 afterwards.
+    Where S is known to be finite, that is the faster way: exp2(−∞) is slow.
+Buffers are written again and again.
+    Fresh memory is slow on first touch.
+Workers take heads, and of large heads blocks.
+    Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
+Exponentials are kept, on request.
+    n_q × n_k numbers, which save the backward a product and an exponential.
+
+Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from attnbook.arrays import narrow, unbroadcast, widen
+from attnbook.ops import Masking, Scale, Tile, Window, chain
+from attnbook.spines import tiled
+from attnbook.spines.operands import in_order
+from attnbook.spines.tiled import Residuals, pieces
+from attnbook.spines.workers import InOrder, run
+
+LOG2E, LN2 = math.log2(math.e), math.log(2)
+ROW_BYTES, COLS = 4096, 256  # a tile has 1024 rows in float32 and 512 in float64; see `_tile`
+SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
+KEYS_A_TASK = 1024
+BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
+
+
+def forward(Q, K, V, steps, shape, keep=False):
+    """As :func:`attnbook.spines.tiled.forward`. With ``keep``, the exponentials are kept where they need no shift."""
+    work = _Work(Q, K, V, steps, shape)
+    O = np.empty((*work.lead, work.n_q, work.v.shape[-1]), work.dtype)
+    M, Z = (np.empty((*work.lead, work.n_q, 1), work.dtype) for _ in range(2))
+    kept = {} if keep else None
+
+    def task(_, block):
+        work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)), kept)
+
+    run(task, work.blocks(work.rows, work.n_k))
+    O, M, Z = (T.reshape(*shape[:-1], T.shape[-1]) for T in (O, M, Z))
+    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), LN2, kept or None)
+
+
+def vjp(dO, res):
+    """As :func:`attnbook.spines.tiled.vjp`."""
+    work = _Work(res.Q, res.K, res.V, res.steps, res.shape)
+    dO, *kept = (T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in (widen(dO), res.O, res.M, res.Z))
+    sums = _Sums(work)
+    run(
+        lambda place, block: work.backward_block(place, block, dO, *kept, res.kept or {}, sums),
+        work.blocks(work.n_q, work.keys),
+    )
+    sums.dQ *= work.in_dQ
+    sums.dK *= work.in_dK
+    found = ((sums.dQ, res.Q), (sums.dK, res.K), (sums.dV, res.V))
+    dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
+    return dQ, dK, dV, in_order(sums.dparams, res)
+
+
+def jvp(tQ, tK, tV, tparams, res):
+    """As :func:`attnbook.spines.tiled.jvp`, with M in nats."""
+    _, res = tiled.forward(res.Q, res.K, res.V, res.steps, res.shape)
+    return tiled.jvp(tQ, tK, tV, tparams, res)
+
+
+class _Visit(NamedTuple):
+    """A live tile: its rows in the strip and in the table, its columns in the block, and the pairs forbidden on it."""
+
+    tile: Tile
+    here: slice
+    at: slice
+    there: slice
+    forbidden: list
+
+
+class _Work:
+    """One call: its operands, its steps, and how the table is cut. The methods are what a worker does."""
+
+    def __init__(self, Q, K, V, steps, shape):
+        self.q, self.k, self.v = widen(Q), widen(K), widen(V)
+        self.dtype = self.q.dtype
+        *lead, self.n_q, self.n_k = shape
+        self.lead, self.steps = tuple(lead), tuple(steps)
+        scale, *others = (step.op for step in self.steps if step.on == "scores")
+        self.drops = any(step.on == "weights" for step in self.steps)
+        self.fast = isinstance(scale, Scale) and all(isinstance(op, Masking) for op in others)
+        self.plain = self.fast and not self.drops  # no op is run, so none needs to know which heads a tile has
+        self.masks = others if self.fast else ()
+        self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
+        # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
+        self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
+        self.rows, self.cols = _tile(self.dtype, self.n_k, cut=bool(others))
+        self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
+        if self.plain and not self.heads_differ:
+            self.merge()
+        self._visits, self._patterns, self._shifts = {}, {}, {}
+
+    def merge(self):
+        """All leading axes as one, where every operand has them and none must be copied: more heads to put together."""
+        if len(self.lead) > 1 and all(T.shape[:-2] == self.lead for T in (self.q, self.k, self.v)):
+            try:
+                merged = [T.reshape(-1, *T.shape[-2:], copy=False) for T in (self.q, self.k, self.v)]
+            except ValueError:  # a copy would be needed
+                return
+            (self.q, self.k, self.v), self.lead = merged, merged[0].shape[:-2]
+
+    def blocks(self, rows, cols):
+        """The table in blocks, one a task: some heads, ``rows`` queries and ``cols`` keys. The last queries or keys
+        come first: under a causal mask the keys with most work are then done last, in the order of the sums.
+        """
+        *outer, h = self.lead or (1,)
+        size = SCORES_A_TILE // max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
+        size = min(size, h // TASKS)
+        for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
+            if T.ndim > 2 and T.shape[-3] not in (1, h):
+                size = math.gcd(size, h // T.shape[-3])
+        heads = [
+            (*(range(i, i + 1) for i in place), some) if self.lead else ()
+            for place in np.ndindex(*outer)
+            for some in pieces(range(h), max(1, size))
+        ]
+        return [
+            Tile(r, c, self.n_q, self.n_k, lead)
+            for lead in heads
+            for c in reversed(pieces(range(self.n_k), cols) or [range(0)])
+            for r in reversed(pieces(range(self.n_q), rows) or [range(0)])
+        ]
+
+    def strips(self, block):
+        """The rows of tiles in a block, each with its visits; strips without a live tile are left out."""
+        key = (block.rows, block.cols, block.lead if self.heads_differ else None)
+        if key not in self._visits:
+            strips = []
+            for rows in pieces(block.rows, self.rows):
+                tiles = (block._replace(rows=rows, cols=cols) for cols in pieces(block.cols, self.cols))
+                live = [tile for tile in (chain.live(self.steps, tile) for tile in tiles) if tile]
+                visits = [
+                    _Visit(
+                        tile,
+                        _slice(tile.rows, rows),
+                        _slice(tile.rows),
+                        _slice(tile.cols, block.cols),
+                        self.forbidden(tile),
+                    )
+                    for tile in live
+                ]
+                if visits:
+                    strips.append((rows, visits))
+            self._visits[key] = strips
+        return self._visits[key]
+
+    def forbidden(self, tile):
+        """For each mask that cuts through the tile, which pairs it forbids. Along a diagonal one pattern recurs."""
+        found = []
+        for op in self.masks:
+            if not op.allows_all(tile):
+                key = (op, op.pattern(tile))
+                pairs = self._patterns.get(key)
+                if pairs is None:
+                    pairs = ~op.allowed(np.empty(0), tile)
+                    if key[1] is not None:
+                        self._patterns[key] = pairs
+                found.append(pairs)
+        return found
+
+    def part(self, T, lead):
+        """T at these heads."""
+        return T[_heads(T.shape, lead, self.lead)]
+
+    @np.errstate(over="ignore")
+    def needs_shift(self, lead, q, k, v):
+        """Whether an exponential of these heads may leave the range that is safe: |S| ≤ max‖q‖ · max‖k‖."""
+        if lead not in self._shifts:
+            safe = self.fast and q.size and k.size
+            if safe:
+                longest_q, longest_k, longest_v = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v))
+                safe = longest_q * longest_k * abs(self.in_q) < BITS_WITHOUT_SHIFT and longest_v < 2.0**60  # no, if NaN
+            self._shifts[lead] = not safe
+        return self._shifts[lead]
+
+    @np.errstate(under="ignore")  # a weight may be too small for a float; it is 0 then
+    def forward_block(self, block, O, M, Z, kept):
+        """The online softmax of one block of queries, into O, M and Z; exponentials into ``kept``, if it is given."""
+        q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
+        keep = kept is not None and not shifted
+        scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
+        strips = self.strips(block)
+        straight = bool(strips) and strips[0][1][0].tile.rows == block.rows  # then the first tile need not add to zeros
+        O[...], Z[...], M[...] = 0, 0, -np.inf if shifted else 0
+        q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
+        np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
+        for _, visits in strips:
+            for tile, here, _, there, forbidden in visits:
+                if not self.plain:
+                    tile = tile._replace(lead=block.lead)
+                if keep:
+                    scores = _Buffer(self.dtype)
+                A, m, z = O[..., here, :], M[..., here, :], Z[..., here, :]
+                E = np.matmul(q1[..., here, :], k[..., there, :].mT, out=scores.view((*z.shape[:-1], len(tile.cols))))
+                if not self.fast:
+                    E = chain.forward(self.steps, E, tile, "scores")[0] * self.dtype.type(LOG2E)
+                elif shifted:
+                    _put(E, forbidden, -np.inf)
+                if shifted:
+                    highest = np.maximum(m, np.max(E, axis=-1, keepdims=True))
+                    shift = np.where(highest == -np.inf, self.dtype.type(0), highest)
+                    fade = np.exp2(m - shift)
+                    E -= shift
+                    A *= fade
+                    z *= fade
+                    m[...] = highest
+                np.exp2(E, out=E)
+                if not shifted:
+                    _put(E, forbidden, 0)
+                z += E @ ones[: len(tile.cols)]
+                if keep:
+                    kept[_key(tile, block)] = E
+                W = chain.forward(self.steps, E, tile, "weights")[0] if self.drops else E
+                straight = _add(A, W, v[..., there, :], products, straight)
+        dead = Z == 0
+        Z[dead], M[dead] = np.inf, 0
+        O /= Z
+
+    @np.errstate(under="ignore")
+    def backward_block(self, place, block, dO, O, M, Z, kept, sums):
+        """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
+        q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        shifted = self.needs_shift(block.lead, q, k, v)
+        k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
+        size = tuple(map(len, block.lead))
+        targets, (dQ, dK, dV) = sums.places(block)
+        v1, dparams = _with_ones(v), {}
+        exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
+        for rows, visits in self.strips(block):
+            at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
+            q1 = np.empty((*size, len(rows), k.shape[-1]), self.dtype)
+            dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), self.dtype)
+            np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1)
+            np.divide(dO[at], Z[at], out=dO1[..., :-1])
+            np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
+            M_i = M[at]
+            for tile, here, at, there, forbidden in visits:
+                if not self.plain:
+                    tile = tile._replace(lead=block.lead)
+                shape = (*size, len(tile.rows), len(tile.cols))
+                q_i, dO_i = q1[..., here, :], dO1[..., here, :]
+                E, steps = kept.get(_key(tile, block)), self.steps
+                if E is None:
+                    S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
+                    E, steps = self.exponentials(S, M_i[..., here, :], tile, forbidden, shifted)
+                W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
+                straight = (tile.rows, tile.cols) == (block.rows, block.cols)  # the only tile of the block
+                _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
+                dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
+                _add(dQ[..., at, :], dS, k[..., there, :], products, straight)
+                _add(dK[..., there, :], dS.mT, q_i, products, straight)
+        sums.give(place, block, targets, (dQ, dK, dV), dparams)
+
+    def exponentials(self, S, M, tile, forbidden, shifted):
+        """exp2(S − M) on a tile, and the steps with what they saved. The same product as in the forward, and M
+        subtracted after it as there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
+        """
+        if not self.fast:
+            S, steps = chain.forward(self.steps, S, tile, "scores")
+            return np.exp2(S * self.dtype.type(LOG2E) - M), steps
+        if shifted:
+            S -= M
+            _put(S, forbidden, -np.inf)
+        E = np.exp2(S, out=S)
+        if not shifted:
+            _put(E, forbidden, 0)
+        return E, self.steps
+
+    def dS(self, dO1, v1, E, steps, tile, out, dparams, block):
+        """P ∘ (dP − D), and back through the ops. P = E/Z, and dO1 has that 1/Z in it, and −D/Z in its last column."""
+        if not self.drops:
+            dS = np.matmul(dO1, v1.mT, out=out)
+        else:
+            dW = np.matmul(dO1[..., :-1], v1[..., :-1].mT, out=out)
+            dP, of_weights = chain.vjp(steps, dW, tile, "weights")
+            chain.collect(dparams, of_weights, steps, tile, block)
+            dS = np.add(dP, dO1[..., -1:], out=out)
+        dS *= E
+        if not self.fast:  # behind a mask, P is 0 already
+            dS, of_scores = chain.vjp(steps, dS, tile, "scores")
+            chain.collect(dparams, of_scores, steps, tile, block)
+        return dS
+
+
+class _Sums:
+    """dQ, dK, dV and the parameters' gradients, added up from the blocks in the order of the blocks."""
+
+    def __init__(self, work):
+        self.dQ, self.dK, self.dV = (np.zeros(T.shape, work.dtype) for T in (work.q, work.k, work.v))
+        self.dparams = {
+            place: np.zeros(step.op.parameter.shape, work.dtype)
+            for place, step in enumerate(work.steps)
+            if getattr(step.op, "parameter", None) is not None
+        }
+        self._lead, self._order = work.lead, InOrder()
+        blocks_of_keys = len(pieces(range(work.n_k), work.keys))
+        # Whether no other block adds to the same place, so that a block may write there at once.
+        self._alone = [
+            T.shape[:-2] == work.lead and writers <= 1
+            for T, writers in ((self.dQ, blocks_of_keys), (self.dK, 1), (self.dV, 1))
+        ]
+
+    def places(self, block):
+        """Where dQ, dK, dV of a block belong, and where it writes them: the same, if no other block adds to it."""
+        pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
+        targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
+        size = tuple(map(len, block.lead))
+        return targets, [
+            T if alone else np.zeros((*size, *T.shape[-2:]), T.dtype)
+            for T, alone in zip(targets, self._alone, strict=True)
+        ]
+
+    def give(self, place, block, targets, grads, dparams):
+        """Take what the block at ``place`` has found."""
+        shared = ((T, dT) for T, dT, alone in zip(targets, grads, self._alone, strict=True) if not alone)
+        adds = [(T, unbroadcast(dT, T.shape)) for T, dT in shared]
+        for step, dparam in dparams.items():
+            total = self.dparams[step]
+            adds.append((total[... if dparam.shape == total.shape else block.index(total.shape)], dparam))
+        self._order.give(place, adds)
+
+
+class _Buffer:
+    """Memory that one worker writes again and again, in whatever shape comes."""
+
+    def __init__(self, dtype):
+        self._memory = np.empty(0, dtype)
+
+    def view(self, shape):
+        size = math.prod(shape)
+        if self._memory.size < size:
+            self._memory = np.empty(size, self._memory.dtype)
+        return self._memory[:size].reshape(shape)
+
+
+def _tile(dtype, n_k, cut):
+    """Rows and columns of a tile: narrower where the edge of a mask cuts through tiles, half of each lost."""
+    return ROW_BYTES // dtype.itemsize, min(COLS, max(COLS // 4, n_k // 16)) if cut and n_k > COLS // 2 else COLS
+
+
+def _heads(shape, lead, sizes):
+    """Where the heads ``lead`` stand in an array of ``shape``: an axis of length 1 serves all, a head its group."""
+    n = len(shape) - 2
+    return tuple(
+        slice(None) if own == 1 else slice(r.start * own // size, (r.stop - 1) * own // size + 1)
+        for own, size, r in zip(shape[:-2], sizes[len(sizes) - n :], lead[len(lead) - n :], strict=True)
+    )
+
+
+def _slice(places, within=range(0)):
+    return slice(places.start - within.start, places.stop - within.start)
+
+
+def _key(tile, block):
+    return block.lead, tile.rows.start, tile.cols.start
+
+
+def _add(T, A, B, buffer, straight):
+    """T += A B; straight into T, where that holds nothing yet. False, for the next time."""
+    if straight:
+        np.matmul(A, B, out=T)
+    else:
+        T += np.matmul(A, B, out=buffer.view(T.shape))
+    return False
+
+
+def _put(T, forbidden, value):
+    for pairs in forbidden:
+        np.copyto(T, value, where=pairs)
+
+
+def _with_ones(T):
+    """[T, 1]: its product with another factor adds up that factor's last column."""
+    T1 = np.ones((*T.shape[:-1], T.shape[-1] + 1), T.dtype)
+    T1[..., :-1] = T
+    return T1

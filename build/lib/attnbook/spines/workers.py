@@ -1,0 +1,168 @@
+"""Workers for the NumPy engine: a few threads, each with a BLAS of one thread, and sums whose order they cannot change.
+
+Many small products run faster side by side than one after the other with all threads in each.
+"""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+
+from attnbook.arrays import expected
+
+_settings = {"threads": None}
+
+
+def get_num_threads():
+    """How many threads NumPy arrays are worked on with.
+
+    As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else one a core.
+    Results do not depend on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
+    """
+    return _settings["threads"] or _default()
+
+
+def set_num_threads(n):
+    """Let the NumPy engine use ``n`` threads, in this process and from now on; None for one a core.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``n`` is not a whole number, or less than 1.
+
+    Notes
+    -----
+    Chapter: :doc:`/chapters/10_memory_and_speed`.
+    """
+    _settings["threads"] = None if n is None else _count("n", n)
+
+
+@cache
+def _default():
+    said = os.environ.get("ATTNBOOK_NUM_THREADS")
+    if said is not None:
+        return _count("ATTNBOOK_NUM_THREADS", int(said) if said.strip().removeprefix("-").isdecimal() else said)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _count(name, n):
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(expected(name, "a whole number of threads", repr(n)))
+    if n < 1:
+        raise ValueError(expected(name, "at least 1 thread", n))
+    return n
+
+
+def run(task, todo):
+    """Call ``task(place, entry)`` for each entry of ``todo``, taken in order by the workers, this thread among them.
+
+    The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
+    was set to is what it is set to afterwards.
+    """
+    if len(todo) == 1:  # one small task is done before BLAS is set up
+        return task(0, todo[0])
+    helpers = min(get_num_threads(), len(todo)) - 1
+    queue, stop = iter(enumerate(todo)), threading.Event()
+    lock = threading.Lock()
+
+    def work():
+        try:
+            while not stop.is_set():
+                with lock:
+                    place, entry = next(queue, (None, None))
+                if place is None:
+                    return
+                task(place, entry)
+        except BaseException:
+            stop.set()
+            raise
+
+    if helpers < 1:
+        with one_blas_thread():
+            return work()
+    with one_blas_thread():
+        futures = [_pool(get_num_threads() - 1).submit(work) for _ in range(helpers)]
+        try:
+            work()
+        finally:
+            stop_after(futures, stop)
+    for future in futures:
+        future.result()
+    return None
+
+
+def stop_after(futures, stop):
+    """Wait for the workers, and once more if an interrupt comes in between: none may be left running."""
+    try:
+        wait(futures)
+    except BaseException:
+        stop.set()
+        wait(futures)
+        raise
+
+
+@cache
+def _pool(size):
+    return ThreadPoolExecutor(size, thread_name_prefix="attnbook")
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+@cache
+def _blas():
+    from threadpoolctl import ThreadpoolController  # takes milliseconds, so once, and when first needed
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+_in_use = {"runs": 0, "limit": None, "setter": None}
+_in_use_lock = threading.Lock()
+
+
+@contextmanager
+def one_blas_thread():
+    """BLAS on one thread inside; outside, as it was. Two callers at once share one limit, and the last one lifts it."""
+    with _in_use_lock:
+        if not _in_use["runs"]:
+            _in_use.update(limit=_blas().limit(limits=1), setter=threading.current_thread())
+        _in_use["runs"] += 1
+    try:
+        yield
+    finally:
+        with _in_use_lock:
+            _in_use["runs"] -= 1
+            if not _in_use["runs"]:
+                _lift(_in_use["limit"], _in_use["setter"])
+
+
+def _lift(limit, setter):
+    """Set BLAS back. Newer versions of threadpoolctl let only the thread that set a limit lift it, until forgotten."""
+    from threadpoolctl import OpenBLASController
+
+    forget_setter = getattr(OpenBLASController, "clear_controlling_thread", lambda force=False: None)
+    if threading.current_thread() is not setter:
+        forget_setter(force=True)
+    limit.restore_original_limits()
+    forget_setter()
+
+
+class InOrder:
+    """Adds what the tasks give to shared arrays, in the order of the tasks, whichever is done first.
+
+    Floating-point sums depend on their order; so the result is the same to the last bit with any number of workers.
+    """
+
+    def __init__(self):
+        self._lock, self._next, self._waiting = threading.Lock(), 0, {}
+
+    def give(self, place, adds):
+        """The pairs (where, what) that the task at ``place`` has to add; every task gives exactly once."""
+        with self._lock:
+            self._waiting[place] = adds
+            while self._next in self._waiting:
+                for where, what in self._waiting.pop(self._next):
+                    where += what
+                self._next += 1

@@ -1,0 +1,137 @@
+"""Colab, Binder and downloads: every button names what exists here, and what they install is what the tests ran."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import elsewhere
+import pytest
+import yaml
+from built_site import SITE, soup
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE))
+chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def buttons(path):
+    """Where the buttons of a chapter's page lead, by the host."""
+    links = soup(SITE / "chapters" / f"{path.stem}.html").select(".article-header-buttons a[href]")
+    return {urlsplit(link["href"]).netloc: link["href"] for link in links}
+
+
+def test_one_repository_in_all_addresses():
+    organisation, name = urlsplit(CONFIG["repository"]["url"]).path.strip("/").split("/")
+    assert CONFIG["html"]["baseurl"] == f"https://{organisation}.github.io/{name}/"
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["repository-code"] == CONFIG["repository"]["url"]
+
+
+@chapters
+class TestAChapter:
+    def test_colab_opens_a_file_of_the_repository(self, path):
+        url, branch = CONFIG["repository"]["url"], CONFIG["repository"]["branch"]
+        opened = urlsplit(buttons(path)["colab.research.google.com"]).path
+        start = f"/github{urlsplit(url).path}/blob/{branch}/"
+        assert opened.startswith(start)
+        assert (ROOT / opened.removeprefix(start)) == path
+
+    def test_binder_opens_a_file_of_the_repository(self, path):
+        url, branch = CONFIG["repository"]["url"], CONFIG["repository"]["branch"]
+        opened = urlsplit(buttons(path)["mybinder.org"])
+        assert opened.path == f"/v2/gh{urlsplit(url).path}/{branch}"
+        (place,) = parse_qs(opened.query)["urlpath"]
+        assert (ROOT / place.removeprefix("lab/tree/")) == path
+
+    def test_the_download_is_the_chapter(self, path):
+        page = SITE / "chapters" / f"{path.stem}.html"
+        (link,) = soup(page).select("a.btn-download-source-button")
+        assert (page.parent / link["href"]).resolve().read_bytes() == path.read_bytes()
+
+    def test_its_first_code_cell_fetches_what_is_missing(self, path):
+        first = json.loads(path.read_text(encoding="utf-8"))["cells"][1]
+        assert (first["id"], "".join(first["source"])) == (elsewhere.CELL, elsewhere.source())
+        page = (SITE / "chapters" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert "attnbook-repository" not in page
+
+    def test_it_imports_only_what_is_installed_elsewhere(self, path):
+        code = "\n".join(
+            "".join(cell["source"])
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            if cell["cell_type"] == "code"
+        )
+        imported = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+        installed = {dependency.name.replace("-", "_") for dependency in installed_elsewhere()}
+        assert imported <= {"attnbook", "IPython", *installed, *sys.stdlib_module_names}
+
+
+class TestTheCellThatFetches:
+    """Run without Jupyter: what it asks for is noted, and git takes the repository from this disk."""
+
+    def run(self, folder, monkeypatch):
+        asked = []
+
+        class Shell:
+            def system(self, command):
+                asked.append(command)
+                if command.startswith("git "):
+                    url = CONFIG["repository"]["url"]
+                    here = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_VALUE_0": url}
+                    here["GIT_CONFIG_KEY_0"] = f"url.{ROOT.as_uri()}.insteadOf"
+                    subprocess.run(command, shell=True, check=True, cwd=folder, env=os.environ | here)
+
+            def run_line_magic(self, name, line):
+                asked.append(f"%{name} {line}")
+
+        monkeypatch.chdir(folder)
+        exec(elsewhere.source(), {"get_ipython": Shell})
+        return asked
+
+    def test_where_the_package_is_installed_it_does_nothing(self, tmp_path, monkeypatch):
+        assert self.run(tmp_path, monkeypatch) == []
+
+    @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this copy is no git repository, so nothing was cloned")
+    def test_where_it_is_not_it_fetches_the_repository_with_the_chapters(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "attnbook", None)  # as if it were not installed
+        clone, install, enter = self.run(tmp_path, monkeypatch)
+        assert clone.startswith("git clone ")
+        folder = tmp_path / install.removeprefix("%pip install --quiet ").removesuffix("[figures]")
+        assert (folder / "pyproject.toml").exists()
+        assert (tmp_path / enter.removeprefix("%cd -q ") / CHAPTERS[0].name).exists()
+        # After a restart the package is there, but the folder has to be entered again.
+        monkeypatch.undo()
+        assert self.run(tmp_path, monkeypatch) == [enter]
+
+
+def installed_elsewhere():
+    """What ``pip install .[figures]`` asks for: on Binder, and on Colab where it is not there yet."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"]["figures"])]
+
+
+class TestBinder:
+    def test_it_installs_versions_that_were_tested(self):
+        for dependency in installed_elsewhere():
+            assert dependency.specifier.contains(PINS[dependency.name]), dependency
+
+    def test_it_runs_the_python_that_was_tested(self):
+        version = (ROOT / "binder" / "runtime.txt").read_text(encoding="utf-8").strip().removeprefix("python-")
+        assert re.search(rf"^# .*Python {re.escape(version)}\b", (ROOT / "requirements.txt").read_text("utf-8"))
+        for workflow in ("test.yml", "publish.yml"):
+            assert f'python-version: "{version}"' in (ROOT / ".github" / "workflows" / workflow).read_text("utf-8")
+
+    def test_its_script_can_run_and_names_what_exists(self):
+        script = ROOT / "binder" / "postBuild"
+        assert os.access(script, os.X_OK)
+        assert subprocess.run(["bash", "-n", script]).returncode == 0
+        code = script.read_text(encoding="utf-8")
+        assert "requirements.txt" in code
+        assert "'.[figures]'" in code
