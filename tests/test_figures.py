@@ -1,14 +1,17 @@
 """Figures: valid SVG, the same each time, with alt text, in colours that the page decides."""
 
+import json
 import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 
-from attnbook.figures import flow, matrices, plot, visits
+from attnbook.figures import Control, State, flow, interactive, matrices, plot, visits
+from attnbook.figures.matrices import fill, grid
 from attnbook.figures.plots import STAND_INS
-from attnbook.figures.svg import PALETTE, number, text
+from attnbook.figures.svg import PALETTE, document, number, text
 from attnbook.ops import Causal, Mask, Step
 
 ALT = 'Weights "P" & scores, n < m'
@@ -81,6 +84,13 @@ def test_matrices_are_blue_above_zero_orange_below_and_empty_at_zero():
     assert fills == [PALETTE["blue"], PALETTE["orange"], ""]
 
 
+def test_the_largest_number_of_a_matrix_has_the_deepest_colour_beside_infinity_too():
+    assert re.findall(r'fill-opacity="([^"]+)"', matrices({"A": [2, 1, -np.inf, np.nan]}, alt=ALT).svg) == [
+        "0.45",
+        "0.23",
+    ]
+
+
 def test_a_common_scale_compares_matrices():
     def depths(**options):
         return re.findall(r'fill-opacity="([^"]+)"', matrices({"A": [1.0], "B": [2.0]}, alt=ALT, **options).svg)
@@ -118,6 +128,108 @@ def test_text_is_escaped():
     assert ElementTree.fromstring(text(0, 0, "<&>")).text == "<&>"
 
 
+def mixed():
+    """Two controls and parts of each kind: a text, an attribute that comes and goes, and one that never changes."""
+    controls = [Control("Mask", ("none", 'a "<" b'), kind="radio"), Control("Step", (1, 2, 3), start=1)]
+    marks = '<rect data-part="r" data-choose="Mask:1, Step:2" fill="red"/><rect data-part="s" stroke="red"/>'
+    svg = document(9, 9, text(1, 1, "?", part="t") + marks)
+    states = [
+        State({"t": {"text": f"<{m}{n}>", "x": m / 3}, "r": {"fill": None if m else "red"}}, f"Mask {m} & step {n}")
+        for m in range(2)
+        for n in range(3)
+    ]
+    return svg, controls, states
+
+
+def read(figure):
+    """The page's element, the parts of the first picture, and the states, as a browser would find them."""
+    html = BeautifulSoup(figure._repr_html_(), "html.parser").figure
+    return html, {e["data-part"]: e for e in html.select("svg [data-part]")}, json.loads(html.script.string)
+
+
+class TestInteractive:
+    """Controls, the first picture, and for every state what differs from it."""
+
+    def test_the_first_picture_is_the_state_where_the_controls_start(self):
+        html, parts, data = read(interactive(*mixed(), alt=ALT))
+        assert parts["t"].string == "<01>"
+        assert parts["s"]["stroke"] == "red"
+        assert html.p.string == data["states"][1][0] == "Mask 0 & step 1"
+        assert html.p["aria-live"] == "polite"
+        assert html["aria-label"] == ALT
+
+    def test_a_state_holds_only_what_differs_in_its_shortest_form(self):
+        _, _, data = read(interactive(*mixed(), alt=ALT))
+        assert data["targets"] == [["t", "text"], ["t", "x"], ["r", "fill"]]
+        assert data["states"][0] == ["Mask 0 & step 0", 0, "<00>"]
+        assert data["states"][1] == ["Mask 0 & step 1"]
+        assert data["states"][5] == ["Mask 1 & step 2", 0, "<12>", 1, "0.33", 2, None]
+
+    def test_controls_are_native_hidden_and_say_where_they_stand(self):
+        html, _, _ = read(interactive(*mixed(), alt=ALT))
+        assert html.form.has_attr("hidden")
+        assert html.legend.string == "Mask"
+        radios = html.select("fieldset label")
+        assert [label.get_text().strip() for label in radios] == ["none", 'a "<" b']
+        assert [label.input.has_attr("checked") for label in radios] == [True, False]
+        slider = html.select_one("input[type=range]")
+        wanted = {"min": "0", "max": "2", "value": "1", "aria-valuetext": "2", "data-values": '["1", "2", "3"]'}
+        assert wanted.items() <= slider.attrs.items()
+        assert slider.parent.get_text().strip() == "Step"
+
+    def test_its_pictures_are_what_svg_files_hold(self):
+        svg, controls, states = mixed()
+        figure = interactive(svg + document(5, 5, ""), controls, states, alt=ALT)
+        assert figure.svg.count('<svg xmlns="http://www.w3.org/2000/svg"') == 2
+        assert figure._repr_html_() == interactive(svg + document(5, 5, ""), controls, states, alt=ALT)._repr_html_()
+        assert repr(figure) == f"Figure: {ALT}"
+
+    def test_a_word_that_ends_the_data_does_not_end_it(self):
+        svg, controls, states = mixed()
+        figure = interactive(svg, controls, [*states[:5], State({}, "</script>")], alt=ALT)
+        assert figure._repr_html_().count("</script>") == 1
+        assert read(figure)[2]["states"][5][0] == "</script>"
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda svg, controls, states: (svg, controls, states[:5]), "states: 6 are needed.*but 5 came"),
+            (
+                lambda svg, controls, states: (svg, controls, [*states[:5], State({"q": {}}, "")]),
+                "states: no element.*'q'",
+            ),
+            (lambda svg, controls, states: (svg + svg, controls, states), "svg: data-part='r' stands at more"),
+            (lambda svg, controls, states: (svg.replace("Step:2", "Step:3"), controls, states), "svg: .*'Step:3'"),
+            (lambda svg, controls, states: (svg, controls * 2, states), "controls: names differ"),
+            (lambda svg, controls, states: (svg, [Control("a", (1,), start=1)], states), "controls: a has 1 positions"),
+            (lambda svg, controls, states: (svg, [Control("a", (1,), kind="knob")], states), "controls: .*'knob'"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            interactive(*change(*mixed()), alt=ALT)
+
+
+def test_a_grid_is_filled_like_matrices():
+    T = np.array([[2.0, -1.0, 0.0], [0.001, np.nan, -np.inf]])
+    step = Control("Step", (1,))
+    drawn = document(9, 9, grid("T", 2, 3, choose=lambda i, j: "Step:0"))
+    _, parts, _ = read(interactive(drawn, [step], [State(fill("T", T), "")], alt=ALT))
+    assert [parts[f"T {i} {j} n"].get_text() for i in range(2) for j in range(3)] == [
+        "2.00",
+        "−1.00",
+        "0",
+        "0.00",
+        "NaN",
+        "−∞",
+    ]
+    depths = [parts[f"T {i} {j}"].get("fill-opacity") for i in range(2) for j in range(3)]
+    assert depths == ["0.45", "0.23", "0", "0", "0", "0"]
+    assert [parts[f"T 0 {j}"]["fill"] for j in range(2)] == [PALETTE["blue"], PALETTE["orange"]]
+    assert fill("T", [1.0], largest=2)["T 0 0"]["fill-opacity"] == "0.23"
+    assert fill("T", [9.0], largest=2)["T 0 0"]["fill-opacity"] == "0.45"
+
+
 class TestVisits:
     """Tiles to step through: the ones that the ops leave alive, in order, and words for each step."""
 
@@ -129,8 +241,9 @@ class TestVisits:
     def test_it_draws_the_live_tiles_of_each_case(self):
         html = self.drawn()._repr_html_()
         boxes = html.split('class="visits-case"')[1:]
-        assert [box.count("<g data-say=") for box in boxes] == [9, 6, 3]
+        assert [box.count("<g data-part=") for box in boxes] == [9, 6, 3]
         assert "Tile 6 of 6: queries 6 to 6, keys 6 to 6." in boxes[1]
+        assert "tile 6 of 6" in boxes[1]
         assert "causal &lt;: 6 of 9 tiles are visited" in boxes[1]
 
     def test_its_pictures_are_xml_that_screen_readers_pass_over(self):

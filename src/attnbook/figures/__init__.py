@@ -1,12 +1,13 @@
 """Figures of the book: SVG, the same on every machine, readable in light and dark, with its message in words.
 
-``matrices``, ``flow`` and ``visits`` draw by themselves; ``plot`` imports matplotlib when it is called.
+``interactive`` gives a picture controls; ``visits`` is such a picture. ``plot`` imports matplotlib when it is called.
 """
 
 from attnbook.figures.flow import flow
+from attnbook.figures.interactive import Control, State, interactive
 from attnbook.figures.matrices import matrices
 from attnbook.figures.plots import plot
 from attnbook.figures.svg import Figure
 from attnbook.figures.visits import visits
 
-__all__ = ["Figure", "flow", "matrices", "plot", "visits"]
+__all__ = ["Control", "Figure", "State", "flow", "interactive", "matrices", "plot", "visits"]

@@ -39,11 +39,11 @@ def document(width, height, body):
     )
 
 
-def text(x, y, content, *, anchor="middle", size=None, weight=None, fill="ink", opacity=None):
-    """A line of text; ``y`` is its middle."""
+def text(x, y, content, *, anchor="middle", size=None, weight=None, fill="ink", opacity=None, part=None):
+    """A line of text; ``y`` is its middle. ``part`` names it, for a picture with controls."""
     more = "".join(
         f' {name}="{value}"'
-        for name, value in (("font-size", size), ("font-weight", weight), ("opacity", opacity))
+        for name, value in (("font-size", size), ("font-weight", weight), ("opacity", opacity), ("data-part", part))
         if value is not None
     )
     place = f'x="{number(x)}" y="{number(y)}" text-anchor="{anchor}" dominant-baseline="central"'

@@ -4,6 +4,7 @@ from html import escape
 
 import numpy as np
 
+from attnbook.figures.interactive import Control, State, interactive
 from attnbook.figures.svg import PALETTE, Figure, document, number, text
 from attnbook.ops import Masking, Tile, chain
 from attnbook.spines.tiled import pieces
@@ -12,26 +13,24 @@ PLACE, LEFT, TOP, BAR = 4.7, 42, 40, 7  # pixels for each query and key, the mar
 
 
 class Visits(Figure):
-    """One SVG a case, radio buttons that choose one, and a slider that a script of the site brings to life."""
+    """A picture to step through for each case, and radio buttons that choose one, without a script too."""
 
     def __init__(self, cases, alt):
-        super().__init__("".join(svg for _, svg, _ in cases), alt)
+        super().__init__("".join(picture.svg for picture in cases.values()), alt)
         self._cases = cases
 
     def _repr_html_(self):
         radios = "".join(
             f'<label><input type="radio" name="visits" value="{i}"{" checked" * (not i)}> {escape(name)}</label>'
-            for i, (name, _, _) in enumerate(self._cases)
+            for i, name in enumerate(self._cases)
         )
         boxes = "".join(
-            f'<div class="visits-case" data-case="{i}" data-say="{escape(say)}">{svg}'
-            f'<p class="visits-say" aria-live="polite">{escape(say)}</p></div>'
-            for i, (_, svg, say) in enumerate(self._cases)
+            f'<div class="visits-case" data-case="{i}">{picture._repr_html_()}</div>'
+            for i, picture in enumerate(self._cases.values())
         )
         return (
             f'<figure class="attnbook visits" role="group" aria-label="{escape(self.alt)}">'
-            f'<fieldset><legend>Mask</legend>{radios}</fieldset><label class="visits-step" hidden>Step '
-            f'<input type="range" min="0" max="1" value="0"></label>{boxes}</figure>'
+            f"<fieldset><legend>Mask</legend>{radios}</fieldset>{boxes}</figure>"
         )
 
 
@@ -51,21 +50,22 @@ def visits(cases, *, n_q, n_k, rows, cols, alt):
     -------
     Figure
     """
-    drawn = []
+    drawn = {}
     for name, steps in cases.items():
         strips = [
             [tile for tile in (chain.live(steps, Tile(r, c, n_q, n_k)) for c in pieces(range(n_k), cols)) if tile]
             for r in pieces(range(n_q), rows)
         ]
-        total, of_all = sum(map(len, strips)), len(strips) * len(pieces(range(n_k), cols))
-        body, count = [_ground(steps, n_q, n_k, name)], 0
-        for strip in strips:
-            for place, tile in enumerate(strip):
-                count += 1
-                body.append(_tile(tile, count, total, last=place == len(strip) - 1))
-        say = f"{name}: {total} of {of_all} tiles are visited, in the order of their numbers."
+        tiles = [(tile, tile is strip[-1]) for strip in strips for tile in strip]
+        body = [_ground(steps, n_q, n_k, name)] + [_tile(tile, i) for i, (tile, _) in enumerate(tiles, 1)]
+        count = f"{len(tiles)} of {len(strips) * len(pieces(range(n_k), cols))} tiles are visited"
+        states = [State({}, f"{name}: {count}, in the order of their numbers.")]
+        for now, (tile, last) in enumerate(tiles, 1):
+            done = {str(i): {"data-state": "done"} for i in range(1, now)}
+            states.append(State(done | {str(now): {"data-state": "now"}}, _say(tile, now, len(tiles), last)))
+        step = Control("Step", ("before the first tile", *(f"tile {i} of {len(tiles)}" for i in range(1, len(states)))))
         svg = document(LEFT + n_k * PLACE + 4, TOP + n_q * PLACE + 4, "".join(body))
-        drawn.append((name, svg, say))
+        drawn[name] = interactive(svg, [step], states, alt=f"{name}: {count}.")
     return Visits(drawn, alt)
 
 
@@ -94,22 +94,25 @@ def _ground(steps, n_q, n_k, name):
     )
 
 
-def _tile(tile, count, total, last):
-    rows, cols = tile.rows, tile.cols
-    here = f"queries {rows.start} to {rows.stop - 1}"
-    there = f"keys {cols.start} to {cols.stop - 1}"
+def _say(tile, count, total, last):
+    here = f"queries {tile.rows.start} to {tile.rows.stop - 1}"
+    there = f"keys {tile.cols.start} to {tile.cols.stop - 1}"
     say = (
         f"Tile {count} of {total}: {here}, {there}. The forward changes O, M and Z of these queries. "
         "The backward adds to dQ of these queries, and to dK and dV of these keys."
     )
-    if last:
-        say += " It is the last tile of these queries: their O, M, Z and dQ are finished."
+    return say + " It is the last tile of these queries: their O, M, Z and dQ are finished." * last
+
+
+def _tile(tile, count):
+    rows, cols = tile.rows, tile.cols
     high, wide = number(len(rows) * PLACE), number(len(cols) * PLACE)
     across = f'x="{_x(cols.start)}" width="{wide}"'
     down = f'y="{_y(rows.start)}" height="{high}"'
     middle = LEFT + (cols.start + len(cols) / 2) * PLACE, TOP + (rows.start + len(rows) / 2) * PLACE
     return (
-        f'<g data-say="{escape(say)}"><rect class="visits-tile" {across} {down} fill="{PALETTE["blue"]}" '
+        f'<g data-part="{count}" data-choose="Step:{count}">'
+        f'<rect class="visits-tile" {across} {down} fill="{PALETTE["blue"]}" '
         f'fill-opacity="0.08" stroke="{PALETTE["blue"]}" stroke-width="1.5"/>'
         f'<rect class="visits-held" x="{LEFT - BAR - 3}" width="{BAR}" {down} fill="{PALETTE["orange"]}"/>'
         f'<rect class="visits-held" y="{TOP - BAR - 3}" height="{BAR}" {across} fill="{PALETTE["orange"]}"/>'

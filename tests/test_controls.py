@@ -1,0 +1,101 @@
+"""The figures with controls, in a browser: by keyboard and by touch, and as a first picture without JavaScript."""
+
+import pytest
+from built_site import PAGES, ROOT
+
+
+def source(page):
+    """What a page is made from: a notebook, or Markdown."""
+    return next(ROOT.glob(page.replace(".html", ".*"))).read_text(encoding="utf-8")
+
+
+class TestTheTilesToStepThrough:
+    """In chapter 10: a mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
+
+    def open(self, browser, address, **options):
+        tab = browser.new_context(**options).new_page()
+        tab.goto(f"{address}chapters/10_memory_and_speed.html")
+        tab.wait_for_load_state("load")
+        return tab, tab.locator("figure.visits")
+
+    def shown(self, figure):
+        cases = figure.locator(".visits-case")
+        return [i for i in range(cases.count()) if cases.nth(i).is_visible()]
+
+    def test_by_keyboard(self, address, browser):
+        tab, figure = self.open(browser, address)
+        figure.locator("input[type=radio]").first.focus()
+        tab.keyboard.press("ArrowRight")
+        assert self.shown(figure) == [1]
+        causal = figure.locator(".visits-case").nth(1)
+        causal.locator("input[type=range]").focus()
+        for _ in range(3):
+            tab.keyboard.press("ArrowRight")
+        assert causal.locator("input[type=range]").get_attribute("aria-valuetext") == "tile 3 of 10"
+        assert causal.locator(".interactive-say").inner_text().startswith("Tile 3 of 10: ")
+        assert causal.locator('g[data-state="done"]').count() == 2
+        tab.context.close()
+
+    def test_without_javascript(self, address, browser):
+        tab, figure = self.open(browser, address, java_script_enabled=False)
+        assert self.shown(figure) == [0]
+        assert not figure.locator("input[type=range]").first.is_visible()
+        figure.locator("label", has_text="window").click()
+        assert self.shown(figure) == [2]
+        assert "window: 12 of 16 tiles" in figure.locator(".visits-case").nth(2).inner_text()
+        tab.context.close()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "attnbook interactive" in source(page)])
+class TestFiguresWithControls:
+    """Each of them on each page: by keyboard, by touch, and its first picture without JavaScript."""
+
+    picture = "f => f.querySelector('.interactive-picture').innerHTML + f.querySelector('.interactive-say').innerText"
+
+    def figures(self, browser, address, page, **options):
+        tab = browser.new_context(**options).new_page()
+        tab.goto(address + page)
+        tab.wait_for_load_state("load")
+        found = tab.locator("figure.interactive")
+        return tab, [figure for figure in found.all() if figure.is_visible()]
+
+    def test_by_keyboard(self, page, address, browser):
+        tab, figures = self.figures(browser, address, page)
+        for figure in figures:
+            first = figure.evaluate(self.picture)
+            for slider in figure.locator("input[type=range]").all():
+                start, there = int(slider.input_value()), slider.get_attribute("aria-valuetext")
+                away, back = ("ArrowLeft", "ArrowRight") if start else ("ArrowRight", "ArrowLeft")
+                slider.press(away)
+                assert slider.get_attribute("aria-valuetext") != there
+                assert figure.evaluate(self.picture) != first
+                slider.press(back)
+                assert slider.get_attribute("aria-valuetext") == there
+                assert figure.evaluate(self.picture) == first
+            for radios in figure.locator("fieldset").all():
+                radios.locator("input:checked").press("ArrowRight")
+                assert figure.evaluate(self.picture) != first
+                radios.locator("input:checked").press("ArrowLeft")
+                assert figure.evaluate(self.picture) == first
+        tab.context.close()
+
+    def test_by_touch(self, page, address, browser):
+        tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})
+        for figure in figures:
+            places = figure.locator("[data-choose]").all()
+            for place in places[:1] + places[-1:]:
+                place.tap()
+                for choice in place.get_attribute("data-choose").split(", "):
+                    name, position = choice.split(":")
+                    control = figure.locator(f'[data-control="{name}"]').locator("input[type=range], input:checked")
+                    assert control.input_value() == position
+        tab.context.close()
+
+    def test_without_javascript(self, page, address, browser):
+        tab, figures = self.figures(browser, address, page, java_script_enabled=False)
+        assert figures
+        for figure in figures:
+            assert figure.locator("svg").first.is_visible()
+            assert figure.locator(".interactive-say").inner_text()
+            assert not figure.locator("form").is_visible()
+        tab.context.close()
