@@ -165,6 +165,16 @@ class TestInteractive:
         assert data["states"][1] == ["Mask 0 & step 1"]
         assert data["states"][5] == ["Mask 1 & step 2", 0, "<12>", 1, "0.33", 2, None]
 
+    def test_what_a_state_does_not_mention_is_as_drawn_even_if_the_first_picture_changes_it(self):
+        svg = document(9, 9, '<rect data-part="a" fill="none"/><rect data-part="b"/>')
+        states = [State({"a": {"fill": "red"}, "b": {"x": 1}}, ""), State({}, ""), State({"a": {"fill": "red"}}, "")]
+        _, parts, data = read(interactive(svg, [Control("Step", (0, 1, 2))], states, alt=ALT))
+        assert parts["a"]["fill"] == "red"
+        assert data == {
+            "targets": [["a", "fill"], ["b", "x"]],
+            "states": [[""], ["", 0, "none", 1, None], ["", 1, None]],
+        }
+
     def test_controls_are_native_hidden_and_say_where_they_stand(self):
         html, _, _ = read(interactive(*mixed(), alt=ALT))
         assert html.form.has_attr("hidden")

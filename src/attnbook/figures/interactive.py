@@ -84,16 +84,16 @@ def interactive(svg, controls, states, *, alt):
     if unknown:
         raise ValueError(f"states: no element of svg has data-part={min(unknown)!r}")
     first = states[_place(controls)]
-    for name, values in first.parts.items():
-        for key, value in values.items():
-            _put(parts[name], key, _value(value))
+    starts = _flat(first)
+    as_in_svg = {(name, key): _get(parts[name], key) for name, key in starts}
+    for (name, key), value in starts.items():
+        _put(parts[name], key, value)
     targets, rows = {}, []
     for state in states:
         rows.append([state.say])
-        for name, values in state.parts.items():
-            for key, value in values.items():
-                if _value(value) != _get(parts[name], key):
-                    rows[-1] += [targets.setdefault((name, key), len(targets)), _value(value)]
+        for (name, key), value in (as_in_svg | _flat(state)).items():
+            if value != _get(parts[name], key):
+                rows[-1] += [targets.setdefault((name, key), len(targets)), value]
     data = {"targets": [list(target) for target in targets], "states": rows}
     drawn = "".join(ElementTree.tostring(picture, encoding="unicode") for picture in shown)
     return Interactive(drawn, alt, controls, first.say, data)
@@ -134,6 +134,11 @@ def _place(controls):
     for c in controls:
         place = place * len(c.values) + c.start
     return place
+
+
+def _flat(state):
+    """(part, attribute) to what stands there."""
+    return {(name, key): _value(value) for name, values in state.parts.items() for key, value in values.items()}
 
 
 def _value(value):
