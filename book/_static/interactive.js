@@ -1,38 +1,33 @@
-// Figures with controls: shows the controls, and puts the values of the chosen state into the picture. It computes none.
+// Figures with controls: shows the controls, and puts the values of their positions into the picture. It computes none.
 document.querySelectorAll("figure.interactive").forEach((figure) => {
   const form = figure.querySelector(":scope > form");
-  const say = figure.querySelector(":scope > .interactive-say");
-  const { targets, states } = JSON.parse(figure.querySelector(":scope > script").textContent);
-
-  // What the states change, with its value in the first picture: a state lists only its differences from that.
-  const places = targets.map(([part, key]) => {
-    const element = figure.querySelector(`[data-part="${part}"]`);
-    return { element, key, first: key === "text" ? element.textContent : element.getAttribute(key) };
-  });
-
-  function put({ element, key }, value) {
-    if (key === "text") element.textContent = value;
-    else if (value === null) element.removeAttribute(key);
-    else element.setAttribute(key, value);
-  }
+  const sentence = figure.querySelector(":scope > .interactive-say");
+  const data = JSON.parse(figure.querySelector(":scope > script").textContent);
 
   const controls = [...form.children].map((box) => ({
     name: box.dataset.control,
     inputs: [...box.querySelectorAll("input")],
   }));
-  const isSlider = ({ inputs }) => inputs[0].type === "range";
+  const isSlider = (c) => c.inputs[0].type === "range";
   const positions = (c) => (isSlider(c) ? Number(c.inputs[0].max) + 1 : c.inputs.length);
   const position = (c) => Number(isSlider(c) ? c.inputs[0].value : c.inputs.find((input) => input.checked).value);
 
+  // Each part that changes: where it is, what of it changes, by which controls, and the places of its values in the list.
+  const parts = data.parts.map(([name, key, axes, places]) => ({
+    element: name ? figure.querySelector(`[data-part="${name}"]`) : sentence,
+    key,
+    value: () => data.values[places[axes.reduce((n, a) => n * positions(controls[a]) + position(controls[a]), 0)]],
+  }));
+
   function show() {
-    const [sentence, ...changes] = states[controls.reduce((place, c) => place * positions(c) + position(c), 0)];
-    places.forEach((place) => put(place, place.first));
-    for (let i = 0; i < changes.length; i += 2) put(places[changes[i]], changes[i + 1]);
-    say.textContent = sentence;
+    for (const { element, key, value } of parts) {
+      if (key !== "text") value() === null ? element.removeAttribute(key) : element.setAttribute(key, value());
+      else if (element.textContent !== value()) element.textContent = value();
+    }
     controls.filter(isSlider).forEach((c) => {
-      const value = JSON.parse(c.inputs[0].dataset.values)[position(c)];
-      c.inputs[0].setAttribute("aria-valuetext", value);
-      c.inputs[0].closest("label").nextElementSibling.textContent = value;
+      const text = JSON.parse(c.inputs[0].dataset.values)[position(c)];
+      c.inputs[0].setAttribute("aria-valuetext", text);
+      c.inputs[0].closest("label").nextElementSibling.textContent = text;
     });
   }
 

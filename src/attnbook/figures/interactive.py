@@ -1,6 +1,7 @@
 """A picture that answers: native controls choose one of its states, and a script of the site puts the values in place.
 
-Python computes every number. The page carries the first picture, and for each other state what differs from it.
+Python computes every number. The page carries the first picture, and for all that changes its values: one for each
+combination of those controls that it depends on.
 """
 
 import json
@@ -8,6 +9,8 @@ from html import escape
 from math import prod
 from typing import NamedTuple
 from xml.etree import ElementTree
+
+import numpy as np
 
 from attnbook.figures.svg import Figure, number
 
@@ -83,20 +86,35 @@ def interactive(svg, controls, states, *, alt):
     unknown = {name for state in states for name in state.parts} - parts.keys()
     if unknown:
         raise ValueError(f"states: no element of svg has data-part={min(unknown)!r}")
-    first = states[_place(controls)]
-    starts = _flat(first)
-    as_in_svg = {(name, key): _get(parts[name], key) for name, key in starts}
-    for (name, key), value in starts.items():
-        _put(parts[name], key, value)
-    targets, rows = {}, []
-    for state in states:
-        rows.append([state.say])
-        for (name, key), value in (as_in_svg | _flat(state)).items():
-            if value != _get(parts[name], key):
-                rows[-1] += [targets.setdefault((name, key), len(targets)), value]
-    data = {"targets": [list(target) for target in targets], "states": rows}
-    drawn = "".join(ElementTree.tostring(picture, encoding="unicode") for picture in shown)
-    return Interactive(drawn, alt, controls, first.say, data)
+    keys = {(name, key): None for state in states for name, look in state.parts.items() for key in look}
+    drawn = {(name, key): _get(parts[name], key) for name, key in keys}
+    columns = {("", "text"): [state.say for state in states]} | {
+        (name, key): [_value(state.parts.get(name, {}).get(key, drawn[name, key])) for state in states]
+        for name, key in keys
+    }
+    start = np.ravel_multi_index([c.start for c in controls], [len(c.values) for c in controls])
+    for name, key in keys:
+        _put(parts[name], key, columns[name, key][start])
+    svg = "".join(ElementTree.tostring(picture, encoding="unicode") for picture in shown)
+    return Interactive(svg, alt, controls, states[start].say, _shortened(columns, controls))
+
+
+def _shortened(columns, controls):
+    """The values of each part, along the controls that it depends on, as places in one list of values.
+
+    What depends on none is in the first picture already. The part without a name is the sentence.
+    """
+    values, parts = {}, []
+    for (name, key), column in columns.items():
+        column, axes = np.array(column, dtype=object).reshape([len(c.values) for c in controls]), []
+        for axis in range(len(controls)):
+            if np.all(column == column.take([0], axis)):
+                column = column.take([0], axis)
+            else:
+                axes.append(axis)
+        if axes:
+            parts.append([name, key, axes, [values.setdefault(value, len(values)) for value in column.flat]])
+    return {"values": list(values), "parts": parts}
 
 
 def _check_controls(controls):
@@ -126,19 +144,6 @@ def _picture(svg, controls):
         if wrong:
             raise ValueError(f"svg: data-choose={min(wrong)!r} is no position of a control")
     return shown
-
-
-def _place(controls):
-    """The number of the state where the controls start."""
-    place = 0
-    for c in controls:
-        place = place * len(c.values) + c.start
-    return place
-
-
-def _flat(state):
-    """(part, attribute) to what stands there."""
-    return {(name, key): _value(value) for name, values in state.parts.items() for key, value in values.items()}
 
 
 def _value(value):

@@ -107,8 +107,7 @@ def fill(name, T, *, largest=None, digits=2):
     parts = {}
     for (i, j), value in np.ndenumerate(T):
         hue, depth = _shade(value, largest)
-        # A cell without colour keeps the hue of the first picture: nothing to store.
-        parts[f"{name} {i} {j}"] = {"fill": hue, "fill-opacity": depth} if depth else {"fill-opacity": 0}
+        parts[f"{name} {i} {j}"] = {"fill": hue, "fill-opacity": depth or 0}
         parts[f"{name} {i} {j} n"] = {"text": _label(value, digits)}
     return parts
 
