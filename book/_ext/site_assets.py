@@ -1,21 +1,4 @@
-"""What the site carries itself, so that a page asks no other host: MathJax. And small repairs of the theme's pages."""
-
-from importlib.metadata import files
-from pathlib import Path
-
-from sphinx.util.fileutil import copy_asset
-
-PACKAGE = "sphinx-mathjax-offline"
-ENTRY = "mathjax/tex-mml-chtml.js"
-NEEDED = (ENTRY, "mathjax/output/chtml/fonts/woff-v2/", "mathjax/a11y/", "mathjax/input/mml/")
-
-
-def copy_mathjax(app):
-    """Copy the entry script, its fonts and what its menu loads on demand: 2 MB of the package's 13."""
-    for file in files(PACKAGE):
-        place = str(file).partition("/static/")[2]
-        if place.startswith(NEEDED):
-            copy_asset(str(file.locate()), str(Path(app.outdir, "_static", place).parent))
+"""Small repairs of the theme's pages."""
 
 
 def drop_repeated_scripts(app, pagename, templatename, context, doctree):
@@ -37,8 +20,6 @@ def _written(asset):
 
 
 def setup(app):
-    app.config.mathjax_path = ENTRY
-    app.connect("builder-inited", copy_mathjax)
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
     app.connect("html-page-context", name_the_list_of_works)
     return {"parallel_read_safe": True}

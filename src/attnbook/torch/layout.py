@@ -16,9 +16,9 @@ def from_state_dict(state):
     """Read weights, or their gradients, from the names and shapes of ``torch.nn.MultiheadAttention``.
 
     .. math::
-       (W_Q,\\; W_K,\\; W_V) = \\texttt{in_proj_weight}^{\\mathsf T}
+       (W_Q,\\; W_K,\\; W_V) = \\texttt{in\\_proj\\_weight}^{\\mathsf T}
 
-       W_O = \\texttt{out_proj.weight}^{\\mathsf T}
+       W_O = \\texttt{out\\_proj.weight}^{\\mathsf T}
 
     Parameters
     ----------
@@ -99,9 +99,9 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
     .. math::
        \\texttt{memory} = \\begin{pmatrix} \\texttt{key} & \\texttt{value} & 0 \\\\ 0 & 0 & I \\end{pmatrix}
 
-       W_K' = \\begin{pmatrix} W_K \\\\ 0 \\\\ \\texttt{bias_k} - b_K \\\\ -b_K \\end{pmatrix}
+       W_K' = \\begin{pmatrix} W_K \\\\ 0 \\\\ \\texttt{bias\\_k} - b_K \\\\ -b_K \\end{pmatrix}
 
-       W_V' = \\begin{pmatrix} 0 \\\\ W_V \\\\ \\texttt{bias_v} - b_V \\\\ -b_V \\end{pmatrix}
+       W_V' = \\begin{pmatrix} 0 \\\\ W_V \\\\ \\texttt{bias\\_v} - b_V \\\\ -b_V \\end{pmatrix}
 
     Key and value stand side by side, and each weight skips the columns of the other. ``add_bias_kv`` and
     ``add_zero_attn`` are one more token each, with a column of its own: its row of W takes back the bias that every
@@ -169,7 +169,7 @@ def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=No
     """Turn the gradients of our layer into those of ``torch.nn.MultiheadAttention``.
 
     .. math::
-       d\\texttt{bias_k} = (dW_K')_{\\text{bias}}
+       d\\texttt{bias\\_k} = (dW_K')_{\\text{bias}}
 
        db_K = db_K' - (dW_K')_{\\text{bias}} - (dW_K')_{\\text{zero}}
 

@@ -34,7 +34,7 @@ def scaled_dot_product_attention(
 
     .. math::
        O = \\frac{R \\circ P}{1 - p}\\,V \\qquad P = \\operatorname{softmax}(S) \\qquad
-       S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{attn_mask}
+       S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{attn\\_mask}
 
     Equations :eq:`def-attention` and, for R, :eq:`eq-op-dropout`.
 

