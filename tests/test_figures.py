@@ -2,17 +2,19 @@
 
 import json
 import re
+from itertools import product
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
-from attnbook.figures import Control, State, flow, interactive, matrices, plot, visits
+from attnbook.figures import Control, State, flow, interactive, jacobian, matrices, plot, visits
 from attnbook.figures.matrices import fill, grid
 from attnbook.figures.plots import STAND_INS
 from attnbook.figures.svg import PALETTE, document, number, text
 from attnbook.ops import Causal, Mask, Step
+from attnbook.softmax import softmax, softmax_jacobian
 
 ALT = 'Weights "P" & scores, n < m'
 
@@ -151,6 +153,19 @@ def read(figure):
     return html, {e["data-part"]: e for e in html.select("svg [data-part]")}, json.loads(html.script.string)
 
 
+def at(figure, *positions):
+    """What a browser shows with the controls there: (part, attribute) to value, for all that changes."""
+    html, _, data = read(figure)
+    controls = html.form.find_all(["div", "fieldset"], recursive=False)
+    sizes = [int(c.input["max"]) + 1 if c.input["type"] == "range" else len(c.find_all("input")) for c in controls]
+    return {
+        (name, key): data["values"][
+            places[np.ravel_multi_index([positions[a] for a in axes], [sizes[a] for a in axes])]
+        ]
+        for name, key, axes, places in data["parts"]
+    }
+
+
 class TestInteractive:
     """Controls, the first picture, and for every state what differs from it."""
 
@@ -247,6 +262,36 @@ def test_a_grid_is_filled_like_matrices():
     assert [parts[f"T 0 {j}"]["fill"] for j in range(2)] == [PALETTE["blue"], PALETTE["orange"]]
     assert fill("T", [1.0], largest=2)["T 0 0"]["fill-opacity"] == "0.23"
     assert fill("T", [9.0], largest=2)["T 0 0"]["fill-opacity"] == "0.45"
+
+
+class TestJacobian:
+    """The softmax of one row and its Jacobian, while one score and the temperature move."""
+
+    temperatures = (0.25, 1, 8)
+
+    def drawn(self):
+        return jacobian([2, 1, 0], moving=1, values=[-2, 2], temperatures=self.temperatures, start=(1, 1), alt=ALT)
+
+    def test_each_position_shows_the_numbers_of_the_package(self):
+        for (i, value), (k, tau) in product(enumerate([-2, 2]), enumerate(self.temperatures)):
+            p = softmax(np.array([2, value, 0]) / tau)
+            shown = at(self.drawn(), i, k)
+            assert [shown[f"p {j} n", "text"] for j in range(3)] == [f"{weight:.3f}" for weight in p]
+            numbers = [[float(shown[f"J {j} {l} n", "text"].replace("−", "-")) for l in range(3)] for j in range(3)]
+            np.testing.assert_allclose(numbers, softmax_jacobian(p), atol=5.1e-4)
+
+    def test_its_sentence_says_what_happens(self):
+        def said(*positions):
+            return at(self.drawn(), *positions)["", "text"]
+
+        assert said(0, 0).startswith("Saturated: key 0 has 100.0 % of the weight")
+        assert said(1, 0).startswith("Keys 0 and 1 have nearly all of the weight")
+        assert said(1, 0).endswith("at most 0.500 of a gradient's length.")
+        assert said(1, 1).startswith(
+            "Raise the score of key 0: it gains weight at the rate 0.249, the others lose 0.219 +"
+        )
+        assert said(1, 2).startswith("Nearly equal weights: ")
+        assert read(self.drawn())[0].p.string == said(1, 1)
 
 
 class TestVisits:

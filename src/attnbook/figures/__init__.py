@@ -5,9 +5,10 @@
 
 from attnbook.figures.flow import flow
 from attnbook.figures.interactive import Control, State, interactive
+from attnbook.figures.jacobian import jacobian
 from attnbook.figures.matrices import matrices
 from attnbook.figures.plots import plot
 from attnbook.figures.svg import Figure
 from attnbook.figures.visits import visits
 
-__all__ = ["Control", "Figure", "State", "flow", "interactive", "matrices", "plot", "visits"]
+__all__ = ["Control", "Figure", "State", "flow", "interactive", "jacobian", "matrices", "plot", "visits"]
