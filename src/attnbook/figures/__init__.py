@@ -4,11 +4,27 @@
 """
 
 from attnbook.figures.flow import flow
+from attnbook.figures.head_steps import head_steps
+from attnbook.figures.input_paths import input_paths
 from attnbook.figures.interactive import Control, State, interactive
 from attnbook.figures.jacobian import jacobian
 from attnbook.figures.matrices import matrices
 from attnbook.figures.plots import plot
 from attnbook.figures.svg import Figure
+from attnbook.figures.touches import touches
 from attnbook.figures.visits import visits
 
-__all__ = ["Control", "Figure", "State", "flow", "interactive", "jacobian", "matrices", "plot", "visits"]
+__all__ = [
+    "Control",
+    "Figure",
+    "State",
+    "flow",
+    "head_steps",
+    "input_paths",
+    "interactive",
+    "jacobian",
+    "matrices",
+    "plot",
+    "touches",
+    "visits",
+]

@@ -1,0 +1,226 @@
+"""The figures of one head with controls: numbers are the package's, sums come out, and what is marked is right."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnbook import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
+from attnbook.figures import head_steps, input_paths, touches
+from attnbook.figures.svg import PALETTE
+
+ALT = "One head, step by step"
+rng = np.random.default_rng(11)
+
+
+def head(n_q, n_k, d_k, d_v):
+    return [rng.normal(size=shape) for shape in ((n_q, d_k), (n_k, d_k), (n_k, d_v), (n_q, d_v))]
+
+
+ROUND = [
+    np.log(2) * np.array([[1, -1, -2, -2], [1, -2, -2, 2]]),
+    np.array([[2.0, 2, -1, 0], [0, 2, -2, 0], [0, -2, 0, 1]]),
+    np.array([[3.0], [1], [-1]]),
+    np.array([[1.0], [-2]]),
+]
+X, MEMORY, dO = rng.normal(size=(4, 2)), rng.normal(size=(5, 3)), rng.normal(size=(4, 6))
+W = [rng.normal(size=(2, width)) for width in (7, 7, 6)]
+U = [W[0], *(rng.normal(size=(3, width)) for width in (7, 6))]
+
+
+def paths():
+    return input_paths(X, MEMORY, dO, self_weights=W, cross_weights=U, alt=ALT)
+
+
+FIGURES = {
+    "steps": lambda: head_steps(*ROUND, alt=ALT),
+    "steps of another head": lambda: head_steps(*SMALL, alt=ALT),
+    "touches": lambda: touches(*ROUND, alt=ALT),
+    "paths": paths,
+}
+SMALL = head(3, 4, 2, 1)
+
+
+def pictures(figure):
+    """For each state, its sentence and {part: element} of the picture, as the site's script would make them."""
+    shape = [len(control.values) for control in figure._controls]
+    for place in np.ndindex(*shape):
+        root = ElementTree.fromstring(figure.svg)
+        parts = {element.get("data-part"): element for element in root.iter() if element.get("data-part")}
+        sentence = parts[""] = ElementTree.Element("p")
+        for part, key, axes, places in figure._data["parts"]:
+            here = np.reshape(places, [shape[a] for a in axes])[tuple(place[a] for a in axes)]
+            value = figure._data["values"][here]
+            if key == "text":
+                parts[part].text = value
+            elif value is None:
+                parts[part].attrib.pop(key, None)
+            else:
+                parts[part].set(key, value)
+        del parts[""]
+        yield sentence.text, parts
+
+
+def marked(parts, colour):
+    """The cells that are filled with a colour, as {table: set of (row, column)}."""
+    cells = {}
+    for part, element in parts.items():
+        if element.get("fill") == PALETTE[colour] and element.get("fill-opacity", "0") != "0":
+            *name, i, j = part.split()
+            cells.setdefault(" ".join(name), set()).add((int(i), int(j)))
+    return cells
+
+
+def printed(element):
+    return [float(text.text.replace("−", "-")) for text in element]
+
+
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+def test_every_sum_that_is_printed_comes_out(make):
+    found = 0
+    for sentence, _ in pictures(make()):
+        plain = sentence.replace("−", "-").replace("\u00a0·\u00a0", "*").replace("√4", "4**.5").replace("√2", "2**.5")
+        for left, right in re.findall(r"([-\d.*+/() ]*\d[-\d.*+/() ]*) = (-?\d+\.?\d*)", plain):
+            found += 1
+            size = sum(abs(float(x)) for x in re.findall(r"\d+\.?\d*", left))
+            assert eval(left.strip()) == pytest.approx(float(right), abs=0.005 * (1 + size)), sentence
+    assert found >= 2
+
+
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+def test_it_is_the_same_each_time_and_says_what_it_shows(make):
+    assert make()._repr_html_() == make()._repr_html_()
+    assert repr(make()) == f"Figure: {ALT}"
+
+
+class TestSteps:
+    order = ("Q", "K", "V", "S", "P", "O", "loss", "dO", "dV", "dP", "D", "dS", "dQ", "dK")
+
+    def test_a_step_makes_one_table_from_those_that_are_there(self):
+        (_, whole), (_, given), *steps = pictures(head_steps(*ROUND, alt=ALT))
+        numbers = {name: whole[f"{name} numbers"] for name in self.order}
+        assert not [name for name, element in numbers.items() if element.get("visibility")]
+        for there, (_, parts) in enumerate([("", given), *steps], 3):
+            seen = [name for name in self.order if parts[f"{name} numbers"].get("visibility") != "hidden"]
+            assert tuple(seen) == self.order[:there]
+            if there > 3:
+                assert list(marked(parts, "orange")) == [self.order[there - 1]]
+                assert set(marked(parts, "blue")) <= set(self.order[: there - 1])
+                framed = {name for name in self.order if parts[f"{name} frame"].get("visibility") == "visible"}
+                assert framed == set(marked(parts, "orange")) | set(marked(parts, "blue"))
+
+    def test_its_numbers_are_right(self):
+        parts = next(pictures(head_steps(*ROUND, alt=ALT)))[1]
+        wanted = {"P": [0.4, 0.4, 0.2, 0.1, 0.1, 0.8], "loss": [2.2], "dV": [0.2, 0.2, -1.4], "D": [1.4, 0.8]}
+        wanted |= {"dS": [0.64, -0.16, -0.48, -0.68, -0.28, 0.96]}
+        wanted |= {"dQ": [0.64, 0.96, -0.16, -0.24, -0.68, -1.92, 0.62, 0.48]}
+        assert {name: printed(parts[f"{name} numbers"]) for name in wanted} == wanted
+
+    def test_the_entries_used_are_those_of_the_formula(self):
+        states = dict(zip(("", "", *self.order[3:]), pictures(head_steps(*SMALL, alt=ALT)), strict=False))
+        row, column = lambda i, m: {(i, k) for k in range(m)}, lambda j, n: {(k, j) for k in range(n)}
+        wanted = {  # n_q, n_k, d_k, d_v = 3, 4, 2, 1, and the last of each
+            "S": {"Q": row(2, 2), "K": row(3, 2)},
+            "P": {"S": row(2, 4)},
+            "O": {"P": row(2, 4), "V": column(0, 4)},
+            "dV": {"P": column(3, 3), "dO": column(0, 3)},
+            "dP": {"dO": row(2, 1), "V": row(3, 1)},
+            "dS": {"P": {(2, 3)}, "dP": {(2, 3)}, "D": {(2, 0)}},
+            "dQ": {"dS": row(2, 4), "K": column(1, 4)},
+            "dK": {"dS": column(3, 3), "Q": column(1, 3)},
+        }
+        assert {name: marked(states[name][1], "blue") for name in wanted} == wanted
+
+
+class TestTouches:
+    n_q, n_k = 3, 4
+
+    def changed(self, move, i, j):
+        """Which tables change as a whole, in one row, or in one column: by the formulas."""
+        row, column = {"S", "P", "O", "D", "dS", "dQ"}, set()
+        whole = {"dK", "dV"}
+        if move == "key":
+            row, column, whole = set(), {"S"}, {"P", "O", "D", "dS", "dQ", "dK", "dV"}
+        if move == "value":
+            row, column, whole = set(), {"dP"}, {"O", "D", "dS", "dQ", "dK"}
+        if move == "dO":
+            row = {"dP", "D", "dS", "dQ"}
+        return row, column, whole | {"loss"}
+
+    def test_what_changes_is_what_the_formulas_say(self):
+        d_k, d_v = 2, 5
+        figure = touches(*head(self.n_q, self.n_k, d_k, d_v), alt=ALT)
+        shapes = {"S": (3, 4), "P": (3, 4), "O": (3, 5), "loss": (1, 1), "dV": (4, 5), "dP": (3, 4), "D": (3, 1)}
+        shapes |= {"dS": (3, 4), "dQ": (3, 2), "dK": (4, 2)}
+        states = list(pictures(figure))
+        entries = [(i, j) for i in range(self.n_q) for j in range(self.n_k)]
+        for k, move in enumerate(("query", "key", "value", "dO"), 1):
+            for (i, j), (sentence, parts) in zip(entries, states[12 * k : 12 * k + 12], strict=True):
+                rows, columns, wholes = self.changed(move, i, j)
+                wanted = {
+                    name: {
+                        (r, c)
+                        for r, c in np.ndindex(shape)
+                        if name in wholes or (name in rows and r == i) or (name in columns and c == j)
+                    }
+                    for name, shape in shapes.items()
+                    if name in rows | columns | wholes
+                }
+                assert marked(parts, "orange") == wanted
+                moved = {"query": ("Q", i, d_k), "key": ("K", j, d_k), "value": ("V", j, d_v), "dO": ("dO", i, d_v)}[
+                    move
+                ]
+                assert marked(parts, "purple") == {moved[0]: {(moved[1], c) for c in range(moved[2])}}
+                assert sentence.startswith(f"Row {moved[1]} of {moved[0]} moves.")
+                assert "some of" not in sentence
+
+    def test_an_entry_shows_its_three_terms(self):
+        states = list(pictures(touches(*ROUND, alt=ALT)))
+        sentence, parts = states[5]
+        assert marked(parts, "orange") == {"dS": {(1, 2)}}
+        assert marked(parts, "blue") == {"P": {(1, 2)}, "dP": {(1, 2)}, "D": {(1, 0)}}
+        assert "0.8\u00a0·\u00a0(2 − 0.8) = 0.96: this key does better than the mean" in sentence
+        assert "worse than the mean" in states[1][0]
+
+    def test_pointing_at_a_cell_chooses_it(self):
+        chosen = {
+            element.get("data-part"): element.get("data-choose")
+            for element in ElementTree.fromstring(touches(*ROUND, alt=ALT).svg).iter()
+            if element.get("data-choose")
+        }
+        assert len(chosen) == 6 + 8 + 12 + 3 + 2
+        assert chosen["dS 1 2"] == "Move:0, Entry:5"
+        assert chosen["Q 1 0"] == "Move:1, Entry:3"
+        assert chosen["K 2 3"] == "Move:2, Entry:2"
+        assert chosen["V 1 0"] == "Move:3, Entry:1"
+        assert chosen["dO 1 0"] == "Move:4, Entry:3"
+
+
+class TestInputPaths:
+    def test_the_sums_are_the_gradients_of_the_layer(self):
+        (_, parts), *_ = pictures(paths())
+        dY, eye = dO, np.eye(6)
+        self_layer = multi_head_attention(X, MultiHeadParams(*W, eye), num_heads=1)[1]
+        cross_layer = multi_head_attention(X, MultiHeadParams(*U, eye), num_heads=1, memory=MEMORY)[1]
+        g, c = multi_head_attention_vjp(dY, self_layer), multi_head_attention_vjp(dY, cross_layer)
+        for name, T in {"self dX": g.dX, "cross dX": c.dX, "cross dX_mem": c.dmemory}.items():
+            assert printed(parts[f"{name} numbers"]) == pytest.approx(T.ravel(), abs=0.00501)
+
+    def test_a_path_that_is_not_chosen_is_pale(self):
+        pale = [{part for part, element in parts.items() if element.get("opacity")} for _, parts in pictures(paths())]
+        assert pale[0] == pale[4] == set()
+        assert pale[1] == {"path K", "path V", "self K", "self V"}
+        assert pale[3] == {"path Q", "path K", "self Q", "self K", "scores"}
+        assert pale[5] == {"path K", "path V", "cross K", "cross V", "cross dX_mem"}
+        assert pale[7] == {"path Q", "path K", "cross Q", "cross K", "cross dX", "scores"}
+
+    def test_self_and_cross_are_shown_in_turn(self):
+        shown = [[parts[kind].get("display") for kind in ("self", "cross")] for _, parts in pictures(paths())]
+        assert shown == [[None, "none"]] * 4 + [["none", "inline"]] * 4
+
+    def test_it_says_what_is_lost_without_the_others(self):
+        (_, parts), (sentence, _), *_ = pictures(paths())
+        whole, part = (np.array(printed(parts[f"self {name} numbers"])) for name in ("dX", "Q"))
+        lost = round(100 * np.max(np.abs(whole - part)) / np.max(np.abs(whole)))
+        assert any(f"by up to {lost + near}% of its largest" in sentence for near in (-1, 0, 1))
