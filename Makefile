@@ -4,16 +4,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SITE := _build/html
 JOBS ?= 2
+# The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
+INSTALL ?= -r requirements.txt
+NBVAL ?= --nbval
 
-.PHONY: help book test serve notebooks coverage benchmarks format clean
+.PHONY: help book pdf test links serve notebooks coverage benchmarks format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
+	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make test       build the book, then run every test: package, notebooks, site"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make benchmarks measure speed and memory beside other libraries (20 minutes, on an idle machine)"
+	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"
 	@echo "make clean      remove .venv and everything that was built"
 
@@ -21,7 +26,7 @@ help:
 .venv/installed: requirements.txt pyproject.toml
 	@echo "Installing into .venv (a few minutes, the first time only) ..."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INSTALL)
 	@touch $@
 
 # Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
@@ -40,7 +45,15 @@ test: book
 	@$(BIN)/ruff format --check .
 	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
-	@$(BIN)/python -m pytest chapters --nbval --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
+
+pdf: book
+	@echo "Printing the book ..."
+	@$(BIN)/python book/_ext/make_pdf.py
+
+# With a doctree folder of its own: the pages of the site are kept.
+links: .venv/installed
+	@$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import elsewhere
+import make_pdf
 import pytest
 import yaml
 from built_site import SITE, soup
@@ -33,6 +34,14 @@ def test_one_repository_in_all_addresses():
     assert CONFIG["html"]["baseurl"] == f"https://{organisation}.github.io/{name}/"
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["repository-code"] == CONFIG["repository"]["url"]
+
+
+def test_the_front_page_links_the_pdf_that_is_published():
+    links = {link["href"] for link in soup(SITE / "book" / "intro.html").select("article a.external")}
+    assert CONFIG["html"]["baseurl"] + make_pdf.NAME in links
+    publish = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text(encoding="utf-8"))
+    ordered = [step.get("run") or step["uses"] for step in publish["jobs"]["build"]["steps"]]
+    assert ordered.index("make pdf") < ordered.index("actions/upload-pages-artifact@v4")
 
 
 @chapters

@@ -1,0 +1,96 @@
+"""The PDF, on one chapter: it is text in embedded fonts, its formulas are set, its links lead to pages."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pypdf
+import pytest
+from bs4 import BeautifulSoup
+from built_site import SITE, browser  # noqa: F401 (it skips, or fails in CI, where there is no browser)
+
+ROOT = Path(__file__).parents[1]
+PRINT = [sys.executable, str(ROOT / "book" / "_ext" / "make_pdf.py")]
+CHAPTER = "chapters/06_cross"
+
+
+@pytest.fixture(scope="module")
+def pdf(tmp_path_factory, browser):  # noqa: F811
+    target = tmp_path_factory.mktemp("pdf") / "one.pdf"
+    subprocess.run([*PRINT, "--output", target, CHAPTER], check=True)
+    return pypdf.PdfReader(target)
+
+
+@pytest.fixture(scope="module")
+def texts(pdf):
+    return [page.extract_text() for page in pdf.pages]
+
+
+@pytest.fixture(scope="module")
+def text(texts):
+    return "\n".join(texts)
+
+
+def test_all_sections_are_there_with_the_page_on_which_they_are(pdf, texts):
+    page = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser")
+    contents = texts[1]
+    sections = page.select("article h1, article h2")
+    assert len(sections) > 5
+    for section in sections:
+        section.select_one(".headerlink").decompose()
+        if section.select_one(".katex"):  # letters of a formula may stand apart
+            continue
+        found = re.search(re.escape(section.get_text().strip()) + r"\s+(\d+)", contents)
+        assert found, section.get_text()
+        assert section.get_text().strip() in " ".join(texts[int(found[1]) - 1].split())
+    assert len(pdf.outline) > 0
+
+
+def test_formulas_are_set_and_not_written_as_tex(text):
+    assert not re.findall(r"\\(?:frac|mathsf|top|sum|begin|operatorname|text|partial)\b", text)
+    assert "softmax" in text
+
+
+def test_its_fonts_are_embedded(pdf):
+    fonts = [font.get_object() for page in pdf.pages for font in page["/Resources"].get("/Font", {}).values()]
+    assert fonts
+    for font in fonts:
+        inner = font.get("/DescendantFonts", [font])[0].get_object()
+        drawn = font["/Subtype"] == "/Type3"  # its glyphs stand in the file as drawings
+        assert drawn or {"/FontFile", "/FontFile2", "/FontFile3"} & set(inner["/FontDescriptor"]), font["/BaseFont"]
+
+
+def test_solutions_are_open(pdf, text):
+    solutions = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser").select(".solution")
+    assert len(solutions) >= 4
+    for solution in solutions:
+        last = solution.find_all(["p", "pre"])[-1].get_text().strip().split()[-1]
+        assert last in text
+
+
+def test_no_link_leads_to_where_it_was_printed(pdf):
+    links = {
+        note.get_object()["/A"]["/URI"]
+        for page in pdf.pages
+        for note in page.get("/Annots", ())
+        if "/URI" in note.get_object().get("/A", {})
+    }
+    assert links
+    assert not [link for link in links if "book.local" in link or "localhost" in link]
+
+
+def test_it_is_dated_by_its_sources(pdf):
+    date = pdf.metadata["/CreationDate"]
+    assert date == pdf.metadata["/ModDate"]
+    if shutil.which("git") and (ROOT / ".git").exists():
+        asked = ["git", "-C", ROOT, "log", "-1", "--format=%cd", "--date=format-local:D:%Y%m%d%H%M%SZ"]
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True, env={"TZ": "UTC"}).stdout.strip()
+        assert date == commit
+
+
+def test_without_a_browser_it_says_so(tmp_path):
+    done = subprocess.run(PRINT, capture_output=True, text=True, env={"PATH": str(tmp_path)}, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Chromium is not installed, so no PDF was made: apt-get install chromium\n"
