@@ -25,7 +25,7 @@ def softmax(S, axis=-1):
     S : array (..., n), floating
         Logits, in nats. −∞ is allowed and gives weight 0.
     axis : int
-        The axis that is normalised.
+        The axis that is normalized.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def softmax_vjp(dP, P, axis=-1):
     P : array (..., n)
         The weights, as ``softmax`` returned them.
     axis : int
-        The axis that was normalised.
+        The axis that was normalized.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def softmax_jvp(tS, P, axis=-1):
     P : array (..., n)
         The weights, as ``softmax`` returned them.
     axis : int
-        The axis that was normalised.
+        The axis that was normalized.
 
     Returns
     -------

@@ -1,0 +1,124 @@
+"""The workflows: what a linter says of them, that they run what exists here, and how the weekly one reports."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+PINNED = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+each = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+
+
+def read(path):
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # in YAML 1.1, `on` is a boolean
+
+
+def steps(path):
+    return [step for job in read(path)["jobs"].values() for step in job.get("steps", ())]
+
+
+def tool(name, *arguments):
+    """Run a linter of this environment: its exit status, and what it says."""
+    program = Path(sys.executable).with_name(name)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def schema(*paths):
+    return tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
+
+
+def zizmor(*paths):
+    return tool("zizmor", "--offline", "--no-progress", "--config", ".github/zizmor.yml", *paths)
+
+
+@pytest.mark.parametrize("linter", [schema, zizmor])
+def test_the_linters_have_nothing_to_say(linter):
+    status, said = linter(*WORKFLOWS)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("linter", "right", "wrong"),
+    [
+        (schema, "runs-on:", "run-on:"),
+        (schema, "steps:", "step:"),
+        (schema, "pull_request:", "pull_requests:"),
+        (zizmor, "bash .ci/run", "echo ${{ github.head_ref }}"),
+        (zizmor, "contents: read", "contents: write"),
+        (zizmor, "actions/checkout@v5", "somebody/checkout@v5"),
+    ],
+)
+def test_the_linters_notice(linter, right, wrong, tmp_path):
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert right in text
+    planted = tmp_path / "test.yml"
+    planted.write_text(text.replace(right, wrong), encoding="utf-8")
+    assert linter(planted)[0] != 0
+
+
+@each
+class TestWorkflow:
+    def test_it_may_only_read_unless_a_job_says_otherwise(self, path):
+        assert read(path)["permissions"] == {"contents": "read"}
+
+    def test_every_job_ends(self, path):
+        assert all("timeout-minutes" in job for job in read(path)["jobs"].values())
+
+    def test_its_actions_are_pinned_by_major_version(self, path):
+        for step in steps(path):
+            assert re.fullmatch(r"actions/[\w-]+@v\d+", step.get("uses", "actions/none@v1"))
+
+    def test_it_runs_what_exists(self, path):
+        for step in steps(path):
+            for script in re.findall(r"\bbash (\S+)", step.get("run", "")):
+                assert (ROOT / script).exists()
+            for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
+                assert target in TARGETS
+
+
+def test_the_quick_job_installs_the_tools_that_it_runs():
+    lint = [step["run"] for step in read(ROOT / ".github/workflows/test.yml")["jobs"]["lint"]["steps"] if "run" in step]
+    (chosen,) = re.findall(r"grep -E '(.+?)'", lint[0])
+    installed = {line.partition("==")[0] for line in PINNED.splitlines() if re.match(chosen, line)}
+    run = {command.split()[0] for line in lint[2:] for command in line.split("&&")}
+    assert run == installed
+
+
+def test_the_weekly_run_tries_every_python_that_the_package_allows():
+    weekly = read(ROOT / ".github" / "workflows" / "weekly.yml")
+    versions = weekly["jobs"]["newest"]["strategy"]["matrix"]["python"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={versions[0]}"
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    (command,) = [step["run"] for step in weekly["jobs"]["newest"]["steps"] if "run" in step]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for variable in re.findall(r"\b([A-Z]+)=", command):
+        assert f"\n{variable} ?= " in makefile
+    assert "--no-cache-dir" in command
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed, so the weekly report was not run")
+@pytest.mark.parametrize(("open_issue", "expected"), [("", "issue create"), ("17", "issue comment 17")])
+def test_the_weekly_run_opens_one_issue_and_then_comments(open_issue, expected, tmp_path):
+    job = read(ROOT / ".github" / "workflows" / "weekly.yml")["jobs"]["report"]
+    assert set(job["needs"]) == {"newest", "links"}
+    assert "failure()" in job["if"]
+    (step,) = job["steps"]
+    gh, log = tmp_path / "gh", tmp_path / "log"
+    gh.write_text(f'#!/bin/sh\nif [ "$2" = list ]; then echo "{open_issue}"; else echo "$@" >> {log}; fi\n')
+    gh.chmod(0o755)
+    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TITLE": step["env"]["TITLE"], "BODY": "why"}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", step["run"]], env=env, check=True)
+    (done,) = log.read_text().splitlines()
+    assert done.startswith(expected)
+    assert "why" in done
