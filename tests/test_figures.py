@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
-from attnbook.figures import Control, State, flow, interactive, jacobian, matrices, plot, visits
+from attnbook.attention import attention, attention_vjp
+from attnbook.figures import Control, State, flow, interactive, jacobian, masked_gradients, matrices, plot, visits
 from attnbook.figures.matrices import fill, grid
 from attnbook.figures.plots import STAND_INS
 from attnbook.figures.svg import PALETTE, document, number, text
@@ -292,6 +293,70 @@ class TestJacobian:
         )
         assert said(1, 2).startswith("Nearly equal weights: ")
         assert read(self.drawn())[0].p.string == said(1, 1)
+
+
+HEAD = [np.random.default_rng(3).normal(size=shape) for shape in ((3, 2), (4, 2), (4, 5), (3, 5))]  # Q, K, V, dO
+MASKS = {
+    "none": np.ones((3, 4), dtype=bool),
+    "causal": np.tri(3, 4, dtype=bool),
+    "no key for query 1": np.tile(np.array([[True], [False], [True]]), 4),
+}
+
+
+class TestMaskedGradients:
+    """What becomes exactly 0 under each mask, and why, in words."""
+
+    everything, queries, keys = 0, 1, 4  # where the slider's positions begin
+
+    def drawn(self):
+        return masked_gradients(*HEAD, MASKS, start=1, alt=ALT)
+
+    def test_its_numbers_are_those_of_the_package(self):
+        *inputs, dO = HEAD
+        for m, M in enumerate(MASKS.values()):
+            shown = at(self.drawn(), m, 0)
+            _, res = attention(*inputs, mask=M)
+            g = attention_vjp(dO, res)
+            for name, T in {"P": res.P, "dQ": g.dQ, "dK": g.dK, "dV": g.dV}.items():
+                for place, value in np.ndenumerate(T):
+                    text = shown.get((f"{name} {place[0]} {place[1]} n", "text"), f"{value:.2f}")
+                    assert abs(float(text.replace("−", "-")) - value) < 0.0051
+                    grey = shown.get((f"{name} {place[0]} {place[1]}", "fill")) == PALETTE["grey"]
+                    assert grey == (text == "0") == (value == 0)
+
+    def test_it_says_what_is_zero_and_why(self):
+        def said(mask, look):
+            return at(self.drawn(), mask, look)["", "text"]
+
+        assert said(0, self.everything) == "none: every query sees every key, and no number is exactly 0."
+        seen = said(1, self.everything)
+        assert "6 of 12 pairs" in seen
+        assert "One key only for query 0" in seen
+        assert "Nobody sees key 3" in seen
+        assert "No key for query 1" in said(2, self.everything)
+        assert said(1, self.queries).startswith("Query 0 sees key 0 only.")
+        assert said(2, self.queries + 1).startswith("Query 1 sees no key.")
+        assert re.search(r"keys 0, 1 and 2.*dQ = scale · \(.* K₀ [+−] .* K₁ [+−] .* K₂\)", said(1, self.queries + 2))
+        assert said(1, self.keys + 3).startswith("Nobody sees key 3.")
+        assert re.search(r"queries 0, 1 and 2. dK = scale · \(.*Q₁ [+−] .*Q₂\); dV = 1.00 dO₀ \+ .* dO₂", said(1, 4))
+
+    def test_a_key_whose_score_never_matters_gets_no_dK_and_a_dV(self):
+        figure = masked_gradients(*HEAD, {"first": np.tile(np.arange(4) == 0, (3, 1))}, alt=ALT)
+        assert at(figure, 0, self.keys)["", "text"].endswith(
+            "dK = 0: no score of it matters; dV = 1.00 dO₀ + 1.00 dO₁ + 1.00 dO₂."
+        )
+
+    def test_a_frame_stands_where_the_slider_looks(self):
+        def framed(look):
+            return {
+                of for of in ("P", "dS", "dQ", "dK", "dV") if not at(self.drawn(), 1, look)[f"{of} frame", "visibility"]
+            }
+
+        assert framed(self.everything) == set()
+        assert framed(self.queries + 1) == {"P", "dS", "dQ"}
+        assert framed(self.keys + 1) == {"P", "dS", "dK", "dV"}
+        widths = [at(self.drawn(), 1, look)["P frame", "width"] for look in (self.queries, self.keys)]
+        assert widths == ["168", "42"]
 
 
 class TestVisits:

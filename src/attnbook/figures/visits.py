@@ -111,12 +111,11 @@ def _tile(tile, count):
     down = f'y="{_y(rows.start)}" height="{high}"'
     middle = LEFT + (cols.start + len(cols) / 2) * PLACE, TOP + (rows.start + len(rows) / 2) * PLACE
     return (
-        f'<g data-part="{count}" data-choose="Step:{count}">'
+        f'<g data-part="{count}"><g data-choose="Step:{count}">'
         f'<rect class="visits-tile" {across} {down} fill="{PALETTE["blue"]}" '
-        f'fill-opacity="0.08" stroke="{PALETTE["blue"]}" stroke-width="1.5"/>'
+        f'fill-opacity="0.08" stroke="{PALETTE["blue"]}" stroke-width="1.5"/>{text(*middle, str(count), size=12)}</g>'
         f'<rect class="visits-held" x="{LEFT - BAR - 3}" width="{BAR}" {down} fill="{PALETTE["orange"]}"/>'
-        f'<rect class="visits-held" y="{TOP - BAR - 3}" height="{BAR}" {across} fill="{PALETTE["orange"]}"/>'
-        f"{text(*middle, str(count), size=12)}</g>"
+        f'<rect class="visits-held" y="{TOP - BAR - 3}" height="{BAR}" {across} fill="{PALETTE["orange"]}"/></g>'
     )
 
 
