@@ -55,6 +55,19 @@ def test_every_task_is_done_once(threads):
     laws.every_task_is_done_once(threads)
 
 
+def test_where_no_thread_starts_the_caller_does_all(monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")  # as Pyodide says
+
+    monkeypatch.setattr(workers.threading.Thread, "start", start)
+    workers._threads_start.cache_clear()
+    workers._pool.cache_clear()
+    try:
+        laws.every_task_is_done_once(3)
+    finally:
+        workers._threads_start.cache_clear()
+
+
 def test_sums_are_in_order():
     laws.sums_are_in_order()
 

@@ -62,7 +62,7 @@ def run(task, todo):
     """
     if len(todo) == 1:  # one small task is done before BLAS is set up
         return task(0, todo[0])
-    helpers = min(get_num_threads(), len(todo)) - 1
+    helpers = min(get_num_threads(), len(todo)) - 1 if _threads_start() else 0
     queue, stop = iter(enumerate(todo)), threading.Event()
     lock = threading.Lock()
 
@@ -100,6 +100,16 @@ def stop_after(futures, stop):
         stop.set()
         wait(futures)
         raise
+
+
+@cache
+def _threads_start():
+    """Whether a thread can be started. In a browser none can: there the caller does all the work."""
+    try:
+        threading.Thread(target=bool).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 @cache
