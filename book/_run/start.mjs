@@ -1,0 +1,39 @@
+// The buttons of a chapter. This is all that a page carries: nothing else is loaded until one of them is pressed.
+const bar = document.querySelector(".run-bar");
+
+function button(action, text, label, place) {
+  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text, ariaLabel: label });
+  made.dataset.run = action;
+  made.dataset.place = place;
+  return made;
+}
+
+document.querySelectorAll("article div.cell").forEach((cell, i) => {
+  const tools = document.createElement("div");
+  tools.className = "run-tools";
+  tools.append(button("run", "Run", `Run cell ${i + 1}`, i), button("edit", "Edit", `Edit cell ${i + 1}`, i));
+  cell.querySelector(".cell_input").append(tools);
+});
+
+// An exercise without a cell to start from gets an empty one, on request.
+document.querySelectorAll("article div.exercise").forEach((exercise, i) => {
+  if (exercise.nextElementSibling?.matches("div.cell")) return;
+  exercise.append(button("try", "Try it here", `Write code for exercise ${i + 1}`, i));
+});
+
+let tried = 0; // a browser remembers a module that it could not load, by its address
+
+document.addEventListener("click", async ({ target }) => {
+  const pressed = target.closest("button[data-run]");
+  if (!pressed) return;
+  try {
+    (await import(new URL(`${bar.dataset.from}page.mjs${tried ? `?${tried}` : ""}`, location))).press(pressed);
+  } catch (error) {
+    tried += 1;
+    bar.querySelector(".run-say").textContent =
+      location.protocol === "file:"
+        ? "A page opened from a file may not start Python. Open it through a web server: make serve."
+        : `What runs the cells could not be loaded. ${navigator.onLine ? "Reload the page: the site may be newer than it." : "This device is offline."}`;
+    throw error;
+  }
+});

@@ -1,0 +1,94 @@
+// Python, in a worker of its own: loads Pyodide from this site, NumPy from the address that site.json pins, and runs
+// cells through runner.py. The page ends this worker where a cell does not end by itself.
+const here = (name) => new URL(name, import.meta.url);
+const tell = (message) => self.postMessage(message);
+
+// Counts what arrives, in every answer that Pyodide and this file wait for.
+let received = 0;
+const fetchUncounted = self.fetch;
+self.fetch = async (...request) => {
+  const answer = await fetchUncounted(...request);
+  if (!answer.ok || !answer.body) return answer;
+  const counter = new TransformStream({
+    transform(piece, out) {
+      received += piece.byteLength;
+      tell({ received });
+      out.enqueue(piece);
+    },
+  });
+  return new Response(answer.body.pipeThrough(counter), answer);
+};
+
+const loading = (what, bytes = 0) => {
+  received = 0;
+  tell({ loading: what, bytes });
+};
+
+let site, pyodide, runner, module;
+const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
+
+async function start() {
+  site = await (await fetch(here("site.json"))).json();
+  loading("Python", site.bytes);
+  const core = new URL(site.core, here("./")).href;
+  const { loadPyodide } = await import(`${core}pyodide.mjs`);
+  pyodide = await loadPyodide({ indexURL: core, packageBaseUrl: site.packages });
+  if (interrupts) pyodide.setInterruptBuffer(interrupts);
+  pyodide.FS.mkdirTree("/book/chapters");
+  pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
+  pyodide.FS.writeFile("/book/runner.py", await (await fetch(here("runner.py"))).text());
+  module = pyodide.runPython("import sys; sys.path += ['/book', '/book/site']; import runner; runner");
+  runner = module.Runner((text) => tell({ printed: text }));
+}
+
+async function load(name) {
+  if (name in pyodide.loadedPackages && !refused.has(name)) return true;
+  if (refused.has(name)) return false;
+  loading(name === "numpy" ? "NumPy and the book's package" : name);
+  const complaints = [];
+  try {
+    // Pyodide compares the sha256 of what comes with the one in its lock.
+    await pyodide.loadPackage(name, { messageCallback() {}, errorCallback: (text) => complaints.push(text) });
+    if (!(name in pyodide.loadedPackages)) throw new Error(complaints.join(" "));
+    if (name === "numpy") for (const archive of site.archives) await unpack(archive);
+    return true;
+  } catch (error) {
+    refused.add(name);
+    const what = name === "numpy" ? "NumPy" : name;
+    tell({ refused: what, host: new URL(site.packages).host, why: wordsFor(error) });
+    return false;
+  }
+}
+
+// A browser says the same of a network that fails, of a blocker, and of a file whose sha256 is not the pinned one.
+function wordsFor(error) {
+  return error.stale ? error.message : "it cannot be reached, or is blocked, or sent what this page did not ask for.";
+}
+
+async function unpack({ name, sha256, to }) {
+  for (const cache of ["default", "reload"]) {
+    const bytes = await (await fetch(here(name), { cache })).arrayBuffer();
+    if (module.sha256(pyodide.toPy(bytes)) === sha256) return pyodide.unpackArchive(bytes, "zip", { extractDir: to });
+  }
+  throw Object.assign(new Error(`${name} is not the file this page was built with: reload the page.`), { stale: true });
+}
+
+async function run({ name, source, stored, above, again }) {
+  if (!runner) await start();
+  if (again) refused.clear();
+  if (runner.wants(source, above)) return { verdict: "wants" };
+  for (const needed of module.packages(source).toJs()) if (!(await load(needed))) break;
+  tell({ running: true });
+  const answer = runner.run(name, source, pyodide.toPy(stored ?? undefined));
+  return answer.toJs({ dict_converter: Object.fromEntries });
+}
+
+let interrupts;
+self.onmessage = async ({ data }) => {
+  if (data.interrupts) return (interrupts = data.interrupts);
+  try {
+    tell({ id: data.id, answer: await run(data) });
+  } catch (error) {
+    tell({ id: data.id, failed: error.message, started: Boolean(runner) });
+  }
+};

@@ -1,0 +1,395 @@
+"""Chapters that run in the reader's browser: what the site carries for it, the cells without torch, the page itself.
+
+NumPy's wheel for a browser is on no package registry. Where the folder ATTNBOOK_PYODIDE_WHEELS holds the wheels that
+Pyodide's lock names, whole chapters run in the page; elsewhere their cells run through the same file on this Python.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import run_in_page
+from built_site import ROOT, SITE, soup
+from packaging.utils import parse_wheel_filename
+
+CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
+WHEELS = os.environ.get("ATTNBOOK_PYODIDE_WHEELS")
+FEW_PACKAGES = "chapters/04_multi_head.html"  # a chapter whose first cells need NumPy and no matplotlib
+
+
+@pytest.fixture(scope="module")
+def site():
+    """What was built for running cells, as site.json says it, and the folder it lies in."""
+    if not run_in_page.carried():
+        missing = "Pyodide is not in book/node_modules, so no page can run a cell: make book installs it with npm"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    place = SITE / "_static" / "run" / run_in_page.folder()
+    assert place.is_dir(), "the site was built from other files: run `make book` first"
+    return {**json.loads((place / "site.json").read_text(encoding="utf-8")), "place": place}
+
+
+# --- what the site carries ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_chapter_has_one_bar_and_a_place_for_each_cell(chapter, site):
+    page = soup(SITE / "chapters" / f"{chapter}.html")
+    (bar,) = page.select("article .run-bar")
+    assert (SITE / "chapters" / bar["data-from"]).resolve() == site["place"]
+    carried = json.loads((site["place"] / f"{bar['data-chapter']}.json").read_text(encoding="utf-8"))
+    shown = [cell.select_one(".cell_input pre").get_text().strip() for cell in page.select("article div.cell")]
+    assert shown == [cell["source"].strip() for cell in carried]
+
+
+def test_the_wheels_are_made_from_the_source_and_named_after_their_contents(site):
+    names = {}
+    for archive in site["archives"]:
+        content = (site["place"] / archive["name"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == archive["sha256"]
+        if archive["name"].endswith(".whl"):
+            assert f"-0{archive['sha256'][:12]}-" in archive["name"]
+            names[parse_wheel_filename(archive["name"])[0]] = zipfile.ZipFile(io.BytesIO(content))
+    assert set(names) == {"attnbook", "array-api-compat", "threadpoolctl"}
+    ours = {path.relative_to(ROOT / "src").as_posix(): path.read_bytes() for path in (ROOT / "src").rglob("*.py")}
+    packed = {name: names["attnbook"].read(name) for name in names["attnbook"].namelist() if name.endswith(".py")}
+    assert packed == ours
+    for wheel in names.values():
+        assert any("licen" in name.lower() for name in wheel.namelist())
+
+
+def test_the_same_files_make_the_same_wheel():
+    assert run_in_page.wheel("threadpoolctl") == run_in_page.wheel("threadpoolctl")
+
+
+def test_the_lock_and_the_requirements_name_the_same_versions(site):
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]
+    pinned = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    for name in ("numpy", "matplotlib"):
+        assert lock[name]["version"] == pinned[name]
+
+
+def test_without_pyodide_the_site_has_no_bar(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_in_page, "PYODIDE", tmp_path)
+    assert run_in_page.carried.__wrapped__() == {}
+
+
+# --- the cells, on this Python --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    command = [sys.executable, str(ROOT / "tests" / "cells_without.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_without_torch_and_threads_a_cell_gives_what_is_stored_or_says_what_it_needs(chapter, verdicts):
+    cells = {cell["name"]: cell for cell in verdicts[chapter]}
+    wrong = {name: cell for name, cell in cells.items() if cell["verdict"] not in ("same", "autograd", "passed over")}
+    assert not wrong
+    source = {cell["name"]: cell["source"] for cell in run_in_page.cells(ROOT / "chapters" / f"{chapter}.ipynb")}
+    for name, cell in cells.items():
+        if cell["verdict"] == "passed over":
+            assert cell["why"] == "it needs torch, which does not run in a browser"
+            assert "has_torch()" in source[name] or name == "dead-table-show"  # which shows what such a cell measured
+    assert len([cell for cell in cells.values() if cell["verdict"] != "passed over"]) > 0.85 * len(cells)
+
+
+def test_a_reader_s_own_backward_is_diagnosed(verdicts):
+    (answer,) = verdicts["reader"]
+    assert answer["verdict"] == "ran"
+    assert "dK" in answer["outputs"][0]["text"], answer
+
+
+class TestRunner:
+    """The file that runs the cells, where no chapter takes it."""
+
+    @pytest.fixture
+    def runner(self, monkeypatch):
+        monkeypatch.syspath_prepend(str(ROOT / "book" / "_run"))
+        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # put back afterwards
+        import runner
+
+        yield runner
+        del sys.modules["runner"]
+
+    def test_a_traceback_shows_the_cell_and_not_the_runner(self, runner):
+        answer = runner.Runner().run("mine", "def f():\n    return 1 / 0\nf()")
+        (output,) = answer["outputs"]
+        assert answer["verdict"] == "error"
+        assert "return 1 / 0" in output["traceback"]
+        assert "ZeroDivisionError" in output["traceback"]
+        assert "runner.py" not in output["traceback"]
+
+    @pytest.mark.parametrize(
+        "source", ["def f(:", "raise SystemExit", "raise KeyboardInterrupt", "f = lambda: f()\nf()"]
+    )
+    def test_whatever_is_raised_is_shown(self, source, runner):
+        made = runner.Runner()
+        assert made.run("mine", source)["verdict"] == "error"
+        assert made.run("next", "print(6 * 7)")["outputs"] == [
+            {"output_type": "stream", "name": "stdout", "text": "42\n"}
+        ]
+
+    def test_what_is_absent_is_said_in_a_line_and_so_is_what_hangs_on_it(self, runner, monkeypatch):
+        monkeypatch.setitem(sys.modules, "cupy", None)
+        made = runner.Runner()
+        for source in ("import cupy\nx = cupy.ones(3)", "y = x + 1", "print(y)"):
+            answer = made.run("mine", source)
+            assert (answer["verdict"], answer["outputs"]) == ("passed over", [])
+            assert answer["why"] == "it needs cupy, which does not run in a browser"
+        assert made.run("mine", "print(z)")["verdict"] == "error"
+
+    def test_a_difference_is_told(self, runner):
+        made = runner.Runner()
+        stored = [{"output_type": "stream", "name": "stdout", "text": ["agrees with differences and autograd\n"]}]
+        assert made.run("a", 'print("agrees with differences and autograd")', stored)["verdict"] == "same"
+        assert made.run("a", 'print("agrees with differences")', stored)["verdict"] == "autograd"
+        assert made.run("a", 'print("differs")', stored)["verdict"] == "differs"
+        assert made.run("a", '"agrees with differences"', stored)["verdict"] == "differs"
+        assert made.run("a", 'print("agrees with differences")')["verdict"] == "ran"
+
+    def test_printing_for_ever_is_cut(self, runner):
+        told = []
+        answer = runner.Runner(told.append).run("mine", "for _ in range(10**5): print('words')")
+        assert len(answer["outputs"][0]["text"]) < 1.1 * runner.MOST_TEXT
+        assert answer["outputs"][0]["text"].endswith("the rest is not shown\n")
+        assert len(told) < 1000
+
+    def test_what_a_cell_wants_and_which_packages(self, runner):
+        made = runner.Runner()
+        assert made.wants("print(x)", ["x = 1", "y = 2"])
+        assert not made.wants("print(6 * 7)", ["x = 1"])
+        assert not made.wants("print(typo)", ["x = 1"])
+        made.run("a", "x = 1")
+        assert not made.wants("print(x)", ["x = 1"])
+        assert runner.packages("import attnbook as ab") == ["numpy"]
+        assert runner.packages("plot(draw, alt='')") == ["numpy", "matplotlib"]
+        assert runner.packages("import json; print(6 * 7)") == []
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------------
+
+
+class Page:
+    """A chapter in a tab of its own, every request noted, other hosts out of reach unless a test serves them."""
+
+    def __init__(self, browser, address, page=FEW_PACKAGES, script=None, **routes):
+        self.context, self.address = browser.new_context(), address
+        self.asked, self.complaints = [], []
+        self.context.on("request", lambda request: self.asked.append(request.url))
+        self.context.route(lambda url: not url.startswith(address), lambda route: route.abort())
+        for pattern, answer in routes.get("routes", {}).items():
+            self.context.route(pattern, answer)
+        if script:
+            self.context.add_init_script(script)
+        self.tab = self.context.new_page()
+        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.tab.goto(address + page)
+        self.tab.wait_for_load_state("networkidle")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    @property
+    def outside(self):
+        return [url for url in self.asked if not url.startswith((self.address, "data:", "blob:"))]
+
+    @property
+    def said(self):
+        return self.tab.locator(".run-say").inner_text()
+
+    def cell(self, place):
+        return self.tab.locator("article div.cell:not(.tag_hide-input)").nth(place)
+
+    def write(self, place, source):
+        """Put source into a cell's editor, and run it by keyboard."""
+        cell = self.cell(place)
+        if not cell.locator("textarea").count():
+            cell.locator("[data-run=edit]").click()
+        cell.locator("textarea").fill(source)
+        cell.locator("textarea").press("Control+Enter")
+
+    def result(self, place):
+        """What stands below a cell once nothing runs any more."""
+        self.tab.locator("[data-run=all]").wait_for(state="visible", timeout=60_000)
+        return self.cell(place).locator(".run-result").inner_text()
+
+    def give(self, place, source):
+        self.write(place, source)
+        return self.result(place)
+
+
+def test_nothing_is_loaded_and_nothing_runs_before_a_press(site, address, browser):
+    with Page(browser, address, f"{FEW_PACKAGES}?run=all&code=print(1)#run-print(1)") as page:
+        page.tab.wait_for_timeout(500)
+        assert page.tab.locator("[data-run=run]").count() == page.tab.locator("article div.cell").count()
+        assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
+        assert not page.outside
+        assert not page.tab.workers
+
+
+def test_cells_run_and_the_page_outlives_errors_and_endless_loops(site, address, browser):
+    with Page(browser, address) as page:
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        assert not page.outside  # plain Python takes no package
+        assert "ZeroDivisionError" in page.give(3, "kept = 6\n1 / 0")
+        assert page.give(4, "kept") == "Your version gives:\n\n6"
+        page.write(3, "print('begun')\nwhile True: pass")
+        page.cell(3).locator(".run-result", has_text="begun").wait_for()
+        page.tab.locator("[data-run=stop]").focus()
+        page.tab.keyboard.press("Enter")
+        assert "Stopped. Python was ended and its variables are gone" in page.result(3)
+        assert "NameError: name 'kept' is not defined" in page.give(4, "print(kept)")
+        page.cell(3).locator("[data-run=reset]").click()
+        assert page.cell(3).locator(".cell_input pre").is_visible()
+        assert page.cell(3).locator(".cell_output").first.is_visible()
+        assert not page.cell(3).locator(".run-result, textarea").count()
+        assert not page.complaints
+
+
+def test_numpy_is_asked_for_at_the_pinned_address_and_nothing_else_goes_out(site, address, browser):
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    pinned = site["packages"] + lock["packages"]["numpy"]["file_name"]
+    with Page(browser, address) as page:
+        page.tab.locator("[data-run=all]").click()
+        page.tab.locator("[data-run=stop]").wait_for(state="visible")
+        page.tab.locator("[data-run=all]").wait_for(state="visible", timeout=60_000)
+        assert page.outside == [pinned]
+        assert "NumPy could not be loaded from cdn.jsdelivr.net" in page.said
+        assert (
+            page.cell(1).locator(".run-result").inner_text()
+            == "Passed over: it needs numpy, which could not be loaded."
+        )
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        assert not page.complaints
+
+
+def stub(lock=None):
+    """A wheel that calls itself NumPy and holds nothing, and the lock with its sha256 in place of NumPy's."""
+    info = "numpy-2.4.6.dist-info"
+    files = {
+        "numpy/__init__.py": b"__version__ = '2.4.6'",
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: numpy\nVersion: 2.4.6\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    content = run_in_page.archive(files)
+    if lock:
+        lock["packages"]["numpy"]["sha256"] = hashlib.sha256(content).hexdigest()
+    return content
+
+
+def served(content):
+    return lambda route: route.fulfill(body=content, headers={"Access-Control-Allow-Origin": "*"})
+
+
+IMPORTS = """
+import numpy, threadpoolctl, importlib.util
+print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_spec("attnbook").origin)
+"""
+
+
+def test_a_file_that_is_not_the_pinned_one_is_refused(site, address, browser):
+    with Page(browser, address, routes={f"{site['packages']}**": served(stub())}) as page:
+        assert page.give(1, IMPORTS) == "Passed over: it needs numpy, which could not be loaded."
+        assert "sent what this page did not ask for" in page.said
+
+
+def test_our_wheels_arrive_and_a_stale_one_is_noticed(site, address, browser):
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    content = stub(lock)
+    routes = {f"{site['packages']}**": served(content), "**/pyodide-lock.json": served(json.dumps(lock))}
+    with Page(browser, address, routes=routes) as page:
+        assert page.give(1, IMPORTS) == "Your version gives:\n\n2.4.6 [] /book/site/attnbook/__init__.py\n"
+    with Page(browser, address, routes={**routes, "**/attnbook-*.whl": served(b"of last week")}) as page:
+        page.give(1, IMPORTS)
+        assert re.search(r"attnbook-\S+\.whl is not the file this page was built with: reload the page", page.said)
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("delete self.WebAssembly", "This browser has no WebAssembly, or has it switched off."),
+        ("delete self.Worker", "This browser has no workers, or has them switched off."),
+    ],
+)
+def test_what_a_browser_lacks_is_said_in_words(script, words, site, address, browser):
+    with Page(browser, address, script=script) as page:
+        page.tab.locator("[data-run=all]").click()
+        page.tab.locator(".run-say", has_text=words).wait_for()
+        assert not page.complaints
+
+
+def test_without_a_network_the_page_says_so(site, address, browser):
+    with Page(browser, address) as page:
+        page.context.set_offline(True)
+        page.tab.locator("[data-run=all]").click()
+        page.tab.locator(".run-say", has_text="This device is offline.").wait_for()
+        page.context.set_offline(False)
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+
+
+NO_STORAGE = """
+for (const name of ["localStorage", "sessionStorage", "indexedDB", "caches"])
+  Object.defineProperty(self, name, { get() { throw new DOMException("blocked", "SecurityError"); } });
+"""
+
+
+def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_stay(site, address, browser):
+    def isolated(route):
+        answer = route.fetch()
+        policies = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
+        route.fulfill(response=answer, headers={**answer.headers, **policies})
+
+    with Page(browser, address, script=NO_STORAGE, routes={f"{address}**": isolated}) as page:
+        assert page.tab.evaluate("crossOriginIsolated")
+        page.write(3, "kept = 6\nprint('begun')\nwhile True: pass")
+        page.cell(3).locator(".run-result", has_text="begun").wait_for(timeout=60_000)
+        page.tab.locator("[data-run=stop]").click()
+        assert "KeyboardInterrupt" in page.result(3)
+        assert "42\n" in page.give(4, "print(7 * kept)")
+
+
+def test_an_exercise_takes_the_reader_s_own_code(site, address, browser):
+    with Page(browser, address, "chapters/01_gradients.html") as page:
+        page.tab.locator("[data-run=try]").first.click()
+        editor = page.tab.locator(".run-try textarea")
+        editor.wait_for()
+        assert "ab.diagnose" in editor.input_value()
+        editor.fill("for i in range(3):")
+        editor.press("End")
+        editor.press("Enter")  # a new line begins where the block does
+        page.tab.keyboard.type("print(i)")
+        assert editor.input_value() == "for i in range(3):\n    print(i)"
+        editor.press("Shift+Enter")
+        page.tab.locator(".run-try .run-result", has_text="0\n1\n2").wait_for(timeout=60_000)
+
+
+@pytest.mark.skipif(not WHEELS, reason="ATTNBOOK_PYODIDE_WHEELS names no folder, so no chapter ran whole in a browser")
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_whole_chapter_gives_what_it_shows(chapter, site, address, browser):
+    def wheel(route):
+        served((Path(WHEELS) / route.request.url.rpartition("/")[2]).read_bytes())(route)
+
+    with Page(browser, address, f"chapters/{chapter}.html", routes={f"{site['packages']}**": wheel}) as page:
+        page.tab.locator("[data-run=all]").click()
+        page.tab.locator("[data-run=stop]").wait_for(state="visible")
+        page.tab.locator("[data-run=all]").wait_for(state="visible", timeout=600_000)
+        odd = page.tab.locator(".run-result.differs, .run-result.error").all_inner_texts()
+        assert not odd
+        assert "gave what is printed here" in page.said
+        assert not page.complaints
