@@ -48,7 +48,7 @@ class TestTheTilesToStepThrough:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "attnbook interactive" in source(page)])
 class TestFiguresWithControls:
-    """Each of them on each page: by keyboard, by touch, and its first picture without JavaScript."""
+    """Each of them on each page: by keyboard, by pointing, and its first picture without JavaScript."""
 
     picture = "f => f.querySelector('.interactive-picture').innerHTML + f.querySelector('.interactive-say').innerText"
 
@@ -79,12 +79,13 @@ class TestFiguresWithControls:
                 assert figure.evaluate(self.picture) == first
         tab.context.close()
 
-    def test_by_touch(self, page, address, browser):
+    @pytest.mark.parametrize("point", ["hover", "tap"])
+    def test_by_mouse_and_by_touch(self, point, page, address, browser):
         tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})
         for figure in figures:
             places = [place for place in figure.locator("[data-choose]").all() if place.is_visible()]
-            for place in places[:1] + places[-1:]:
-                place.tap()
+            for place in places[-1:] + places[:1]:
+                getattr(place, point)()
                 for choice in place.get_attribute("data-choose").split(", "):
                     name, position = choice.split(":")
                     control = figure.locator(f'[data-control="{name}"]').locator("input[type=range], input:checked")

@@ -7,7 +7,7 @@ from attnbook.figures.interactive import Control, State, interactive
 from attnbook.figures.pieces import TIMES, factor, shown
 from attnbook.figures.svg import PALETTE
 
-LEGEND = (("blue", None, "used"), ("purple", None, "moves"), ("orange", None, "made, or changes with it"))
+LEGEND = (("blue", None, "used"), ("purple", "", "moves"), ("orange", None, "made, or changes with it"))
 # What can move, whose row of which table that is, and why it changes what it changes.
 MOVES = {
     "query": (
@@ -80,7 +80,7 @@ def _choose(n_k):
 def _terms(head, i, j):
     P, dP, dS = (head.tables[name][i, j] for name in ("P", "dP", "dS"))
     D = head.tables["D"][i, 0]
-    parts = _mark([("P", i, j), ("dP", i, j), ("D", i, 0)], "blue") | _mark([("dS", i, j)], "orange")
+    parts = _mark([("P", i, j), ("dP", i, j), ("D", i, 0)], "blue") | _mark([("dS", i, j)], "orange", outlined=True)
     how = "no better and no worse than" if np.isclose(dP, D) else "better than" if dP > D else "worse than"
     return State(
         parts,
@@ -97,7 +97,7 @@ def _moved(head, name, row, why):
     changed = {
         key: ~np.isclose(moved[key], T, rtol=1e-9, atol=1e-12) for key, T in head.tables.items() if key not in inputs
     }
-    parts = _mark([(name, row, k) for k in range(inputs[name].shape[1])], "purple")
+    parts = _mark([(name, row, k) for k in range(inputs[name].shape[1])], "purple", outlined=True)
     parts |= _mark([(key, *at) for key, mask in changed.items() for at in np.argwhere(mask)], "orange")
     extents = {}
     for key in ("S", "P", "O", "dP", "D", "dS", "dQ", "dK", "dV"):
@@ -124,5 +124,8 @@ def _listed(names):
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _mark(cells, colour):
-    return {f"{name} {i} {j}": {"fill": PALETTE[colour], "fill-opacity": 0.3} for name, i, j in cells}
+def _mark(cells, colour, outlined=False):
+    look = {"fill": PALETTE[colour], "fill-opacity": 0.3}
+    if outlined:
+        look |= {"stroke": PALETTE[colour], "stroke-opacity": 1, "stroke-width": 2.5}
+    return {f"{name} {i} {j}": look for name, i, j in cells}
