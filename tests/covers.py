@@ -9,6 +9,8 @@ import importlib.metadata
 import json
 import platform
 import re
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -260,7 +262,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_logreport(report):
-    """Keep, for each cell, whether a test of it passed; where all were skipped, why."""
+    """Keep, for each cell, whether a test of it passed; where all were skipped, why. And count the tests."""
+    if report.when == "call" and report.passed:
+        COUNTS["passed"] += 1
+        COUNTS["planted mistakes noticed"] += report.nodeid.partition("[")[0].endswith(NOTICE)
+    COUNTS["skipped"] += report.skipped
     cells = dict(report.user_properties).get("covers", ())
     if report.passed and report.when != "call":
         return
@@ -270,6 +276,8 @@ def pytest_runtest_logreport(report):
 
 
 OUTCOMES = {}
+COUNTS = Counter()
+NOTICE = ("test_mutations.py::test_it_is_noticed", "test_mistakes.py::test_the_tests_notice_it")
 
 
 def pytest_sessionfinish(session):
@@ -289,7 +297,8 @@ def pytest_sessionfinish(session):
         for quantity in QUANTITIES
     }
     columns = {"checks": CHECKS, "libraries": (*LIBRARIES, *DTYPES)}
-    whole = {"versions": versions(), "rows": ROWS, "columns": columns, "cells": drawn}
+    run = {"date": datetime.now(UTC).date().isoformat(), "tests": dict(COUNTS), "versions": versions()}
+    whole = {**run, "rows": ROWS, "columns": columns, "cells": drawn}
     Path(config.getoption("record_coverage")).write_text(
         json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -41,7 +41,12 @@ def report(outcome, when="call", cells=(("dQ", "differences"),)):
     passed, skipped = outcome == "passed", outcome == "skipped"
     longrepr = ("file", 1, "Skipped: CuPy: no GPU here")
     return SimpleNamespace(
-        user_properties=[("covers", cells)], passed=passed, skipped=skipped, when=when, longrepr=longrepr
+        nodeid="file::test",
+        user_properties=[("covers", cells)],
+        passed=passed,
+        skipped=skipped,
+        when=when,
+        longrepr=longrepr,
     )
 
 

@@ -5,7 +5,6 @@ which page each title stands, the second time the table of contents says so.
 """
 
 import argparse
-import subprocess
 import sys
 from datetime import UTC, datetime
 from io import BytesIO
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import pikepdf
 import yaml
 from bs4 import BeautifulSoup
+from commit import commit
 from equations import ROOT
 from playwright.sync_api import sync_playwright
 
@@ -158,21 +158,13 @@ def contents(parts, articles):
 
 def title_page(config):
     """Title, the picture of the cover, authors, and which state of the sources this is."""
-    commit, _ = state()
+    name, _ = commit()
     cover = (ROOT / "book" / "_static" / "cover.svg").read_text(encoding="utf-8")
-    of = f"Printed from commit {commit}." if commit else ""
+    of = f"Printed from commit {name}." if name else ""
     return f"""<p class="title">{config["title"]}</p><div class="cover">{cover}</div>
 <p class="authors">{config["author"]}</p>
 <p>{config["html"]["extra_footer"]} {of}<br>To be read, run and asked on
 <a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a></p>"""
-
-
-def state():
-    """Which commit the sources are of, and when it was made. The time of printing stands nowhere."""
-    asked = ["git", "-C", str(ROOT), "log", "-1", "--format=%h of %cs|%ct"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() if which("git") else ""
-    commit, _, seconds = told.partition("|")
-    return commit, int(seconds or 0)
 
 
 # --- printing -----------------------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ def answer(route, document):
 
 def finish(pdf, config):
     """Say in the file who wrote what, and date it by its sources."""
-    _, seconds = state()
+    _, seconds = commit()  # and not of when it is printed: a second PDF is the same
     date = datetime.fromtimestamp(seconds, UTC).strftime("D:%Y%m%d%H%M%SZ")
     said = {"/Title": config["title"], "/Author": config["author"], "/CreationDate": date, "/ModDate": date}
     out = BytesIO()
