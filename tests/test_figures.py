@@ -10,7 +10,19 @@ import pytest
 from bs4 import BeautifulSoup
 
 from attnbook.attention import attention, attention_vjp
-from attnbook.figures import Control, State, flow, interactive, jacobian, masked_gradients, matrices, plot, visits
+from attnbook.checks.formats import FORMATS, rounded
+from attnbook.figures import (
+    Control,
+    State,
+    flow,
+    interactive,
+    jacobian,
+    loss_scales,
+    masked_gradients,
+    matrices,
+    plot,
+    visits,
+)
 from attnbook.figures.matrices import fill, grid
 from attnbook.figures.plots import STAND_INS
 from attnbook.figures.svg import PALETTE, document, number, text
@@ -357,6 +369,43 @@ class TestMaskedGradients:
         assert framed(self.keys + 1) == {"P", "dS", "dK", "dV"}
         widths = [at(self.drawn(), 1, look)["P frame", "width"] for look in (self.queries, self.keys)]
         assert widths == ["168", "42"]
+
+
+class TestLossScales:
+    """What a scale saves and what it breaks, by the format's own rounding."""
+
+    powers = (0, 10, 20)
+
+    def drawn(self):
+        def backward(dO, r):
+            return {"dS": r(dO), "dQ": r(2 * r(dO))}
+
+        sizes = 2.0 ** np.array([-26, -25, -20, -5, 0])  # in float16: 0, 0 (a tie), fewer bits, kept, kept
+        formats = {name: FORMATS[name] for name in ("float16", "bfloat16")}
+        return loss_scales(backward, sizes, self.powers, formats, rounded, alt=ALT)
+
+    def test_it_says_what_becomes_of_each_gradient(self):
+        fates = [[at(self.drawn(), 0, k)[f"{of} fate", "text"] for of in ("dS", "dQ")] for k in range(3)]
+        assert fates == [
+            ["40% is 0, 20% has fewer bits"] * 2,
+            ["40% has fewer bits", "20% has fewer bits"],
+            ["∞ or NaN"] * 2,
+        ]
+        assert {at(self.drawn(), 1, k)["dS fate", "text"] for k in range(3)} == {"kept"}
+
+    def test_its_sentence_says_what_to_do(self):
+        said = [at(self.drawn(), f, k)["", "text"] for f in range(2) for k in range(3)]
+        assert said[0] == "float16, scale 1: 40% of dS is 0, and dQ is off by 0.0%. A larger scale would save it."
+        assert said[1].startswith("float16, scale 2¹⁰: dQ is off by 0.0%. Some entries lie below the normal numbers")
+        assert said[2] == "float16, scale 2²⁰: too much for dS, dQ. Throw this step away, and halve the scale."
+        assert said[3].startswith("bfloat16, scale 1: every entry keeps all its bits.")
+
+    def test_the_scale_moves_the_sizes_and_the_format_the_range(self):
+        moved = [at(self.drawn(), 0, k)["dS", "transform"] for k in range(3)]
+        assert moved == ["translate(0 0)", "translate(47 0)", "translate(94 0)"]
+        widths = [float(at(self.drawn(), 0, 0)[f"{band} 0", "width"]) for band in ("0", "fewer bits", "∞")]
+        np.testing.assert_allclose(widths, [23 * 4.7, 11 * 4.7, 8 * 4.7], atol=0.01)
+        assert {at(self.drawn(), 1, 0)[f"{band} 0", "width"] for band in ("0", "fewer bits", "∞")} == {"0"}
 
 
 class TestVisits:

@@ -8,6 +8,7 @@ from attnbook.figures.head_steps import head_steps
 from attnbook.figures.input_paths import input_paths
 from attnbook.figures.interactive import Control, State, interactive
 from attnbook.figures.jacobian import jacobian
+from attnbook.figures.loss_scales import loss_scales
 from attnbook.figures.masked_gradients import masked_gradients
 from attnbook.figures.matrices import matrices
 from attnbook.figures.plots import plot
@@ -24,6 +25,7 @@ __all__ = [
     "input_paths",
     "interactive",
     "jacobian",
+    "loss_scales",
     "masked_gradients",
     "matrices",
     "plot",
