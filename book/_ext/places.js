@@ -1,0 +1,51 @@
+// The search page: formulas, letters, functions, mistakes and questions that fit a query stand before Sphinx's pages.
+{
+  const found_at_most = 12;
+
+  // "√d_k" is "sqrt d k", "log-sum-exp" is "log sum exp", "Ṡ" is "s", "masks" is "mask": what a reader can type.
+  const plain = (text) =>
+    text.replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
+      .split(/[^\p{L}\p{N}∘⊙∂]+/u).map((word) => (word.length > 3 ? word.replace(/s$/, "") : word))
+      .filter(Boolean).join(" ");
+  const text = (html) => html.replace(/<[^>]*>/g, "");
+
+  const places = PLACES.map(([page, anchor, title, kind, names, left]) => ({
+    result: [page, title, anchor && `#${anchor}`, kind, 0, `${page}.ipynb`],
+    names, left,
+    plainNames: names.map(plain),
+    words: [...new Set(plain([text(title), ...names].join(" ")).split(" "))],
+  }));
+
+  // A word of the query is a word of the place or, if it is longer than two letters, begins one.
+  const fits = (word, words) =>
+    words.includes(word) || (word.length > 2 && words.some((longer) => longer.startsWith(word)));
+
+  const score = (place, query, words) => {
+    if (place.names.includes(query)) return 5;
+    if (place.plainNames.includes(words)) return 4;
+    if (place.left.includes(query)) return 3;
+    const all = words.split(" ").every((word) => fits(word, place.words));
+    return all || fits(words.replaceAll(" ", ""), place.words) ? 1 + 1 / place.words.length : 0;
+  };
+
+  const find = (query) => {
+    const words = plain(query);
+    if (!words) return [];
+    return places
+      .map((place, order) => ({ place, order, score: score(place, query, words) }))
+      .filter((hit) => hit.score)
+      .sort((a, b) => b.score - a.score || a.order - b.order)
+      .slice(0, found_at_most)
+      .map((hit, i) => hit.place.result.with(4, 1000 - i));
+  };
+
+  const pages = Search._performSearch; // best result last
+  Search._performSearch = (query, terms, excluded, highlighted, objects) => {
+    const found = find(query.trim());
+    const at = new Set(found.map((result) => result[0] + result[2]));
+    // A search for D must not mark every d of a page.
+    highlighted.forEach((word) => word.length > 2 || highlighted.delete(word));
+    localStorage.setItem("sphinx_highlight_terms", [...highlighted].join(" "));
+    return [...pages(query, terms, excluded, highlighted, objects).filter((result) => !at.has(result[0] + result[2])), ...found.reverse()];
+  };
+}
