@@ -9,6 +9,7 @@ INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
 
 .PHONY: help book pdf test links serve notebooks coverage benchmarks format clean
+.PHONY: help book test serve notebooks coverage anchors benchmarks format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -17,6 +18,7 @@ help:
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
+	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (20 minutes, on an idle machine)"
 	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"
@@ -65,6 +67,9 @@ notebooks: .venv/installed
 
 coverage: .venv/installed
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
+
+anchors: book
+	@$(BIN)/python tests/anchors.py
 
 # memory.py last: it does not mind what else the machine does.
 benchmarks: .venv/installed

@@ -1,0 +1,354 @@
+"""Finding things: search, the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
+
+import re
+from urllib.parse import unquote, urldefrag
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from anchors import published, recorded
+from answer import UNITS
+from bs4 import BeautifulSoup
+from built_site import PAGES, SITE, anchors, soup
+from changelog_feed import ATOM, CHANGELOG, entries, feed
+from citation import CITATION, bibtex
+from equations import equations
+from PIL import Image
+from plain_math import html, plain
+from previews import SIZE, descriptions, draw
+from test_docstrings import TOOLS
+from which_gradient import LAYERS, choices
+
+import attnbook as ab
+
+HOME = "https://attnbook.github.io/attnbook/"
+
+# --- search -------------------------------------------------------------------------------------------------------
+
+HEAD, CROSS, SOFTMAX, MASKS = "03_single_head", "06_cross", "02_softmax", "05_masked"
+QUERIES = {  # what a reader types: where the first result leads, and what must be among the first three
+    "dQ": (f"{HEAD}.html#equation-eq-dq", "notation.html#symbol-dq"),
+    "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
+    "dK": (f"{HEAD}.html#equation-eq-dk", "notation.html#symbol-dk"),
+    "eq-dK": (f"{HEAD}.html#equation-eq-dk",),
+    "dX": (f"{HEAD}.html#equation-eq-dx", "notation.html#symbol-dx"),
+    "dX_mem": (f"{CROSS}.html#equation-eq-dmemory", "notation.html#symbol-dmemory"),
+    "db_K": (f"{HEAD}.html#equation-eq-db-k", "notation.html#symbol-db-q"),
+    "D": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
+    "delta": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
+    "L": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "lse": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "logsumexp vjp": (f"{SOFTMAX}.html#equation-eq-logsumexp-vjp", "api.html#attnbook.softmax.logsumexp_vjp"),
+    "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian", "api.html#attnbook.softmax.softmax_jacobian"),
+    "softmax_vjp": ("api.html#attnbook.softmax.softmax_vjp", f"{SOFTMAX}.html#equation-eq-softmax-vjp"),
+    "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
+    "W_O": ("04_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
+    "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
+    "masks": (f"{HEAD}.html#equation-eq-op-mask", f"{MASKS}.html"),
+    "√d_k": (f"{HEAD}.html#equation-eq-op-scale", "notation.html#symbol-scale", f"{SOFTMAX}.html#q-9"),
+    "mean in place of the weighted sum": ("07_in_the_wild.html#mistake-ds-mean",),
+    "ds-mean": ("07_in_the_wild.html#mistake-ds-mean",),
+    "dK transposed": ("07_in_the_wild.html#mistake-dk-transposed",),
+    "flash attention": ("notation.html#the-flashattention-papers",),
+    "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
+}
+
+
+@pytest.fixture(scope="module")
+def tab(address, browser):
+    tab, outside = browser.new_page(), []
+    tab.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
+    yield tab
+    assert not outside
+    tab.close()
+
+
+class TestSearch:
+    def results(self, tab):
+        """Where the first three results lead, and what they say."""
+        tab.wait_for_selector("#search-results li a")
+        tab.wait_for_function("document.querySelector('.search-summary').innerText")
+        links = tab.locator("#search-results li > a")
+        return [(links.nth(i).get_attribute("href"), links.nth(i).inner_text()) for i in range(min(3, links.count()))]
+
+    @pytest.mark.parametrize("query", QUERIES)
+    def test_the_right_place_comes_first(self, query, address, tab):
+        tab.goto(f"{address}search.html")
+        tab.locator("main input[type=search]").fill(query)
+        tab.locator("main input[type=search]").press("Enter")
+        tab.wait_for_url("**/search.html?q=*")
+        found = [href.rpartition("/")[2] for href, _ in self.results(tab)]
+        first, *others = QUERIES[query]
+        assert found[0] == first
+        assert set(others) <= set(found)
+
+    def test_every_place_is_there(self, address, tab):
+        tab.goto(f"{address}search.html?q=dQ")
+        tab.wait_for_load_state("load")
+        script = (SITE / "_static" / "places.js").read_text(encoding="utf-8")
+        found = re.findall(r'\["((?:book|chapters)/\w+)","([^"]*)",', script)
+        assert len(found) > len(equations())
+        for page, anchor in found:
+            assert not anchor or anchor in anchors(SITE / f"{page}.html"), (page, anchor)
+
+    def test_a_result_says_what_it_is(self, address, tab):
+        tab.goto(f"{address}search.html?q=dQ")
+        _, title = self.results(tab)[0]
+        assert title == "dQ = scale · dS K"
+        said = tab.locator("#search-results li").first.inner_text()
+        assert re.search(r"equation 3\.\d+, chapter 3, One head", said)
+
+    def test_from_the_dialog(self, address, tab):
+        tab.goto(f"{address}book/intro.html")
+        tab.wait_for_load_state("networkidle")
+        tab.keyboard.press("Control+k")
+        tab.keyboard.type("lse")
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**/search.html?q=lse")
+        assert self.results(tab)[0][0].endswith("#equation-def-logsumexp")
+        tab.locator("#search-results li > a").first.click()
+        tab.wait_for_url("**/02_softmax.html*#equation-def-logsumexp")
+
+    def test_no_letter_is_marked_all_over_a_page(self, address, tab):
+        tab.goto(f"{address}search.html?q=D")
+        self.results(tab)
+        tab.goto(f"{address}book/notation.html")
+        assert tab.locator(".highlighted").count() == 0
+
+    def test_nothing_is_said_plainly(self, address, tab):
+        tab.goto(f"{address}search.html?q=zzzz")
+        tab.wait_for_function("document.querySelector('.search-summary')?.innerText")
+        assert "did not match" in tab.locator(".search-summary").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("latex", "said"),
+    [
+        (r"dK = \text{scale}\cdot dS^{\mathsf T} Q", "dK = scale · dSᵀ Q"),
+        (r"\begin{aligned} S' &= c\,S \\ dS &= c\,dS' \end{aligned}", "S' = c S; dS = c dS'"),
+        (r"dA = dC\,B^{\mathsf T} \qquad dB = A^{\mathsf T} dC", "dA = dC Bᵀ; dB = Aᵀ dC"),
+        (r"p = \frac{1}{1 + e^{-x}}", "p = 1 / (1 + e^{-x})"),
+        (r"\tfrac12\,n\,(n + c)", "1/2 n (n + c)"),
+    ],
+)
+def test_a_formula_in_a_line(latex, said):
+    assert plain(latex) == said
+
+
+def test_a_formula_in_html():
+    assert html("dX_{ij} < e^{S_{ij}}") == "dX<sub>ij</sub> &lt; e<sup>S<sub>ij</sub></sup>"
+    for equation in equations():
+        assert BeautifulSoup(html(plain(equation.latex)), "html.parser").get_text().strip()
+
+
+# --- from the front page to an equation ---------------------------------------------------------------------------
+
+
+class TestWhichGradient:
+    page = "book/intro.html"
+
+    def test_every_choice_leads_to_its_equation(self):
+        box = soup(SITE / self.page).select_one(".which-gradient")
+        tabs = box.select(".sd-tab-content")
+        assert len(tabs) == len(LAYERS)
+        for tab, layer in zip(tabs, LAYERS, strict=True):
+            wanted = [label for *_, label in choices(layer)]
+            links = [a["href"] for a in tab.select("a")]
+            assert [link.partition("#equation-")[2] for link in links] == [label.lower() for label in wanted]
+            for file, anchor in map(urldefrag, links):
+                assert anchor in anchors((SITE / self.page).parent.joinpath(file).resolve())
+
+    def test_no_gradient_of_the_answer_is_missing(self):
+        offered = {layer: {of for _, of, _ in choices(layer)} for layer in LAYERS}
+        assert [len(offered[x]) for x in ("Self-attention", "Masked", "Cross-attention")] == [
+            len(UNITS[x].backward) for x in ("self", "masked", "cross")
+        ]
+
+    @pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+    def test_two_clicks_on_a_phone(self, script, address, browser):
+        context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=script)
+        tab = context.new_page()
+        tab.goto(address + self.page)
+        tab.locator(".which-gradient label", has_text="Cross-attention").click()
+        link = tab.locator(".which-gradient a:visible", has_text="memory")
+        assert link.bounding_box()["height"] >= 40
+        link.click()
+        tab.wait_for_url("**/06_cross.html#equation-eq-dmemory")
+        context.close()
+
+
+# --- letters ------------------------------------------------------------------------------------------------------
+
+
+class TestTheIndexOfSymbols:
+    @property
+    def rows(self):
+        return soup(SITE / "book/notation.html").select(".symbols tbody tr")
+
+    def test_each_row_has_an_address_and_leads_on(self):
+        assert len(self.rows) > 40
+        for row in self.rows:
+            assert row["id"].startswith("symbol-")
+            _, _, _, _, derived, package, _ = row.select("td")
+            assert derived.select_one('a[href*="#equation-"]'), row["id"]
+            assert all("api.html#" in a["href"] for a in package.select("a"))
+
+    def test_no_letter_of_a_formulas_name_is_missing(self):
+        names = "td:nth-of-type(2) code, td:last-child code"
+        known = {code.get_text() for row in self.rows for code in row.select(names)}
+        known |= {name.partition("_")[2] for name in known if name.startswith(("W_", "b_"))} | {"W", "b", "QK", "kv"}
+        for equation in equations():
+            for word in equation.label.split("-")[1:]:
+                if re.search("[A-Z]", word):
+                    assert word in known, equation.label
+
+    def test_no_address_is_taken_twice(self):
+        names = [row["id"] for row in self.rows]
+        assert len(names) == len(set(names))
+
+
+# --- to and fro ---------------------------------------------------------------------------------------------------
+
+
+def test_every_public_function_leads_to_its_chapter_and_equations():
+    entries = {entry.dt["id"]: entry for entry in soup(SITE / "book/api.html").select("dl.py.function")}
+    public = {name: getattr(ab, name) for name in ab.__all__ if name.islower()}
+    assert len(public) > 15
+    for name, function in public.items():
+        links = [a["href"] for a in entries[f"{function.__module__}.{name}"].dd.select("a")]
+        assert any(link.startswith("../chapters/") and "#" not in link for link in links), name
+        if name not in TOOLS:
+            assert any("#equation-" in link for link in links), name
+
+
+def test_chapters_lead_to_the_package_and_it_leads_back():
+    leads = {a["href"].partition("#")[2] for page in PAGES for a in soup(SITE / page).select("p.source-of a")}
+    assert len(leads) > 20
+    assert leads <= anchors(SITE / "book/api.html")
+
+
+def test_previous_and_next():
+    for before, page, after in zip([None, *PAGES], PAGES, [*PAGES[1:], None], strict=False):
+        area = soup(SITE / page).select_one(".prev-next-area")
+        for side, other in (("left-prev", before), ("right-next", after)):
+            link = area.select_one(f"a.{side}")
+            target = link and (SITE / page).parent.joinpath(link["href"]).resolve()
+            assert target == (other and (SITE / other).resolve()), (page, side)
+
+
+# --- addresses that last ------------------------------------------------------------------------------------------
+
+
+def test_no_published_address_has_disappeared():
+    assert len(recorded()) > 500
+    assert not recorded() - published()
+
+
+def test_a_reader_can_copy_the_address_of_a_formula_a_mistake_a_question_and_a_letter():
+    for page in PAGES:
+        offered = {unquote(a["href"]).lstrip("#") for a in soup(SITE / page).select("a.headerlink")}
+        lasting = ("equation-", "mistake-", "q-", "symbol-")
+        first_only = {row["id"] for row in soup(SITE / page).select(".symbols tr[id]")}
+        wanted = {a for a in anchors(SITE / page) if a.startswith(lasting)}
+        wanted = {a for a in wanted if not a.startswith("symbol-") or a in first_only}
+        assert wanted <= offered, page
+
+
+# --- what a page says about itself --------------------------------------------------------------------------------
+
+
+def tag(page, name):
+    found = soup(SITE / page).select(f'meta[property="{name}"], meta[name="{name}"]')
+    assert len(found) == 1, (page, name, found)
+    return found[0]["content"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_previews(page):
+    sentence = descriptions()[page.removesuffix(".html")]
+    assert 50 <= len(sentence) <= 160
+    assert sentence.endswith(".")
+    assert tag(page, "description") == tag(page, "og:description") == sentence
+    assert tag(page, "og:site_name") == "The Gradients of Attention"
+    assert tag(page, "og:url") == soup(SITE / page).select_one("link[rel=canonical]")["href"] == HOME + page
+    assert tag(page, "twitter:card") == "summary_large_image"
+    assert tag(page, "og:title") in tag(page, "og:image:alt") or "." in tag(page, "og:title")
+    with Image.open(SITE / tag(page, "og:image").removeprefix(HOME)) as card:
+        assert card.size == SIZE == (int(tag(page, "og:image:width")), int(tag(page, "og:image:height")))
+    themes = [meta["media"] for meta in soup(SITE / page).select('meta[name="theme-color"]')]
+    assert len(themes) == 2
+
+
+def test_descriptions_are_those_of_the_pages_and_each_is_its_own():
+    assert sorted(descriptions()) == sorted(page.removesuffix(".html") for page in PAGES)
+    assert len(set(descriptions().values())) == len(PAGES)
+
+
+def test_pages_without_a_text_of_ours_describe_themselves_too():
+    for page in ("search.html", "genindex.html", "404.html", "_modules/attnbook/softmax.html"):
+        assert len(tag(page, "description")) > 20
+
+
+def test_a_card_is_the_same_on_every_build(tmp_path):
+    cards = [tmp_path / "a.png", tmp_path / "b.png"]
+    for card in cards:
+        draw("A title", "A sentence.", "The book", card)
+    assert cards[0].read_bytes() == cards[1].read_bytes()
+
+
+def test_sitemap_and_robots():
+    locations = {node.text for node in ElementTree.parse(SITE / "sitemap.xml").iter() if node.tag.endswith("loc")}
+    assert {HOME + page for page in PAGES} <= locations
+    assert not {HOME + page for page in ("404.html", "search.html")} & locations
+    for location in locations:
+        assert (SITE / location.removeprefix(HOME)).is_file(), location
+    assert f"Sitemap: {HOME}sitemap.xml" in (SITE / "robots.txt").read_text(encoding="utf-8")
+
+
+def test_a_missing_page_leads_back_from_any_depth():
+    page = soup(SITE / "404.html")
+    for tag in page.select("a[href], link[href], script[src], img[src]"):
+        address = urldefrag(tag.get("href") or tag.get("src"))[0]
+        if address and not address.startswith(("http", "mailto:")):
+            path = SITE / address.removeprefix("/attnbook/").partition("?")[0]
+            assert address.startswith("/attnbook/"), address
+            assert path.exists(), address
+
+
+# --- the feed and the citation ------------------------------------------------------------------------------------
+
+
+class TestTheFeed:
+    def test_it_holds_the_changelog(self):
+        root = ElementTree.parse(SITE / "changelog.xml").getroot()
+        changelog = entries(CHANGELOG.read_text(encoding="utf-8"))
+        found = root.findall(f"{{{ATOM}}}entry")
+        assert len(found) == len(changelog) == CHANGELOG.read_text(encoding="utf-8").count("\n## ") > 0
+        for node, entry in zip(found, changelog, strict=True):
+            assert node.find(f"{{{ATOM}}}updated").text == f"{entry.date}T00:00:00Z"
+            assert "<li>" in node.find(f"{{{ATOM}}}content").text
+        for name in ("id", "title", "updated", "author"):
+            assert root.find(f"{{{ATOM}}}{name}") is not None
+
+    def test_an_edit_makes_no_entry_new(self):
+        text = "# C\n\n## 0.2.0 - 2027-02-01\n\n- b\n\n## 0.1.0 - 2026-12-01\n\n- a\n"
+        ids = [re.findall("<id>(.*)</id>", feed(t, "B", "A", HOME)) for t in (text, text.replace("- a", "- a, and c"))]
+        assert ids[0] == ids[1]
+        assert len(set(ids[0])) == 3
+        assert "<updated>2027-02-01T00:00:00Z</updated>" in feed(text, "B", "A", HOME)
+
+    def test_every_page_names_it(self):
+        for page in (*PAGES, "search.html"):
+            link = soup(SITE / page).select_one('link[rel=alternate][type="application/atom+xml"]')
+            assert (SITE / page).parent.joinpath(link["href"]).resolve() == (SITE / "changelog.xml").resolve()
+
+
+def test_the_citation_is_the_file():
+    cff = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
+    block = soup(SITE / "book/intro.html").select_one("#cite-this-book .highlight pre").get_text().strip()
+    assert block == bibtex(cff)
+    for name in ("title", "version", "url", "repository-code"):
+        assert cff[name] in block
+    for author in cff["authors"]:
+        assert author["name"] in block
