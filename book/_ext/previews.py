@@ -4,6 +4,7 @@ sphinxext-opengraph writes the tags. This gives it the sentence, from book/descr
 with the page's title beside numbers of the package: the same bytes on every build.
 """
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -56,6 +57,23 @@ def describe(app, pagename, templatename, context, doctree):
         }
 
 
+def front_door(app, failed):
+    """The site's bare address leads to the front page, and says the same about itself: it is the one that is shared."""
+    if failed is None and app.builder.format == "html":
+        address = f"{app.config.root_doc}.html"
+        page = Path(app.outdir, address).read_text(encoding="utf-8")
+        tags = re.findall(r'<meta (?:property="og:|name="(?:description|twitter:))[^>]*>', page)
+        door = [
+            '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8" />',
+            f"<title>{app.config.project}</title>",
+            f'<meta http-equiv="refresh" content="0; url={address}" />',
+            f'<link rel="canonical" href="{app.config.html_baseurl}{address}" />',
+            *tags,
+            f'<a href="{address}">{app.config.project}</a>\n</html>\n',
+        ]
+        Path(app.outdir, "index.html").write_text("\n".join(door), encoding="utf-8")
+
+
 def draw(title, sentence, book, path):
     """The card, as a PNG."""
     figure = Figure(figsize=(SIZE[0] / 100, SIZE[1] / 100), dpi=100, facecolor="white")
@@ -89,4 +107,5 @@ def _cells(axes, x, y, name, table, width=56, height=36):
 
 def setup(app):
     app.connect("html-page-context", describe, priority=400)
+    app.connect("build-finished", front_door, priority=400)  # before sphinx-external-toc, which fills the gap
     return {"parallel_read_safe": True}
