@@ -217,9 +217,10 @@ def test_every_public_function_leads_to_its_chapter_and_equations():
     assert len(public) > 15
     for name, function in public.items():
         links = [a["href"] for a in entries[f"{function.__module__}.{name}"].dd.select("a")]
-        assert any(link.startswith("../chapters/") and "#" not in link for link in links), name
-        if name not in TOOLS:
-            assert any("#equation-" in link for link in links), name
+        chapters = {link for link in links if link.startswith("../chapters/") and "#" not in link}
+        assert chapters, name
+        if name not in TOOLS:  # its formulas are in the chapter that it names
+            assert chapters & {urldefrag(link)[0] for link in links if "#equation-" in link}, name
 
 
 def test_chapters_lead_to_the_package_and_it_leads_back():
@@ -278,6 +279,12 @@ def test_previews(page):
         assert card.size == SIZE == (int(tag(page, "og:image:width")), int(tag(page, "og:image:height")))
     themes = [meta["media"] for meta in soup(SITE / page).select('meta[name="theme-color"]')]
     assert len(themes) == 2
+
+
+def test_the_bare_address_says_what_the_front_page_says():
+    for name in ("description", "og:title", "og:image", "og:url", "twitter:card"):
+        assert tag("index.html", name) == tag("book/intro.html", name)
+    assert soup(SITE / "index.html").a["href"] == "book/intro.html"
 
 
 def test_descriptions_are_those_of_the_pages_and_each_is_its_own():
