@@ -8,8 +8,7 @@ JOBS ?= 2
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
 
-.PHONY: help book pdf test links serve notebooks coverage benchmarks format clean
-.PHONY: help book test serve notebooks coverage anchors benchmarks format clean
+.PHONY: help book pdf test links serve notebooks coverage anchors benchmarks format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"

@@ -208,7 +208,7 @@ class TestTheIndexOfSymbols:
         assert len(names) == len(set(names))
 
 
-# --- to and fro ---------------------------------------------------------------------------------------------------
+# --- there and back ------------------------------------------------------------------------------------------------
 
 
 def test_every_public_function_leads_to_its_chapter_and_equations():
