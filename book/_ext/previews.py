@@ -35,7 +35,11 @@ def descriptions():
 
 def describe(app, pagename, templatename, context, doctree):
     """Before sphinxext-opengraph, which takes over what it finds."""
-    sentence = descriptions()[pagename] if doctree else OTHERS.get(pagename, f"The source of {context.get('title')}.")
+    sentence = (
+        descriptions().get(pagename, app.config.project)
+        if doctree
+        else OTHERS.get(pagename, f"The source of {context.get('title')}.")
+    )
     colors = (
         f'<meta name="theme-color" content="{color}" media="(prefers-color-scheme: {theme})" />'
         for theme, color in THEME_COLORS.items()
