@@ -19,6 +19,9 @@ import run_in_page
 from built_site import ROOT, SITE, soup
 from packaging.utils import parse_wheel_filename
 
+from attnbook.figures import Control, State, interactive
+from attnbook.figures.svg import document, text
+
 CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
 WHEELS = os.environ.get("ATTNBOOK_PYODIDE_WHEELS")
 FEW_PACKAGES = "chapters/04_multi_head.html"  # a chapter whose first cells need NumPy and no matplotlib
@@ -362,6 +365,18 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
         page.tab.locator("[data-run=stop]").click()
         assert "KeyboardInterrupt" in page.result(3)
         assert "42\n" in page.give(4, "print(7 * kept)")
+
+
+def test_a_figure_with_controls_that_a_cell_makes_answers(site, address, browser):
+    states = [State({"t": {"text": word}}, f"It says {word}.") for word in ("one", "two")]
+    svg = document(99, 30, text(50, 15, "", part="t"))
+    figure = interactive(svg, [Control("Word", (1, 2))], states, alt="A word")
+    source = f"class Drawn:\n    _repr_html_ = lambda self: {figure._repr_html_()!r}\nDrawn()"
+    with Page(browser, address) as page:
+        assert "It says one." in page.give(3, source)
+        page.cell(3).locator("input[type=range]").press("ArrowRight")
+        assert "It says two." in page.result(3)
+        assert page.cell(3).locator(".run-rich svg text").text_content() == "two"
 
 
 def test_an_exercise_takes_the_reader_s_own_code(site, address, browser):

@@ -213,6 +213,7 @@ function show(cell, answer, stored) {
   const seen = ["differs", "error", "ran"].includes(answer.verdict) ? answer.outputs.map(element) : [];
   cell.result.className = `run-result ${answer.verdict.replace(" ", "-")}`;
   cell.result.replaceChildren(line(words), ...seen);
+  document.dispatchEvent(new Event("attnbook:shown")); // figures with controls come to life
   showStored(cell, stored !== undefined); // beside a changed cell they would mislead
   cell.ran = true;
   cell.words = cell.result.innerText.slice(0, 500);

@@ -1,5 +1,5 @@
 // Figures with controls: shows the controls, and puts the values of their positions into the picture. It computes none.
-document.querySelectorAll("figure.interactive").forEach((figure) => {
+function enliven(figure) {
   const form = figure.querySelector(":scope > form");
   const sentence = figure.querySelector(":scope > .interactive-say");
   const data = JSON.parse(figure.querySelector(":scope > script").textContent);
@@ -51,4 +51,12 @@ document.querySelectorAll("figure.interactive").forEach((figure) => {
   figure.addEventListener("click", choose);
   form.hidden = false;
   show();
-});
+}
+
+// Those of the page, and those that a cell makes which the reader runs.
+function enlivenAll() {
+  document.querySelectorAll("figure.interactive:has(> form[hidden])").forEach(enliven);
+}
+
+document.addEventListener("attnbook:shown", enlivenAll);
+enlivenAll();
