@@ -1,5 +1,7 @@
 """Runs the chapters as a browser would: through book/_run/runner.py, without torch, SciPy, IPython and threads.
 
+A browser's Python has 32 bits, and so have the integers that NumPy makes there unasked; here they are cut to as many.
+
 Prints, as JSON, the verdict on each cell of each chapter. tests/test_run_in_page.py starts it, in a process of its own.
 """
 
@@ -26,16 +28,32 @@ def start(_):
 
 threading.Thread.start = start
 
+import numpy as np  # noqa: E402
+
+
+def with_short_integers(make):
+    def cut(*given, **options):
+        made = make(*given, **options)
+        asked = "dtype" in options or any(getattr(T, "dtype", None) == np.int64 for T in given)
+        return made if asked or getattr(made, "dtype", None) != np.int64 else made.astype(np.int32)
+
+    return cut
+
+
+for name in ("arange", "array", "asarray", "full", "where", "argmax", "argsort", "cumsum", "sum", "count_nonzero"):
+    setattr(np, name, with_short_integers(getattr(np, name)))
+
 from run_in_page import cells  # noqa: E402
 from runner import Runner  # noqa: E402
 
 os.chdir(ROOT / "chapters")
-# What a reader writes below an exercise of chapter 3, whose dK is transposed on purpose.
+# What a reader writes below an exercise of chapter 3: the scale is forgotten in dK.
 OF_A_READER = """
 def mine(Q, K, V, dO):
-    P = ab.softmax(Q @ mT(K) / Q.shape[-1] ** 0.5)
-    dS = ab.softmax_vjp(dO @ mT(V), P) / Q.shape[-1] ** 0.5
-    return P @ V, dS @ K, mT(mT(Q) @ dS), mT(P) @ dO
+    scale = Q.shape[-1] ** -0.5
+    P = ab.softmax(scale * Q @ mT(K))
+    dS = ab.softmax_vjp(dO @ mT(V), P)
+    return P @ V, scale * dS @ K, mT(dS) @ Q, mT(P) @ dO
 print(ab.diagnose(mine))
 """
 
