@@ -62,8 +62,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     method : "auto", "dense" or "tiled"
         "dense" keeps P for the backward: n_q × n_k numbers a head. "tiled" keeps O and L and never holds an
         n_q × n_k array: it visits the table in tiles, makes P again in the backward, and skips what is masked.
-        "auto" takes "dense" for small tables and "tiled" for the others; on NumPy it may let "tiled" keep the
-        exponentials of its tiles, up to ``attnbook.spines.KEEP_BYTES``, 8 MiB. The gradients are the same.
+        "auto" takes "dense" for small tables and "tiled" for the others. The gradients are the same.
 
     Returns
     -------

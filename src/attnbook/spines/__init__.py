@@ -5,9 +5,8 @@ a twin for NumPy arrays, with the same residuals: the same lines, in place and o
 """
 
 import math
-from functools import partial
 
-from attnbook.arrays import expected, is_numpy, widen
+from attnbook.arrays import expected, is_numpy
 from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
 
 SPINES = {"dense": dense, "tiled": tiled}
@@ -21,19 +20,11 @@ ON_NUMPY = {dense: numpy_dense, tiled: numpy_tiled}
 DENSE_UP_TO = {True: 2**16, False: 2**20}
 """How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
 
-KEEP_BYTES = 2**23
-"""How much memory "auto" may spend on exponentials that a NumPy backward would else make again, 8 MiB. Where it takes
-more, fresh memory costs as much as it saves: benchmarks/crossover.py."""
-
 
 def pick(method, Q, shape):
     """The forward that ``method`` asks for, on arrays like Q with scores of ``shape``."""
-    scores = math.prod(shape)
-    on_numpy = is_numpy(Q)
     if method == "auto":
-        method = "dense" if scores <= DENSE_UP_TO[on_numpy] else "tiled"
-        if on_numpy and method == "tiled" and scores * widen(Q[..., :0]).dtype.itemsize <= KEEP_BYTES:
-            return partial(numpy_tiled.forward, keep=True)
+        method = "dense" if math.prod(shape) <= DENSE_UP_TO[is_numpy(Q)] else "tiled"
     return on_arrays_of(SPINES[method], Q).forward
 
 
@@ -50,4 +41,4 @@ def spine_of(res):
     raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
 
 
-__all__ = ["DENSE_UP_TO", "KEEP_BYTES", "METHODS", "ON_NUMPY", "SPINES", "on_arrays_of", "pick", "spine_of"]
+__all__ = ["DENSE_UP_TO", "METHODS", "ON_NUMPY", "SPINES", "on_arrays_of", "pick", "spine_of"]

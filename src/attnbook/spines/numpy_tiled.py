@@ -13,13 +13,12 @@ Only live tiles are visited.
     What is masked as a whole is left out, and tiles that a mask cuts are cut down to their live rows and columns. The
     list is made once for all heads that share it.
 Masked exponentials become 0 afterwards.
-    Where S is known to be finite, that is the faster way: exp2(−∞) is slow.
+    Where S is known to be finite, that is the faster way: exp2(−∞) is slow. Along a diagonal one pattern of zeros and
+    ones recurs, as large as the part of the tile that it cuts; the exponentials are multiplied by it.
 Buffers are written again and again.
     Fresh memory is slow on first touch.
 Workers take heads, and of large heads blocks.
     Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
-Exponentials are kept, on request.
-    n_q × n_k numbers, which save the backward a product and an exponential.
 
 Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
 """
@@ -43,19 +42,18 @@ KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
 
 
-def forward(Q, K, V, steps, shape, keep=False):
-    """As :func:`attnbook.spines.tiled.forward`. With ``keep``, the exponentials are kept where they need no shift."""
+def forward(Q, K, V, steps, shape):
+    """As :func:`attnbook.spines.tiled.forward`."""
     work = _Work(Q, K, V, steps, shape)
     O = np.empty((*work.lead, work.n_q, work.v.shape[-1]), work.dtype)
     M, Z = (np.empty((*work.lead, work.n_q, 1), work.dtype) for _ in range(2))
-    kept = {} if keep else None
 
     def task(_, block):
-        work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)), kept)
+        work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)))
 
     run(task, work.blocks(work.rows, work.n_k))
     O, M, Z = (T.reshape(*shape[:-1], T.shape[-1]) for T in (O, M, Z))
-    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), LN2, kept or None)
+    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), LN2)
 
 
 def vjp(dO, res):
@@ -64,11 +62,9 @@ def vjp(dO, res):
     dO, *kept = (T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in (widen(dO), res.O, res.M, res.Z))
     sums = _Sums(work)
     run(
-        lambda place, block: work.backward_block(place, block, dO, *kept, res.kept or {}, sums),
+        lambda place, block: work.backward_block(place, block, dO, *kept, sums),
         work.blocks(work.n_q, work.keys),
     )
-    sums.dQ *= work.in_dQ
-    sums.dK *= work.in_dK
     found = ((sums.dQ, res.Q), (sums.dK, res.K), (sums.dV, res.V))
     dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
     return dQ, dK, dV, in_order(sums.dparams, res)
@@ -81,13 +77,23 @@ def jvp(tQ, tK, tV, tparams, res):
 
 
 class _Visit(NamedTuple):
-    """A live tile: its rows in the strip and in the table, its columns in the block, and the pairs forbidden on it."""
+    """A live tile: its rows in the strip and in the table, its columns in the block, and where masks cut through it."""
 
     tile: Tile
     here: slice
     at: slice
     there: slice
-    forbidden: list
+    cuts: list
+
+
+class _Cut(NamedTuple):
+    """Where one mask cuts through a tile: the part with forbidden pairs, and which these are; 0 there and 1 elsewhere,
+    where the pattern recurs and that is worth having.
+    """
+
+    at: tuple
+    forbidden: np.ndarray
+    allowed: np.ndarray | None = None
 
 
 class _Work:
@@ -157,7 +163,7 @@ class _Work:
                         _slice(tile.rows, rows),
                         _slice(tile.rows),
                         _slice(tile.cols, block.cols),
-                        self.forbidden(tile),
+                        self.cuts(tile),
                     )
                     for tile in live
                 ]
@@ -166,18 +172,18 @@ class _Work:
             self._visits[key] = strips
         return self._visits[key]
 
-    def forbidden(self, tile):
-        """For each mask that cuts through the tile, which pairs it forbids. Along a diagonal one pattern recurs."""
+    def cuts(self, tile):
+        """Where masks cut through the tile, one entry a mask. Along a diagonal one pattern recurs."""
         found = []
         for op in self.masks:
             if not op.allows_all(tile):
                 key = (op, op.pattern(tile))
-                pairs = self._patterns.get(key)
-                if pairs is None:
-                    pairs = ~op.allowed(np.empty(0), tile)
+                cut = self._patterns.get(key)
+                if cut is None:
+                    cut = _Cut((...,), ~op.allowed(np.empty(0), tile))
                     if key[1] is not None:
-                        self._patterns[key] = pairs
-                found.append(pairs)
+                        cut = self._patterns[key] = _cut_down(cut.forbidden, self.dtype)
+                found.append(cut)
         return found
 
     def part(self, T, lead):
@@ -196,29 +202,28 @@ class _Work:
         return self._shifts[lead]
 
     @np.errstate(under="ignore")  # a weight may be too small for a float; it is 0 then
-    def forward_block(self, block, O, M, Z, kept):
-        """The online softmax of one block of queries, into O, M and Z; exponentials into ``kept``, if it is given."""
+    def forward_block(self, block, O, M, Z):
+        """The online softmax of one block of queries, into O, M and Z."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
-        keep = kept is not None and not shifted
         scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
         strips = self.strips(block)
         straight = bool(strips) and strips[0][1][0].tile.rows == block.rows  # then the first tile need not add to zeros
-        O[...], Z[...], M[...] = 0, 0, -np.inf if shifted else 0
+        Z[...], M[...] = 0, -np.inf if shifted else 0
+        if shifted or not straight:
+            O[...] = 0
         q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
         np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
         for _, visits in strips:
-            for tile, here, _, there, forbidden in visits:
+            for tile, here, _, there, cuts in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
-                if keep:
-                    scores = _Buffer(self.dtype)
                 A, m, z = O[..., here, :], M[..., here, :], Z[..., here, :]
                 E = np.matmul(q1[..., here, :], k[..., there, :].mT, out=scores.view((*z.shape[:-1], len(tile.cols))))
                 if not self.fast:
                     E = chain.forward(self.steps, E, tile, "scores")[0] * self.dtype.type(LOG2E)
                 elif shifted:
-                    _put(E, forbidden, -np.inf)
+                    _put(E, cuts, -np.inf)
                 if shifted:
                     highest = np.maximum(m, np.max(E, axis=-1, keepdims=True))
                     shift = np.where(highest == -np.inf, self.dtype.type(0), highest)
@@ -229,10 +234,8 @@ class _Work:
                     m[...] = highest
                 np.exp2(E, out=E)
                 if not shifted:
-                    _put(E, forbidden, 0)
+                    _put(E, cuts, 0)
                 z += E @ ones[: len(tile.cols)]
-                if keep:
-                    kept[_key(tile, block)] = E
                 W = chain.forward(self.steps, E, tile, "weights")[0] if self.drops else E
                 straight = _add(A, W, v[..., there, :], products, straight)
         dead = Z == 0
@@ -240,7 +243,7 @@ class _Work:
         O /= Z
 
     @np.errstate(under="ignore")
-    def backward_block(self, place, block, dO, O, M, Z, kept, sums):
+    def backward_block(self, place, block, dO, O, M, Z, sums):
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         shifted = self.needs_shift(block.lead, q, k, v)
@@ -249,7 +252,12 @@ class _Work:
         targets, (dQ, dK, dV) = sums.places(block)
         v1, dparams = _with_ones(v), {}
         exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
-        for rows, visits in self.strips(block):
+        strips = self.strips(block)
+        tiles = [(visit.tile.rows, visit.tile.cols) for _, visits in strips for visit in visits]
+        straight = tiles == [(block.rows, block.cols)]  # the only tile need not add to zeros
+        if not straight:
+            dQ[...], dK[...], dV[...] = 0, 0, 0
+        for rows, visits in strips:
             at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
             q1 = np.empty((*size, len(rows), k.shape[-1]), self.dtype)
             dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), self.dtype)
@@ -257,24 +265,23 @@ class _Work:
             np.divide(dO[at], Z[at], out=dO1[..., :-1])
             np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
             M_i = M[at]
-            for tile, here, at, there, forbidden in visits:
+            for tile, here, at, there, cuts in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
                 shape = (*size, len(tile.rows), len(tile.cols))
                 q_i, dO_i = q1[..., here, :], dO1[..., here, :]
-                E, steps = kept.get(_key(tile, block)), self.steps
-                if E is None:
-                    S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
-                    E, steps = self.exponentials(S, M_i[..., here, :], tile, forbidden, shifted)
+                S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
+                E, steps = self.exponentials(S, M_i[..., here, :], tile, cuts, shifted)
                 W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
-                straight = (tile.rows, tile.cols) == (block.rows, block.cols)  # the only tile of the block
                 _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
                 dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
                 _add(dQ[..., at, :], dS, k[..., there, :], products, straight)
                 _add(dK[..., there, :], dS.mT, q_i, products, straight)
+        dQ *= self.dtype.type(self.in_dQ)
+        dK *= self.dtype.type(self.in_dK)
         sums.give(place, block, targets, (dQ, dK, dV), dparams)
 
-    def exponentials(self, S, M, tile, forbidden, shifted):
+    def exponentials(self, S, M, tile, cuts, shifted):
         """exp2(S − M) on a tile, and the steps with what they saved. The same product as in the forward, and M
         subtracted after it as there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
         """
@@ -283,10 +290,10 @@ class _Work:
             return np.exp2(S * self.dtype.type(LOG2E) - M), steps
         if shifted:
             S -= M
-            _put(S, forbidden, -np.inf)
+            _put(S, cuts, -np.inf)
         E = np.exp2(S, out=S)
         if not shifted:
-            _put(E, forbidden, 0)
+            _put(E, cuts, 0)
         return E, self.steps
 
     def dS(self, dO1, v1, E, steps, tile, out, dparams, block):
@@ -309,27 +316,32 @@ class _Sums:
     """dQ, dK, dV and the parameters' gradients, added up from the blocks in the order of the blocks."""
 
     def __init__(self, work):
-        self.dQ, self.dK, self.dV = (np.zeros(T.shape, work.dtype) for T in (work.q, work.k, work.v))
+        blocks_of_keys = len(pieces(range(work.n_k), work.keys))
+        # Whether no other block adds to the same place, so that a block may write there at once.
+        self._alone = [
+            T.shape[:-2] == work.lead and writers <= 1
+            for T, writers in ((work.q, blocks_of_keys), (work.k, 1), (work.v, 1))
+        ]
+        self.dQ, self.dK, self.dV = (
+            (np.empty if alone else np.zeros)(T.shape, work.dtype)
+            for T, alone in zip((work.q, work.k, work.v), self._alone, strict=True)
+        )
         self.dparams = {
             place: np.zeros(step.op.parameter.shape, work.dtype)
             for place, step in enumerate(work.steps)
             if getattr(step.op, "parameter", None) is not None
         }
         self._lead, self._order = work.lead, InOrder()
-        blocks_of_keys = len(pieces(range(work.n_k), work.keys))
-        # Whether no other block adds to the same place, so that a block may write there at once.
-        self._alone = [
-            T.shape[:-2] == work.lead and writers <= 1
-            for T, writers in ((self.dQ, blocks_of_keys), (self.dK, 1), (self.dV, 1))
-        ]
 
     def places(self, block):
-        """Where dQ, dK, dV of a block belong, and where it writes them: the same, if no other block adds to it."""
+        """Where dQ, dK, dV of a block belong, and where it writes them, over whatever is there: the same, if no other
+        block adds to it.
+        """
         pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
         targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
         size = tuple(map(len, block.lead))
         return targets, [
-            T if alone else np.zeros((*size, *T.shape[-2:]), T.dtype)
+            T if alone else np.empty((*size, *T.shape[-2:]), T.dtype)
             for T, alone in zip(targets, self._alone, strict=True)
         ]
 
@@ -374,10 +386,6 @@ def _slice(places, within=range(0)):
     return slice(places.start - within.start, places.stop - within.start)
 
 
-def _key(tile, block):
-    return block.lead, tile.rows.start, tile.cols.start
-
-
 def _add(T, A, B, buffer, straight):
     """T += A B; straight into T, where that holds nothing yet. False, for the next time."""
     if straight:
@@ -387,9 +395,20 @@ def _add(T, A, B, buffer, straight):
     return False
 
 
-def _put(T, forbidden, value):
-    for pairs in forbidden:
-        np.copyto(T, value, where=pairs)
+def _cut_down(forbidden, dtype):
+    """The smallest cut with all the forbidden pairs."""
+    rows, cols = (np.flatnonzero(forbidden.any(axis)) for axis in (1, 0))
+    at = (..., slice(rows[0], rows[-1] + 1), slice(cols[0], cols[-1] + 1))
+    return _Cut(at, forbidden[at], (~forbidden[at]).astype(dtype))
+
+
+def _put(T, cuts, value):
+    """T with ``value`` where a mask forbids."""
+    for cut in cuts:
+        if value == 0 and cut.allowed is not None:
+            T[cut.at] *= cut.allowed
+        else:
+            np.copyto(T[cut.at], value, where=cut.forbidden)
 
 
 def _with_ones(T):

@@ -20,7 +20,7 @@ class Residuals(NamedTuple):
     L = M·unit + log Z, with a shift M and the sum Z of the exponentials above it, both (..., n_q, 1), so that
     P = exp(S − M·unit) / Z. One number would do, and would round off what M holds exactly: at scores of ±3000 in
     float32, two parts in ten thousand of every weight. A row with no allowed key has Z = ∞ and L = ∞: its weights
-    come out as 0. ``kept`` are the exponentials of the tiles, where there was room for them, else None.
+    come out as 0.
     """
 
     Q: object
@@ -32,7 +32,6 @@ class Residuals(NamedTuple):
     steps: tuple
     shape: tuple
     unit: float = 1.0
-    kept: object = None
 
     @property
     def L(self):

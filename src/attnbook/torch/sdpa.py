@@ -7,7 +7,6 @@ same lines. Derivatives of the last two are taken by autograd, through the dense
 """
 
 import inspect
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -19,7 +18,7 @@ from attnbook.arguments import check_scale
 from attnbook.arrays import array_namespace, broadcasts_to, device, expected, is_numpy
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Step
 from attnbook.ops.dropout import _32_BITS, _mix
-from attnbook.spines import DENSE_UP_TO, dense, pick, spine_of, tiled
+from attnbook.spines import dense, pick, spine_of, tiled
 from attnbook.spines.numpy_tiled import LN2
 
 NO_MEMORY = """a tensor without memory to read. For many gradients at once, use torch.func (vmap, jacrev, jacfwd) \
@@ -77,8 +76,8 @@ def scaled_dot_product_attention(
     repeats R, but R is not torch's. p = 1 is refused. Tensors on the CPU are read in place by the NumPy engine, which
     has threads of its own: see :func:`~attnbook.spines.workers.set_num_threads`. 16-bit floats are widened to float32
     once, and the results are rounded once. ``is_grads_batched`` and ``vectorize`` of ``torch.autograd`` do not work:
-    ``torch.func`` does the same. Memory is linear in n_q and n_k but for exponentials kept for the backward, up to
-    ``attnbook.spines.KEEP_BYTES``; second derivatives hold whole tables. Chapter: :doc:`/chapters/03_single_head`.
+    ``torch.func`` does the same. Memory is linear in n_q and n_k, small tables apart; second derivatives hold whole
+    tables. Chapter: :doc:`/chapters/03_single_head`.
 
     Examples
     --------
@@ -113,19 +112,17 @@ def scaled_dot_product_attention(
     if torch.compiler.is_compiling():
         O = torch.ops.attnbook.attention(*tensors, float(dropout_p), is_causal, factor)[0]
     else:
-        keep = torch.is_grad_enabled() and any(T is not None and T.requires_grad for T in tensors)
-        O = _Attention.apply(*tensors, _How(factor, is_causal, float(dropout_p), keep))[0]
+        O = _Attention.apply(*tensors, _How(factor, is_causal, float(dropout_p)))[0]
     return O if d_v else O[..., :0]
 
 
 @dataclass(frozen=True)
 class _How:
-    """The options that are no tensors. ``keep``: exponentials are worth keeping, because a backward is likely."""
+    """The options that are no tensors."""
 
     factor: float
     is_causal: bool
     dropout_p: float
-    keep: bool = False
 
 
 # --- the three functions ------------------------------------------------------------------------------------------
@@ -255,7 +252,7 @@ def _attend(Q, K, V, mask, seed, how, method=None):
     """O, and what its backward needs."""
     with _as_written(Q):
         q, k, v, steps, shape = _operands(Q, K, V, mask, seed, how)
-        O, res = _spine(q, shape, how, method)(q, k, v, steps, shape)
+        O, res = _spine(q, shape, method)(q, k, v, steps, shape)
     O = _outside(O)
     return O.to(Q.dtype), _Memory.of(res, O)
 
@@ -264,7 +261,7 @@ def _pull(dO, Q, K, V, mask, seed, how, memory, of_mask):
     """dQ, dK, dV and, if it is asked for, that of the mask."""
     with _as_written(Q):
         q, k, v, steps, shape = _operands(Q, K, V, mask, seed, how, of_mask)
-        res = _residuals(q, k, v, steps, shape, how, memory)
+        res = _residuals(q, k, v, steps, shape, memory)
         dQ, dK, dV, dparams = spine_of(res).vjp(_inside(dO, Q), res)
     dmask = _outside(dparams[1]).to(mask.dtype) if of_mask else None
     return *(_outside(T).to(Q.dtype) for T in (dQ, dK, dV)), dmask
@@ -274,7 +271,7 @@ def _push(tQ, tK, tV, tmask, Q, K, V, mask, seed, how, memory):
     """The tangent of O."""
     with _as_written(Q):
         q, k, v, steps, shape = _operands(Q, K, V, mask, seed, how)
-        res = _residuals(q, k, v, steps, shape, how, memory)
+        res = _residuals(q, k, v, steps, shape, memory)
         tq, tk, tv, tbias = (_inside(T, Q) for T in (tQ, tK, tV, tmask))
         tO = spine_of(res).jvp(tq, tk, tv, [tbias if s.asked_by == "bias" else None for s in steps], res)
     return _outside(tO).to(Q.dtype)
@@ -389,49 +386,40 @@ def _scores_shape(Q, K, V):
     return (*lead, Q.shape[-2], K.shape[-2])
 
 
-def _spine(q, shape, how, method=None):
+def _spine(q, shape, method=None):
     """The forward of the spine that "auto" picks; without data, the dense one, which looks at none."""
-    if method is None and how.keep:
-        method = "auto"
-    if method is None:
-        method = "dense" if math.prod(shape) <= DENSE_UP_TO[is_numpy(q)] else "tiled"
-    return pick("dense" if device(q) == torch.device("meta") else method, q, shape)
+    return pick("dense" if device(q) == torch.device("meta") else method or "auto", q, shape)
 
 
-def _residuals(q, k, v, steps, shape, how, memory):
+def _residuals(q, k, v, steps, shape, memory):
     """The residuals of the forward: as it left them, or made again."""
     if memory is None:
-        return _spine(q, shape, how)(q, k, v, steps, shape)[1]
+        return _spine(q, shape)(q, k, v, steps, shape)[1]
     return memory.residuals(q, k, v, steps, shape)
 
 
 @dataclass(frozen=True, eq=False)
 class _Memory:
-    """What residuals keep beside the inputs, as tensors, for torch to save: P; or O, M, Z and exponentials."""
+    """What residuals keep beside the inputs, as tensors, for torch to save: P; or O, M and Z, with the unit of M."""
 
     tensors: tuple
-    tiles: tuple | None = None  # which tiles have their exponentials kept; None: the residuals are P
-    unit: float = 1.0
+    unit: float | None = None
 
     @classmethod
     def of(cls, res, O):
         if isinstance(res, dense.Residuals):
             return cls((_outside(res.P),))
-        kept = res.kept or {}
-        tiles = tuple(sorted(kept, key=str))  # workers finish in any order; a checkpoint's second run needs the same
-        return cls((O, *map(torch.as_tensor, (res.M, res.Z, *(kept[tile] for tile in tiles)))), tiles, res.unit)
+        return cls((O, *map(torch.as_tensor, (res.M, res.Z))), res.unit)
 
     def residuals(self, q, k, v, steps, shape):
         kept = [T.numpy(force=True) if is_numpy(q) else T for T in self.tensors]
-        if self.tiles is None:
+        if self.unit is None:
             return dense.Residuals(q, k, v, *kept, steps)
-        tiles = dict(zip(self.tiles, kept[3:], strict=True)) or None
-        return tiled.Residuals(q, k, v, *kept[:3], steps, shape, self.unit, tiles)
+        return tiled.Residuals(q, k, v, *kept, steps, shape, self.unit)
 
     def for_each(self, n):
-        """The same for each of ``n`` calls, on a new first axis; exponentials, whose tiles that moves, are left out."""
-        tensors = self.tensors if self.tiles is None else self.tensors[:3]
-        return replace(self, tensors=tuple(T.expand(n, *T.shape) for T in tensors), tiles=self.tiles and ())
+        """The same for each of ``n`` calls, on a new first axis."""
+        return replace(self, tensors=tuple(T.expand(n, *T.shape) for T in self.tensors))
 
 
 def _recall(ctx):
@@ -584,7 +572,7 @@ def _(query, key, value, attn_mask, seed, dropout_p, is_causal, scale):
 def _attention_vjp_op(grad, query, key, value, attn_mask, seed, dropout_p, is_causal, scale, O, M, Z, of_mask):
     """dQ, dK, dV, and that of the mask, empty if it was not asked for."""
     unit = LN2 if _on_numpy(query) else 1.0
-    how, memory = _How(scale, is_causal, dropout_p), _Memory((O, M, Z), (), unit)
+    how, memory = _How(scale, is_causal, dropout_p), _Memory((O, M, Z), unit)
     dQ, dK, dV, dmask = _pull(grad, query, key, value, attn_mask, seed, how, memory, of_mask)
     return dQ, dK, dV, query.new_empty(0) if dmask is None else dmask
 
