@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attnbook.arrays import array_namespace, device, expected
+from attnbook.ops.op import Tile
 
 
 class Masking:
@@ -26,7 +27,7 @@ class Masking:
         return False
 
     def pattern(self, tile):
-        """What tiles with the same allowed pairs, counted from their corners, have in common; None where none need."""
+        """One tile for all with the same allowed pairs, counted from their corners; None where that is not known."""
         return
 
     def live(self, tile):
@@ -67,7 +68,7 @@ class Mask(Masking):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Window(Masking):
     """Allow key j for query i where −``left`` ≤ j − i ≤ ``right``; None is no limit on that side.
 
@@ -109,7 +110,9 @@ class Window(Masking):
         return right and (self.left is None or tile.cols.start >= last - self.left)
 
     def pattern(self, tile):
-        return tile.cols.start - tile.rows.start - self._shift(tile), len(tile.rows), len(tile.cols)
+        first = min(tile.rows.start, tile.cols.start)
+        rows, cols = (range(places.start - first, places.stop - first) for places in (tile.rows, tile.cols))
+        return Tile(rows, cols, 0, self._shift(tile))
 
     def live(self, tile):
         rows, cols, shift = tile.rows, tile.cols, self._shift(tile)

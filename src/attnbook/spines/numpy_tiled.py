@@ -24,6 +24,7 @@ Only the scale and masks take the fast lane; any other op runs as it is written,
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ class _Work:
         self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
         if self.plain and not self.heads_differ:
             self.merge()
-        self._visits, self._patterns, self._shifts = {}, {}, {}
+        self._visits, self._shifts = {}, {}
 
     def merge(self):
         """All leading axes as one, where every operand has them and none must be copied: more heads to put together."""
@@ -177,13 +178,9 @@ class _Work:
         found = []
         for op in self.masks:
             if not op.allows_all(tile):
-                key = (op, op.pattern(tile))
-                cut = self._patterns.get(key)
-                if cut is None:
-                    cut = _Cut((...,), ~op.allowed(np.empty(0), tile))
-                    if key[1] is not None:
-                        cut = self._patterns[key] = _cut_down(cut.forbidden, self.dtype)
-                found.append(cut)
+                pattern = op.pattern(tile)
+                recurs = pattern is not None
+                found.append(_recurring(op, pattern, self.dtype) if recurs else _Cut((...,), _forbidden(op, tile)))
         return found
 
     def part(self, T, lead):
@@ -395,8 +392,14 @@ def _add(T, A, B, buffer, straight):
     return False
 
 
-def _cut_down(forbidden, dtype):
-    """The smallest cut with all the forbidden pairs."""
+def _forbidden(op, tile):
+    return ~op.allowed(np.empty(0), tile)
+
+
+@lru_cache(maxsize=16)
+def _recurring(op, tile, dtype):
+    """The smallest cut with all the forbidden pairs, at most as large as a tile. Another call will need it, too."""
+    forbidden = _forbidden(op, tile)
     rows, cols = (np.flatnonzero(forbidden.any(axis)) for axis in (1, 0))
     at = (..., slice(rows[0], rows[-1] + 1), slice(cols[0], cols[-1] + 1))
     return _Cut(at, forbidden[at], (~forbidden[at]).astype(dtype))

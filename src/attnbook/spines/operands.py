@@ -1,7 +1,10 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
+from typing import NamedTuple
+
 from attnbook.arrays import array_namespace, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
+from attnbook.ops import Masking, Scale
 
 
 def operands(Q, K, V):
@@ -26,3 +29,18 @@ def in_order(dparams, res):
 def stretch(S, shape):
     """S with the leading axes that only V has."""
     return S if tuple(S.shape) == tuple(shape) else array_namespace(S).broadcast_to(S, shape)
+
+
+class ScaleAndMasks(NamedTuple):
+    """Steps that need not be run one by one: a factor, which a product can take in, and what is forbidden."""
+
+    factor: float
+    masks: tuple
+
+
+def scale_and_masks(steps):
+    """The steps in this form, if they are the scale and masks and nothing else; else None."""
+    scale, *others = (step.op for step in steps)
+    if isinstance(scale, Scale) and all(isinstance(op, Masking) for op in others):
+        return ScaleAndMasks(scale.factor, tuple(others))
+    return None
