@@ -58,7 +58,9 @@ def run(task, todo):
     """Call ``task(place, entry)`` for each entry of ``todo``, taken in order by the workers, this thread among them.
 
     The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
-    was set to is what it is set to afterwards.
+    was set to is what it is set to afterwards. Meanwhile this thread stays on its core, and the others keep off it:
+    where a thread waits for Python's lock, some schedulers wake it on the core of the thread that gives the lock free,
+    and leave both there for tens of milliseconds, while the next core is idle.
     """
     if len(todo) == 1:  # one small task is done before BLAS is set up
         return task(0, todo[0])
@@ -82,14 +84,46 @@ def run(task, todo):
         with one_blas_thread():
             return work()
     with one_blas_thread():
-        futures = [_pool(get_num_threads() - 1).submit(work) for _ in range(helpers)]
+        here, elsewhere = _cores()
+        futures = [_pool(get_num_threads() - 1).submit(_only_on(elsewhere)(work)) for _ in range(helpers)]
         try:
-            work()
+            with _only_on(here if elsewhere else ()):
+                work()
         finally:
             stop_after(futures, stop)
     for future in futures:
         future.result()
     return None
+
+
+@cache
+def _sched_getcpu():
+    """C's function of that name, where there is one."""
+    import ctypes
+
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+def _cores():
+    """The core that this thread runs on, and the others that it may use; two empty sets where they cannot be told."""
+    if not hasattr(os, "sched_setaffinity") or _sched_getcpu() is None:
+        return set(), set()
+    allowed, here = os.sched_getaffinity(0), {_sched_getcpu()()}
+    return allowed & here, allowed - here
+
+
+@contextmanager
+def _only_on(cores):
+    """This thread on these cores inside, if there are any; outside, on those that it had."""
+    if not cores:
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def stop_after(futures, stop):
