@@ -33,7 +33,7 @@ DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
-PLAN, NUMPY_TILED_FORWARD = ATTENTION.plan, numpy_tiled.forward
+PLAN = ATTENTION.plan
 OPERANDS = importlib.import_module("attnbook.spines.operands")
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp")}
 RIGHT["share_heads_vjp"] = heads.share_heads_vjp
@@ -42,7 +42,7 @@ FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
 FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
 MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
 
-ENGINE, SHIFTED, KEPT = "tiled on NumPy", "tiled on NumPy, shifted", "tiled on NumPy, exponentials kept"
+ENGINE, SHIFTED = "tiled on NumPy", "tiled on NumPy, shifted"
 values, gradients = laws.attention_values, laws.attention_gradients
 LAYER, layer_values, layer_gradients = MULTI_HEAD_CASE, laws.multi_head_values, laws.multi_head_gradients
 
@@ -456,26 +456,47 @@ MISTAKES = [
           ("∞ − ∞ in a dead row", "forward_block",
            ("np.where(highest == -np.inf, self.dtype.type(0), highest)", "highest"), SHIFTED,
            laws.dead_rows_are_exactly_zero, "bias with a dead row"),
-          ("masked exponentials stay", "forward_block", ("_put(E, forbidden, 0)", "pass"), ENGINE, values,
+          ("masked exponentials stay", "forward_block", ("_put(E, cuts, 0)", "pass"), ENGINE, values,
            "causal, more keys"),
-          ("masked scores stay", "forward_block", ("_put(E, forbidden, -np.inf)", "pass"), SHIFTED,
+          ("masked scores stay", "forward_block", ("_put(E, cuts, -np.inf)", "pass"), SHIFTED,
            values, "causal, more keys"),
-          ("kept exponentials are written over", "forward_block", ("    scores = _Buffer(self.dtype)", "    pass"),
-           KEPT, gradients, "plain"),
+          ("O is not zeroed for the fading", "forward_block", ("if shifted or not straight:", "if not straight:"),
+           SHIFTED, laws.fresh_memory_is_not_read, "plain"),
+          ("O is not zeroed where the first tile leaves out rows", "forward_block",
+           ("if shifted or not straight:", "if shifted:"), ENGINE, laws.fresh_memory_is_not_read,
+           "mask with a dead row"),
+          ("O is not zeroed where no tile is live", "forward_block",
+           ("if shifted or not straight:", "if shifted or strips and not straight:"), ENGINE,
+           laws.fresh_memory_is_not_read, "bottom-right, fewer keys"),
+          ("a first tile that leaves out rows is taken for whole", "forward_block",
+           ("bool(strips) and strips[0][1][0].tile.rows == block.rows", "bool(strips)"), ENGINE,
+           laws.fresh_memory_is_not_read, "mask with a dead row"),
+          ("two masks share a pattern", "cuts", ("key = (op, op.pattern(tile))", "key = (None, op.pattern(tile))"),
+           ENGINE, values, "window and causal"),
+          ("one mask cuts, of two", "cuts", ("found.append(cut)", "found[:] = [cut]"), ENGINE, values,
+           "window and mask"),
+      )),
+    *(("numpy_tiled.forward", mistake, numpy_tiled, name, Lines(*lines), on(route, values, CASE["causal, more keys"]))
+      for mistake, name, lines, route in (
+          ("no tile adds to what is there", "_add", ("return False", "return straight"), ENGINE),
+          ("a cut at the corner of the tile", "_cut_down",
+           ("_Cut(at,", "_Cut((..., *(slice(0, s.stop - s.start) for s in at[1:])),"), ENGINE),
+          ("a cut without its last row", "_cut_down", ("rows[-1] + 1", "rows[-1]"), ENGINE),
+          ("a cut without its last column", "_cut_down", ("cols[-1] + 1", "cols[-1]"), ENGINE),
+          ("1 where it is forbidden, 0 elsewhere", "_cut_down", ("(~forbidden[at])", "forbidden[at]"), ENGINE),
+          ("forbidden exponentials stay where a pattern recurs", "_put", ("T[cut.at] *= cut.allowed", "pass"), ENGINE),
+          ("forbidden scores become 0", "_put", ("value == 0 and cut", "cut"), SHIFTED),
+          ("a cut is taken for the whole tile", "_put", ("T[cut.at], value", "T, value"), SHIFTED),
       )),
     ("numpy_tiled.forward", "no shift where one is needed", numpy_tiled, "BITS_WITHOUT_SHIFT", np.inf,
      on(ENGINE, laws.attention_of_large_scores, "float32", 1e4, small=False)),
     ("numpy_tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
      on(ENGINE, laws.masked_exponentials_are_not_made, causal=True)),
-    ("numpy_tiled.forward", "exponentials are kept unasked", numpy_tiled, "forward",
-     lambda *args: NUMPY_TILED_FORWARD(*args, keep=True),
+    ("numpy_tiled.forward", "the table is one tile", numpy_tiled, "_tile", lambda *_, **__: (2**20, 2**20),
      on(ENGINE, laws.memory_grows_linearly, small=False)),
     ("numpy_tiled.forward", "a head of keys for the wrong queries", numpy_tiled, "_heads",
      Lines("slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)"),
      on(ENGINE, values, CASE["keys and values grouped apart"])),
-    *(("numpy_tiled.vjp", f"{mistake} forgotten", numpy_tiled, "vjp", Lines(right, "pass"),
-       on(ENGINE, gradients, CASE["plain"]))
-      for mistake, right in (("ln 2 in dK", "sums.dK *= work.in_dK"), ("the scale in dQ", "sums.dQ *= work.in_dQ"))),
     *(("numpy_tiled.vjp", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
       for mistake, name, lines, route, law, case in (
           ("M forgotten", "backward_block", ("M_i = M[at]", "M_i = 0 * M[at]"),
@@ -484,15 +505,29 @@ MISTAKES = [
            gradients, "plain"),
           ("D is added", "backward_block", ("np.negative(np.vecdot", "np.positive(np.vecdot"), ENGINE, gradients,
            "plain"),
-          ("masked exponentials stay", "exponentials", ("_put(E, forbidden, 0)", "pass"), ENGINE, gradients,
+          ("ln 2 in dK forgotten", "backward_block", ("dK *= self.dtype.type(self.in_dK)", "pass"), ENGINE, gradients,
+           "plain"),
+          ("the scale in dQ forgotten", "backward_block", ("dQ *= self.dtype.type(self.in_dQ)", "pass"), ENGINE,
+           gradients, "plain"),
+          ("ln 2 in dQ, the scale in dK", "__init__", ("self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ ="), ENGINE,
+           gradients, "plain"),
+          ("masked exponentials stay", "exponentials", ("_put(E, cuts, 0)", "pass"), ENGINE, gradients,
            "causal, more keys"),
-          ("masked scores stay", "exponentials", ("_put(S, forbidden, -np.inf)", "pass"), SHIFTED,
+          ("masked scores stay", "exponentials", ("_put(S, cuts, -np.inf)", "pass"), SHIFTED,
            gradients, "causal, more keys"),
           ("dQ of trimmed rows in the wrong place", "strips",
            ("_slice(tile.rows),", "slice(rows.start, rows.start + len(tile.rows)),"), ENGINE, gradients,
            "causal, fewer keys"),
-          ("kept exponentials are changed", "dS", ("dS *= E", "dS = np.multiply(dS, E, out=E)"),
-           KEPT, laws.residuals_are_left_alone, "plain"),
+          ("O is overwritten", "backward_block",
+           ("np.vecdot(dO1[..., :-1], O[at])", "np.sum(np.multiply(dO1[..., :-1], O[at], out=O[at]), -1)"),
+           ENGINE, laws.residuals_are_left_alone, "plain"),
+          ("sums are not zeroed", "backward_block", ("if not straight:", "if False:"), ENGINE,
+           laws.fresh_memory_is_not_read, "plain"),
+          ("sums are not zeroed where the only tile is cut down", "backward_block",
+           ("tiles == [(block.rows, block.cols)]", "len(tiles) == 1"), ENGINE, laws.fresh_memory_is_not_read,
+           "one tile, cut down"),
+          ("the first of many tiles is taken for the only one", "backward_block",
+           ("tiles == [(block.rows, block.cols)]", "bool(tiles)"), ENGINE, gradients, "plain"),
           ("one buffer for three", "backward_block",
            ("(_Buffer(self.dtype) for _ in range(3))", "[_Buffer(self.dtype)] * 3"),
            ENGINE, gradients, "plain"),
@@ -500,9 +535,12 @@ MISTAKES = [
            "dropout"),
           ("ops forgotten in the backward", "dS", ("if not self.fast:", "if False:"), ENGINE, gradients, "softcap"),
       )),
-    ("numpy_tiled.vjp", "kept exponentials of another tile", numpy_tiled, "_key",
-     lambda tile, block: (block.lead, tile.rows.start, tile.cols.start % 6),
-     on(KEPT, gradients, CASE["wide"])),
+    *(("numpy_tiled.vjp", mistake, numpy_tiled._Sums, "__init__", Lines(right, wrong), on(ENGINE, law, CASE[case]))
+      for mistake, right, wrong, law, case in (
+          ("blocks of keys write dQ over one another's", " and writers <= 1", "", gradients, "plain"),
+          ("the sums of several blocks begin with anything", "(np.empty if alone else np.zeros)", "np.empty",
+           laws.fresh_memory_is_not_read, "plain"),
+      )),
     ("numpy_tiled.vjp", "blocks of keys overwrite one another's sums", workers.InOrder, "give",
      Lines("where += what", "where[...] = what"), on(ENGINE, gradients, CASE["plain"])),
     ("numpy_tiled.vjp", "sums as the tasks end", workers.InOrder, "give",

@@ -3,8 +3,6 @@
 That their values and derivatives are right is tested with those of the other spines, in test_attention.
 """
 
-from functools import partial
-
 import laws
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
 in_tiles = pytest.mark.parametrize("route", TILED, indirect=True)
 with_workers = pytest.mark.parametrize("route", ON_TILES, indirect=True)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
-of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy", "tiled on NumPy, exponentials kept"])
+of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy"])
 
 
 # --- what is kept and what is not ---------------------------------------------------------------------------------
@@ -56,6 +54,12 @@ def test_residuals_are_in_the_accumulation_dtype(route, case):
 @each_case
 def test_residuals_are_left_alone(case):
     laws.residuals_are_left_alone(case)
+
+
+@with_workers
+@each_case
+def test_fresh_memory_is_not_read(route, case):
+    laws.fresh_memory_is_not_read(case)
 
 
 # --- what is visited ----------------------------------------------------------------------------------------------
@@ -150,21 +154,16 @@ def test_heads_of_full_size(name):
 
 
 def test_auto_picks_by_size():
-    def picked(method, Q, shape):
-        forward = spines.pick(method, Q, shape)
-        return (forward.func, forward.keywords) if isinstance(forward, partial) else (forward, {})
-
     numpy, tensor = np.ones((2, 2), np.float32), torch.ones((2, 2))
-    small, large, huge = (2, 2), (1024, 1024), (8, 16384, 16384)
-    assert picked("auto", numpy, small) == (numpy_dense.forward, {})
-    assert picked("auto", numpy, large) == (numpy_tiled.forward, {"keep": True})
-    assert picked("auto", numpy, huge) == (numpy_tiled.forward, {})
-    assert picked("auto", tensor, small) == (dense.forward, {})
-    assert picked("auto", tensor, huge) == (tiled.forward, {})
+    small, huge = (2, 2), (8, 16384, 16384)
+    assert spines.pick("auto", numpy, small) is numpy_dense.forward
+    assert spines.pick("auto", numpy, huge) is numpy_tiled.forward
+    assert spines.pick("auto", tensor, small) is dense.forward
+    assert spines.pick("auto", tensor, huge) is tiled.forward
     for method, generic, on_numpy in (("dense", dense, numpy_dense), ("tiled", tiled, numpy_tiled)):
         for shape in (small, huge):
-            assert picked(method, numpy, shape) == (on_numpy.forward, {})
-            assert picked(method, tensor, shape) == (generic.forward, {})
+            assert spines.pick(method, numpy, shape) is on_numpy.forward
+            assert spines.pick(method, tensor, shape) is generic.forward
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
