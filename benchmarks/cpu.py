@@ -106,7 +106,6 @@ def cell_of(shape, dtype, causal, names, args, too_slow, bar):
     return cell | {
         "seconds": {name: summary(times) for name, times in seconds.items()},
         "floor": rounded(floor(shape, dtype, causal, rates=rates)),
-        "floor kept": rounded(floor(shape, dtype, causal, keep=True, rates=rates)),
         "rates": rates,
         "errors": errors,
         "left out": left_out,

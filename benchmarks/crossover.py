@@ -2,16 +2,14 @@
 
     python benchmarks/crossover.py            # 3 minutes; writes results/crossover.json
 
-On NumPy "dense", "tiled", and "tiled" that keeps its exponentials ("kept"), by length and number of heads: from this
-follow ``DENSE_UP_TO[True]`` and ``KEEP_BYTES`` of attnbook/spines/__init__.py. On torch tensors "dense" and "tiled" of
-the generic spines: from this follows ``DENSE_UP_TO[False]``, which is a matter of memory as well.
+On NumPy arrays "dense" and "tiled", by length and number of heads: from this follows ``DENSE_UP_TO[True]`` of
+attnbook/spines/__init__.py. On torch tensors the same two, of the generic spines: from this follows
+``DENSE_UP_TO[False]``, which is a matter of memory as well.
 """
 
 import gc
 import math
-from contextlib import contextmanager
 
-import numpy as np
 from common import (
     HOW,
     PAUSE,
@@ -19,12 +17,10 @@ from common import (
     cell_name,
     count,
     first_call,
-    geometric_mean,
     interleave,
     options,
     output_of,
     problem,
-    rounded,
     summary,
     table,
     tell,
@@ -34,60 +30,37 @@ from rates import scores
 from tqdm import tqdm
 
 import attnbook as ab
-from attnbook import spines
 
-SMALL = [(1, h, n, 64) for n in (32, 64, 128, 256, 512) for h in (1, 4, 16)] + [(8, 8, 64, 64), (8, 8, 128, 64)]
-LARGE = [(1, 2, 2048, 64), (1, 8, 2048, 64), (1, 4, 4096, 64), (1, 8, 4096, 64)]  # 32 to 512 MiB of float32 scores
+ON_NUMPY = [(1, h, n, 64) for n in (32, 64, 128, 256, 512) for h in (1, 4, 16)] + [(8, 8, 64, 64), (8, 8, 128, 64)]
 ON_TORCH = [(1, h, n, 64) for n in (128, 512, 1024, 2048) for h in (1, 8)]
 KINDS = [("float32", False), ("float32", True), ("float64", False)]
 QUICK = [(1, 1, 16, 8), (1, 2, 32, 8)]
-
-
-@contextmanager
-def auto_keeps():
-    """While it lasts, "auto" is "tiled" that keeps its exponentials, whatever the size."""
-    was = spines.DENSE_UP_TO, spines.KEEP_BYTES
-    spines.DENSE_UP_TO, spines.KEEP_BYTES = {True: 0, False: 0}, 2**62
-    try:
-        yield
-    finally:
-        spines.DENSE_UP_TO, spines.KEEP_BYTES = was
+METHODS = ("dense", "tiled")
 
 
 def of_method(name, Q, K, V, dO, causal):
-    def plain(method=name):
-        O, res = ab.attention(Q, K, V, causal=causal, method=method)
+    def call():
+        O, res = ab.attention(Q, K, V, causal=causal, method=name)
         return O, *ab.attention_vjp(dO, res)[:3]
 
-    def kept():
-        with auto_keeps():
-            return plain("auto")
-
-    return kept if name == "kept" else plain
+    return call
 
 
 def todo(quick):
-    """(library, shape, dtype, causal, methods)"""
-    every = ("dense", "tiled", "kept")
-    cells = [("numpy", s, dtype, c, every) for s in SMALL for dtype, c in KINDS]
-    cells += [("numpy", s, "float32", c, every[1:]) for s in LARGE for c in (False, True)]
-    cells += [("torch", s, "float32", c, every[:2]) for s in ON_TORCH for c in (False, True)]
+    """(library, shape, dtype, causal)"""
     if quick:
-        cells = [
-            (lib, s, "float32", False, every if lib == "numpy" else every[:2])
-            for lib in ("numpy", "torch")
-            for s in QUICK
-        ]
-    return cells
+        return [(library, s, "float32", False) for library in ("numpy", "torch") for s in QUICK]
+    cells = [("numpy", s, dtype, causal) for s in ON_NUMPY for dtype, causal in KINDS]
+    return cells + [("torch", s, "float32", causal) for s in ON_TORCH for causal in (False, True)]
 
 
-def cell_of(library, shape, dtype, causal, methods, args):
+def cell_of(library, shape, dtype, causal, args):
     arrays = problem(shape, dtype)
     if library == "torch":
         import torch
 
         arrays = [torch.tensor(T) for T in arrays]
-    calls = {name: of_method(name, *arrays, causal) for name in methods}
+    calls = {name: of_method(name, *arrays, causal) for name in METHODS}
     estimates = {name: first_call(call)[1] for name, call in calls.items()}
     runs = 2 if args.quick else min(count(seconds, 3, 5, 2.0) for seconds in estimates.values())
     seconds = interleave(calls, estimates, dict.fromkeys(calls, runs), 0 if args.quick else PAUSE)
@@ -99,15 +72,15 @@ def size(cell):
     return scores(cell["shape"], causal=False)  # as `pick` counts them
 
 
-def ratio(cell, name, other):
-    times = cell["seconds"]
-    return times[name]["median"] / times[other]["median"] if name in times and other in times else None
+def ratio(cell):
+    """The time of "dense", divided by that of "tiled"."""
+    dense, tiled = (cell["seconds"][name]["median"] for name in METHODS)
+    return dense / tiled
 
 
-def best_limit(cells, below, above):
-    """Up to how many scores to take ``below``, and ``above`` beyond: where the geometric mean of all times is least."""
-    points = [(size(cell), ratio(cell, below, above)) for cell in cells]
-    points = [(n, math.log(r)) for n, r in points if r]
+def best_limit(cells):
+    """Up to how many scores to take "dense", and "tiled" beyond: where the geometric mean of all times is least."""
+    points = [(size(cell), math.log(ratio(cell))) for cell in cells]
     loss = {limit: sum(log for n, log in points if n <= limit) for limit in {0, *(n for n, _ in points)}}
     return min(sorted(loss), key=loss.get)
 
@@ -115,14 +88,7 @@ def best_limit(cells, below, above):
 def limits(cells):
     """What follows for attnbook/spines/__init__.py."""
     on_numpy, on_torch = ([c for c in cells if c["library"] == library] for library in ("numpy", "torch"))
-    by_bytes = {}
-    for cell in on_numpy:
-        by_bytes.setdefault(size(cell) * np.dtype(cell["dtype"]).itemsize, []).append(ratio(cell, "kept", "tiled"))
-    return {
-        "dense up to, on NumPy": best_limit(on_numpy, "dense", "kept"),
-        "dense up to, on torch": best_limit(on_torch, "dense", "tiled"),
-        "kept ÷ tiled, by bytes kept": {n: rounded(geometric_mean(by_bytes[n])) for n in sorted(by_bytes)},
-    }
+    return {"dense up to, on NumPy": best_limit(on_numpy), "dense up to, on torch": best_limit(on_torch)}
 
 
 def main(argv=None):
@@ -147,13 +113,12 @@ def main(argv=None):
             tell(bar, f"{cell[0]} {cell[1]}")
             record.add(**cell_of(*cell, args))
     cells = sorted(record.data["cells"], key=lambda cell: (cell["library"], size(cell)))
-    print("\nSeconds of tiled, and the others' medians divided by it")
+    print("\nSeconds of tiled, and the median of dense divided by it")
     rows = []
     for cell in cells:
-        others = (ratio(cell, name, "tiled") for name in ("dense", "kept"))
         name = f"{cell['library']} {cell_name(cell)}"
-        rows.append([name, f"2^{math.log2(size(cell)):.1f}", cell["seconds"]["tiled"]["median"], *others])
-    table(["B,H,n,d", "scores", "tiled", "dense", "kept"], rows)
+        rows.append([name, f"2^{math.log2(size(cell)):.1f}", cell["seconds"]["tiled"]["median"], ratio(cell)])
+    table(["B,H,n,d", "scores", "tiled", "dense"], rows)
     record.note(limits=limits(cells))
     for what, found in record.data["limits"].items():
         print(f"{what}: {found}")

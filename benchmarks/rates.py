@@ -6,10 +6,9 @@ Products are of tiles such as the NumPy engine visits, in a core's own cache. "2
 with a BLAS of one thread, as in the engine; "2 BLAS threads" would be another thing.
 
 Forward and backward of n × n scores with width d are seven products of 2 n² d operations each: Q Kᵀ (twice: P is made
-again), P V, Pᵀ dO, dO Vᵀ, dS K and dSᵀ Q, and two exponentials a score. Where exponentials are kept it is one product
-and one exponential less. Under a causal mask there are n (n + 1)/2 scores instead of n². The time of all this at the
-best rates measured here is the floor: it has no subtraction, no mask, no sum, no tile that a mask's edge cuts through,
-and no memory to wait for.
+again), P V, Pᵀ dO, dO Vᵀ, dS K and dSᵀ Q, and two exponentials a score. Under a causal mask there are n (n + 1)/2
+scores instead of n². The time of all this at the best rates measured here is the floor: it has no subtraction, no mask,
+no sum, no tile that a mask's edge cuts through, and no memory to wait for.
 """
 
 import math
@@ -31,7 +30,7 @@ PRODUCTS = {  # the factors' shapes, for tiles of r × c scores and width d, and
     "Pᵀ dO": lambda r, c, d: ((r, c), (r, d)),  # and dSᵀ Q
 }
 HOW_MANY = {"Q Kᵀ": 3, "P V": 2, "Pᵀ dO": 2}
-"""Products of each kind in forward and backward; one Q Kᵀ less where exponentials are kept."""
+"""Products of each kind in forward and backward."""
 
 MEGABYTES = 64  # of arrays that no cache holds
 
@@ -109,11 +108,10 @@ def scores(shape, causal):
     return B * H * (n * (n + 1) // 2 if causal else n * n)
 
 
-def floor(shape, dtype, causal, keep=False, threads=2, rates=None):
+def floor(shape, dtype, causal, threads=2, rates=None):
     """The least seconds for forward and backward of that shape (B, H, n, d), at the rates measured now or given."""
     rates = rates or floor_rates(shape, dtype, threads)
-    products = sum(HOW_MANY[name] * rates[name] for name in PRODUCTS) - keep * rates["Q Kᵀ"]
-    return scores(shape, causal) * (products + (1 if keep else 2) * rates["exp2"])
+    return scores(shape, causal) * (sum(HOW_MANY[name] * rates[name] for name in PRODUCTS) + 2 * rates["exp2"])
 
 
 def main(argv=None):

@@ -82,16 +82,14 @@ def test_runs_fit_the_budget_between_least_and_most():
     assert count(1.0, 1, 9, 4.5 * (1 + common.PAUSE)) == 4
 
 
-def test_the_floor_counts_seven_products_or_six():
+def test_the_floor_counts_seven_products_and_two_exponentials():
     only = {"Q Kᵀ": 1.0, "P V": 0.0, "Pᵀ dO": 0.0, "exp2": 0.0}
     shape = (2, 3, 4, 5)
     assert rates.floor(shape, "float32", False, rates=only) == 3 * 6 * 16
-    assert rates.floor(shape, "float32", False, keep=True, rates=only) == 2 * 6 * 16
     assert rates.floor(shape, "float32", True, rates=only) == 3 * 6 * 10
     assert sum(rates.HOW_MANY.values()) == 7
     exps = dict.fromkeys(only, 0.0) | {"exp2": 1.0}
     assert rates.floor(shape, "float32", False, rates=exps) == 2 * 6 * 16
-    assert rates.floor(shape, "float32", False, keep=True, rates=exps) == 6 * 16
 
 
 @pytest.mark.parametrize("name", rates.PRODUCTS)
@@ -102,13 +100,13 @@ def test_each_product_is_two_operations_a_score_and_column(name):
 
 
 def test_the_limit_between_two_methods_is_where_they_cross():
-    def cell(n, dense, kept):
-        seconds = {"dense": {"median": dense}, "kept": {"median": kept}}
+    def cell(n, dense, tiled):
+        seconds = {"dense": {"median": dense}, "tiled": {"median": tiled}}
         return {"shape": (1, 1, n, 64), "causal": False, "seconds": seconds}
 
     cells = [cell(16, 1, 2), cell(32, 1, 1.5), cell(64, 3, 1), cell(128, 9, 1)]
-    assert crossover.best_limit(cells, "dense", "kept") == 32**2
-    assert crossover.best_limit(cells[2:], "dense", "kept") == 0
+    assert crossover.best_limit(cells) == 32**2
+    assert crossover.best_limit(cells[2:]) == 0
 
 
 def test_growth_is_fitted_to_one_head_in_float32():
@@ -165,7 +163,7 @@ def check_cell(kind, cell):
     if kind in ("cpu", "multi_head", "crossover"):
         check_seconds(cell)
     if kind == "cpu":
-        assert 0 < cell["floor kept"] < cell["floor"]
+        assert cell["floor"] > 0
         assert set(cell["errors"]) == set(cell["seconds"])
         assert not set(cell["left out"]) & set(cell["seconds"])
         assert max(cell["errors"].values()) < (1e-4 if cell["dtype"] == "float32" else 1e-10)
