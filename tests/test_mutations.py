@@ -517,7 +517,7 @@ MISTAKES = [
      on(ENGINE, laws.masked_exponentials_are_not_made, causal=True)),
     ("numpy_tiled.forward", "two masks share their cuts", numpy_tiled, "_recurring", cuts_remembered_by_tile({}),
      on(ENGINE, values, CASE["window and causal"])),
-    ("numpy_tiled.forward", "the table is one tile", numpy_tiled, "_tile", lambda *_, **__: (2**20, 2**20),
+    ("numpy_tiled.forward", "the table is one tile", numpy_tiled, "_cols", lambda *_, **__: 2**20,
      on(ENGINE, laws.memory_grows_linearly, small=False)),
     ("numpy_tiled.forward", "a head of keys for the wrong queries", numpy_tiled, "_heads",
      Lines("slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)"),

@@ -1,7 +1,10 @@
 """Workers: what they are told, that nothing of them is left behind, and that errors and interrupts reach the caller."""
 
+import contextlib
+import os
 import subprocess
 import sys
+import threading
 
 import laws
 import pytest
@@ -121,3 +124,35 @@ print(os.waitstatus_to_exitcode(status))
 def test_a_child_process_has_workers_of_its_own():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "0"
+
+
+def cores_of_a_run(error=None):
+    """Which cores each task might use, and those of the caller before and afterwards."""
+    seen, before, both = {}, os.sched_getaffinity(0), threading.Barrier(2, timeout=30)
+
+    def task(place, _):
+        seen["caller" if threading.current_thread() is threading.main_thread() else "helper"] = os.sched_getaffinity(0)
+        both.wait()  # so that each takes one
+        if error:
+            raise error
+
+    with laws.set_threads(2), contextlib.suppress(*[error] if error else []):
+        workers.run(task, range(2))
+    return seen, before, os.sched_getaffinity(0)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core, or cores not to be told"
+)
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_workers_keep_to_cores_of_their_own_and_give_them_back(error):
+    seen, before, after = cores_of_a_run(error)
+    assert len(seen["caller"]) == 1
+    assert seen["helper"] == before - seen["caller"]
+    assert after == before
+    assert workers._pool(1).submit(os.sched_getaffinity, 0).result() == before
+
+
+def test_without_a_way_to_tell_cores_all_work_where_they_are(monkeypatch):
+    monkeypatch.setattr(workers, "_sched_getcpu", lambda: None)
+    laws.every_task_is_done_once(2)

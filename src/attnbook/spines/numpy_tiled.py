@@ -37,7 +37,7 @@ from attnbook.spines.tiled import Residuals, pieces
 from attnbook.spines.workers import InOrder, run
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
-ROW_BYTES, COLS = 4096, 256  # a tile has 1024 rows in float32 and 512 in float64; see `_tile`
+ROWS, COLS = 512, 256
 SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
 KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
@@ -113,7 +113,7 @@ class _Work:
         self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
         # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
         self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
-        self.rows, self.cols = _tile(self.dtype, self.n_k, cut=bool(others))
+        self.rows, self.cols = ROWS, _cols(self.n_k, cut=bool(others))
         self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
         if self.plain and not self.heads_differ:
             self.merge()
@@ -207,7 +207,7 @@ class _Work:
         strips = self.strips(block)
         straight = bool(strips) and strips[0][1][0].tile.rows == block.rows  # then the first tile need not add to zeros
         Z[...], M[...] = 0, -np.inf if shifted else 0
-        if shifted or not straight:
+        if shifted or not straight:  # shifted: fading meets what memory held before, ∞ · 0
             O[...] = 0
         q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
         np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
@@ -365,9 +365,9 @@ class _Buffer:
         return self._memory[:size].reshape(shape)
 
 
-def _tile(dtype, n_k, cut):
-    """Rows and columns of a tile: narrower where the edge of a mask cuts through tiles, half of each lost."""
-    return ROW_BYTES // dtype.itemsize, min(COLS, max(COLS // 4, n_k // 16)) if cut and n_k > COLS // 2 else COLS
+def _cols(n_k, cut):
+    """Columns of a tile: fewer where the edge of a mask cuts through tiles, half of each lost."""
+    return min(COLS, max(COLS // 4, n_k // 16)) if cut and n_k > COLS // 2 else COLS
 
 
 def _heads(shape, lead, sizes):
@@ -399,7 +399,9 @@ def _forbidden(op, tile):
 @lru_cache(maxsize=16)
 def _recurring(op, tile, dtype):
     """The smallest cut with all the forbidden pairs, at most as large as a tile. Another call will need it, too."""
-    forbidden = _forbidden(op, tile)
+    forbidden = np.broadcast_to(_forbidden(op, tile), (len(tile.rows), len(tile.cols)))
+    if not forbidden.any():
+        return _Cut((...,), np.asarray(False))
     rows, cols = (np.flatnonzero(forbidden.any(axis)) for axis in (1, 0))
     at = (..., slice(rows[0], rows[-1] + 1), slice(cols[0], cols[-1] + 1))
     return _Cut(at, forbidden[at], (~forbidden[at]).astype(dtype))

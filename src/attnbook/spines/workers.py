@@ -84,10 +84,11 @@ def run(task, todo):
         with one_blas_thread():
             return work()
     with one_blas_thread():
-        here, elsewhere = _cores()
-        futures = [_pool(get_num_threads() - 1).submit(_only_on(elsewhere)(work)) for _ in range(helpers)]
+        here, allowed = _cores()
+        elsewhere = allowed - here
+        futures = [_pool(get_num_threads() - 1).submit(_only_on(elsewhere, allowed)(work)) for _ in range(helpers)]
         try:
-            with _only_on(here if elsewhere else ()):
+            with _only_on(here if elsewhere else set(), allowed):
                 work()
         finally:
             stop_after(futures, stop)
@@ -105,25 +106,24 @@ def _sched_getcpu():
 
 
 def _cores():
-    """The core that this thread runs on, and the others that it may use; two empty sets where they cannot be told."""
+    """The core that this thread runs on, and all that it may use; two empty sets where they cannot be told."""
     if not hasattr(os, "sched_setaffinity") or _sched_getcpu() is None:
         return set(), set()
     allowed, here = os.sched_getaffinity(0), {_sched_getcpu()()}
-    return allowed & here, allowed - here
+    return allowed & here, allowed
 
 
 @contextmanager
-def _only_on(cores):
-    """This thread on these cores inside, if there are any; outside, on those that it had."""
+def _only_on(cores, afterwards):
+    """This thread on these cores inside, if there are any, and afterwards on those."""
     if not cores:
         yield
         return
-    allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(0, afterwards)
 
 
 def stop_after(futures, stop):
