@@ -8,12 +8,13 @@ JOBS ?= 2
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
 
-.PHONY: help book pdf test links serve notebooks coverage anchors benchmarks format clean
+.PHONY: help book pdf test links lighthouse serve notebooks coverage anchors benchmarks format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make test       build the book, then run every test: package, notebooks, site"
+	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
@@ -55,6 +56,10 @@ pdf: book
 # With a doctree folder of its own: the pages of the site are kept.
 links: .venv/installed
 	@$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
+
+lighthouse: book
+	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
+	@$(BIN)/python tests/lighthouse.py
 
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."

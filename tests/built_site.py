@@ -1,6 +1,8 @@
 """The built site, for the tests: its pages, parsed, and the fixtures that serve it and open it in a browser."""
 
+import contextlib
 import functools
+import gzip
 import http.server
 import os
 import shutil
@@ -17,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
+PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 
 
 @functools.cache
@@ -45,19 +48,54 @@ def broken_links(page):
             yield address
 
 
-@pytest.fixture(scope="module")
-def address():
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
+def lay_out(tab):
+    """A browser lays out only the sections near the screen. For tests that look everywhere: the others too."""
+    tab.add_style_tag(content=".bd-article > section > section { content-visibility: visible !important }")
 
-    if not (SITE / "index.html").exists():
-        pytest.fail("there is no built site: run `make book` first")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves as GitHub Pages does: text compressed, and kept for ten minutes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def end_headers(self):
+        self.send_header("Cache-Control", "max-age=600")
+        super().end_headers()
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        kind = self.guess_type(path)
+        if not path.is_file() or not any(word in kind for word in PACKED):
+            return super().do_GET()
+        body = gzip.compress(path.read_bytes(), 6)
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        return None
+
+
+@contextlib.contextmanager
+def served():
+    """The address at which the site is served meanwhile."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=SITE))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def address():
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no built site: run `make book` first")
+    with served() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The figures with controls, in a browser: by keyboard and by touch, and as a first picture without JavaScript."""
 
 import pytest
-from built_site import PAGES, ROOT
+from built_site import PAGES, ROOT, lay_out
 
 
 def source(page):
@@ -16,6 +16,7 @@ class TestTheTilesToStepThrough:
         tab = browser.new_context(**options).new_page()
         tab.goto(f"{address}chapters/10_memory_and_speed.html")
         tab.wait_for_load_state("load")
+        lay_out(tab)
         return tab, tab.locator("figure.visits")
 
     def shown(self, figure):
@@ -56,6 +57,7 @@ class TestFiguresWithControls:
         tab = browser.new_context(**options).new_page()
         tab.goto(address + page)
         tab.wait_for_load_state("load")
+        lay_out(tab)
         found = tab.locator("figure.interactive")
         return tab, [figure for figure in found.all() if figure.is_visible()]
 

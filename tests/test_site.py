@@ -1,7 +1,7 @@
 """The built site: complete, linked, readable without eyes, and asking no other host. ``make test`` builds it first."""
 
 import pytest
-from built_site import PAGES, SITE, TOC, broken_links, soup
+from built_site import PAGES, SITE, TOC, broken_links, lay_out, soup
 
 WIDTHS = {"wide": 1280, "phone": 390}
 
@@ -60,6 +60,7 @@ def test_a_page_opens_without_complaint(page, theme, width, address, browser):
     tab.on("request", lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None)
     tab.goto(address + page)
     tab.wait_for_load_state("networkidle")
+    lay_out(tab)
     assert not complaints
     assert not outside
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
@@ -79,6 +80,7 @@ class TestTheSwitchOfNotation:
         tab = browser.new_context(**options).new_page()
         tab.goto(f"{address}book/answer.html{query}")
         tab.wait_for_load_state("networkidle")
+        lay_out(tab)
         return tab
 
     def test_by_mouse_and_by_keyboard(self, address, browser):
