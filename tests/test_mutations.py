@@ -563,8 +563,8 @@ MISTAKES = [
     *(("numpy_tiled.vjp", mistake, numpy_tiled._Sums, "__init__", Lines(right, wrong), on(ENGINE, law, CASE[case]))
       for mistake, right, wrong, law, case in (
           ("blocks of keys write dQ over one another's", " and writers <= 1", "", gradients, "plain"),
-          ("the sums of several blocks begin with anything", "(np.empty if alone else np.zeros)", "np.empty",
-           laws.fresh_memory_is_not_read, "plain"),
+          ("the sums of several blocks begin with anything", "(np.empty_like if alone else np.zeros_like)",
+           "np.empty_like", laws.fresh_memory_is_not_read, "plain"),
       )),
     ("numpy_tiled.vjp", "blocks of keys overwrite one another's sums", workers.InOrder, "give",
      Lines("where += what", "where[...] = what"), on(ENGINE, gradients, CASE["plain"])),

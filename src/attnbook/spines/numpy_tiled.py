@@ -17,6 +17,8 @@ Masked exponentials become 0 afterwards.
     ones recurs, as large as the part of the tile that it cuts; the exponentials are multiplied by it.
 Buffers are written again and again.
     Fresh memory is slow on first touch.
+Results lie in memory as the inputs do.
+    The heads of a layer stand side by side in a row of its projections; so do those of O, and no copy merges them.
 Workers take heads, and of large heads blocks.
     Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
 
@@ -46,7 +48,7 @@ BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its produ
 def forward(Q, K, V, steps, shape):
     """As :func:`attnbook.spines.tiled.forward`."""
     work = _Work(Q, K, V, steps, shape)
-    O = np.empty((*work.lead, work.n_q, work.v.shape[-1]), work.dtype)
+    O = np.empty_like(work.q, shape=(*work.lead, work.n_q, work.v.shape[-1]))
     M, Z = (np.empty((*work.lead, work.n_q, 1), work.dtype) for _ in range(2))
 
     def task(_, block):
@@ -320,7 +322,7 @@ class _Sums:
             for T, writers in ((work.q, blocks_of_keys), (work.k, 1), (work.v, 1))
         ]
         self.dQ, self.dK, self.dV = (
-            (np.empty if alone else np.zeros)(T.shape, work.dtype)
+            (np.empty_like if alone else np.zeros_like)(T)
             for T, alone in zip((work.q, work.k, work.v), self._alone, strict=True)
         )
         self.dparams = {
