@@ -36,9 +36,10 @@ book/node_modules/installed: .venv/installed book/package.json book/package-lock
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --omit=dev --silent && touch node_modules/installed \
 		|| echo "npm could not install book/package.json: no page can run code, and formulas have the browser's fonts."
 
+# All pages each time: the sitemap names those that a build has written.
 book: .venv/installed book/node_modules/installed
 	@echo "Building the book ..."
-	@$(BIN)/jupyter-book build . -W -n --keep-going --quiet
+	@$(BIN)/jupyter-book build . --all -W -n --keep-going --quiet
 	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
 
 test: book

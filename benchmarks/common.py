@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
-PAUSE = 0.06  # seconds; the threads of OpenBLAS and of OpenMP spin this long and longer after their work
+PAUSE = 0.2  # seconds; the threads of OpenBLAS were seen to spin for 100 ms after their work, OpenMP's for less
 SHORT, LONG = 0.02, 0.3  # seconds
 HOW = (
-    "interleaved in one process; before each timed call a pause of 60 ms and, for calls under 0.3 s, one untimed call; "
+    "interleaved in one process; before each timed call a pause of 0.2 s and, for calls under 0.3 s, one untimed call; "
     "calls under 20 ms: mean of several; median, and quartiles as low and high"
 )
 

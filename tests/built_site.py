@@ -49,7 +49,10 @@ def broken_links(page):
 
 
 def lay_out(tab):
-    """A browser lays out only the sections near the screen. For tests that look everywhere: the others too."""
+    """A browser lays out only the sections near the screen. For tests that look everywhere: the others too.
+
+    Only where scripts run: a page without never says that a style has arrived.
+    """
     tab.add_style_tag(content=".bd-article > section > section { content-visibility: visible !important }")
 
 

@@ -16,7 +16,8 @@ class TestTheTilesToStepThrough:
         tab = browser.new_context(**options).new_page()
         tab.goto(f"{address}chapters/10_memory_and_speed.html")
         tab.wait_for_load_state("load")
-        lay_out(tab)
+        if options.get("java_script_enabled", True):
+            lay_out(tab)
         return tab, tab.locator("figure.visits")
 
     def shown(self, figure):
@@ -57,7 +58,8 @@ class TestFiguresWithControls:
         tab = browser.new_context(**options).new_page()
         tab.goto(address + page)
         tab.wait_for_load_state("load")
-        lay_out(tab)
+        if options.get("java_script_enabled", True):
+            lay_out(tab)
         found = tab.locator("figure.interactive")
         return tab, [figure for figure in found.all() if figure.is_visible()]
 

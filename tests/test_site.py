@@ -80,7 +80,8 @@ class TestTheSwitchOfNotation:
         tab = browser.new_context(**options).new_page()
         tab.goto(f"{address}book/answer.html{query}")
         tab.wait_for_load_state("networkidle")
-        lay_out(tab)
+        if options.get("java_script_enabled", True):
+            lay_out(tab)
         return tab
 
     def test_by_mouse_and_by_keyboard(self, address, browser):
