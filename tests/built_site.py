@@ -49,11 +49,16 @@ def broken_links(page):
 
 
 def lay_out(tab):
-    """A browser lays out only the sections near the screen. For tests that look everywhere: the others too.
-
-    Only where scripts run: a page without never says that a style has arrived.
+    """A browser lays out only the sections near the screen. For tests that look everywhere: on the pages that the tab
+    will open, the others too.
     """
-    tab.add_style_tag(content=".bd-article > section > section { content-visibility: visible !important }")
+
+    def send(route):
+        page = route.fetch()
+        style = "<style>.bd-article > section > section { content-visibility: visible !important }</style>"
+        route.fulfill(response=page, body=page.text() + style)
+
+    tab.route("**/*.html*", send)
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):

@@ -14,10 +14,9 @@ class TestTheTilesToStepThrough:
 
     def open(self, browser, address, **options):
         tab = browser.new_context(**options).new_page()
+        lay_out(tab)
         tab.goto(f"{address}chapters/10_memory_and_speed.html")
         tab.wait_for_load_state("load")
-        if options.get("java_script_enabled", True):
-            lay_out(tab)
         return tab, tab.locator("figure.visits")
 
     def shown(self, figure):
@@ -56,10 +55,9 @@ class TestFiguresWithControls:
 
     def figures(self, browser, address, page, **options):
         tab = browser.new_context(**options).new_page()
+        lay_out(tab)
         tab.goto(address + page)
         tab.wait_for_load_state("load")
-        if options.get("java_script_enabled", True):
-            lay_out(tab)
         found = tab.locator("figure.interactive")
         return tab, [figure for figure in found.all() if figure.is_visible()]
 

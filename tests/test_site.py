@@ -58,9 +58,9 @@ def test_a_page_opens_without_complaint(page, theme, width, address, browser):
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     tab.on("request", lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None)
+    lay_out(tab)
     tab.goto(address + page)
     tab.wait_for_load_state("networkidle")
-    lay_out(tab)
     assert not complaints
     assert not outside
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
@@ -78,10 +78,9 @@ class TestTheSwitchOfNotation:
 
     def open(self, browser, address, query="", **options):
         tab = browser.new_context(**options).new_page()
+        lay_out(tab)
         tab.goto(f"{address}book/answer.html{query}")
         tab.wait_for_load_state("networkidle")
-        if options.get("java_script_enabled", True):
-            lay_out(tab)
         return tab
 
     def test_by_mouse_and_by_keyboard(self, address, browser):
