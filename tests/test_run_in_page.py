@@ -195,6 +195,8 @@ class Page:
         self.context.route(lambda url: not url.startswith(address), lambda route: route.abort())
         for pattern, answer in routes.get("routes", {}).items():
             self.context.route(pattern, answer)
+        if routes:  # what a test serves is a network, also on a machine without one
+            self.context.add_init_script("Object.defineProperty(navigator, 'onLine', { get: () => true })")
         if script:
             self.context.add_init_script(script)
         self.tab = self.context.new_page()
