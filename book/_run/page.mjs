@@ -147,10 +147,11 @@ function stopNow() {
     end();
     stopped.reject(new Error("Stopped. Python was ended and its variables are gone: the next run starts anew."));
   };
+  const again = stopping;
   stopping = true;
-  if (!interrupts) return kill();
+  if (!interrupts || again) return kill(); // a second press does not wait
   interrupts[0] = 2; // raises KeyboardInterrupt in the cell, and the variables stay
-  setTimeout(kill, 2000);
+  setTimeout(kill, 10_000); // a slow machine takes a while to say so
 }
 
 const above = (cell) => cells.slice(0, cells.indexOf(cell)).filter((other) => !other.ran && !other.free);
