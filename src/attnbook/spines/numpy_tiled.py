@@ -39,7 +39,7 @@ from attnbook.spines.tiled import Residuals, pieces
 from attnbook.spines.workers import InOrder, run
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
-ROWS, COLS = 512, 256
+ROWS, COLS = 512, 256  # in float64; float32 has twice the rows, and so as many bytes
 SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
 KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
@@ -115,7 +115,7 @@ class _Work:
         self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
         # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
         self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
-        self.rows, self.cols = ROWS, _cols(self.n_k, cut=bool(others))
+        self.rows, self.cols = ROWS * 8 // self.dtype.itemsize, _cols(self.n_k, cut=bool(others))
         self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
         if self.plain and not self.heads_differ:
             self.merge()
