@@ -1,5 +1,6 @@
 """attnbook.torch.scaled_dot_product_attention beside torch's own: values, and derivatives of every kind and order."""
 
+import dataclasses
 import itertools
 import math
 
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from attnbook import spines
 from attnbook.checks import close
 from attnbook.ops import Dropout, Tile
-from attnbook.torch import scaled_dot_product_attention, sdpa
+from attnbook.torch import _autograd, _passes, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 
@@ -126,7 +127,7 @@ def test_values_and_gradients(case, device):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
     """On a GPU the spines are those of torch tensors: the same tests with NumPy's left out, tiles for large tables."""
-    monkeypatch.setattr(sdpa, "_on_numpy", lambda T: False)
+    monkeypatch.setattr(_passes, "_on_numpy", lambda T: False)
     monkeypatch.setitem(spines.DENSE_UP_TO, False, 2**16)
     shapes, options = case
     agrees_with_torch(draw(*shapes), options)
@@ -299,7 +300,7 @@ def test_dropout_repeats_with_the_seed_of_torch_alone():
 def test_dropout_is_the_op_of_the_package():
     P, tile = draw((2, 3, 5, 7))[0].numpy(), Tile.whole(5, 7)
     seed = torch.tensor(2**40 + 5)
-    assert (sdpa._Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
+    assert (_passes._Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
 
 
 # --- derivatives of every order -----------------------------------------------------------------------------------
@@ -585,7 +586,7 @@ def test_compiled(name, backend):
 
 
 def test_the_compiled_way_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(sdpa, "_on_numpy", lambda T: False)
+    monkeypatch.setattr(_passes, "_on_numpy", lambda T: False)
     test_compiled("large", "aot_eager")
     test_compiled("float mask", "aot_eager")
 
@@ -688,8 +689,8 @@ def gradchecks(name):
     return lambda: passes_gradchecks(*DIFFERENTIATED[name], fast_mode=True)
 
 
-def wrong_second_derivative(*args):
-    of_primals, primals = RIGHT["_of_those_that_move"](*args)
+def wrong_second_derivative(ctx):
+    of_primals, primals = RIGHT["_of_those_that_move"](ctx)
     return lambda *x: of_primals(*x[:-1], x[-1].detach()), primals
 
 
@@ -698,31 +699,35 @@ def reordered(n, tensors, dims):
     return (folded[0].flip(0), *folded[1:]), shapes
 
 
-PATCHED = "_of_those_that_move", "_fold", "_operands", "_in_their_places"
-RIGHT = {name: getattr(sdpa, name) for name in PATCHED}
-RIGHT_KEPT = sdpa._Dropout.kept
+def with_causal(Q, K, V, mask, seed, options, *rest):
+    return RIGHT["_operands"](Q, K, V, mask, seed, dataclasses.replace(options, is_causal=True), *rest)
+
+
+def without_bias(Q, K, V, mask, *rest):
+    return RIGHT["_operands"](Q, K, V, mask * 0, *rest)
+
+
+WHERE = {"_of_those_that_move": _autograd, "_fold": _autograd, "_operands": _passes}
+RIGHT = {name: getattr(module, name) for name, module in WHERE.items()}
+RIGHT_KEPT = _passes._Dropout.kept
 PLANTED = {
     "a second derivative that forgets a path": (
         "_of_those_that_move", wrong_second_derivative, gradchecks("plain")),
+    "a second derivative that forgets the mask": (
+        "_of_those_that_move", wrong_second_derivative, gradchecks("float mask")),
     "causal where it was not asked for": (
-        "_operands", lambda Q, K, V, mask, seed, how, *rest, **more: RIGHT["_operands"](
-            Q, K, V, mask, seed, sdpa.replace(how, is_causal=True), *rest, **more),
-        lambda: agrees_with_torch(draw(*THREE), {})),
-    "a mask whose gradient has no history": (
-        "_in_their_places", lambda grads, tensors: (*RIGHT["_in_their_places"](grads, tensors)[:4], None, None),
-        gradchecks("float mask")),
+        "_operands", with_causal, lambda: agrees_with_torch(draw(*THREE), {})),
     "vmap with an input in another order": (
         "_fold", reordered, lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
     "no bias": (
-        "_operands", lambda Q, K, V, mask, *rest, **more: RIGHT["_operands"](Q, K, V, mask * 0, *rest, **more),
-        lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
+        "_operands", without_bias, lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "wrong", "check"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_mistake_is_noticed(name, wrong, check, monkeypatch):
     check()
-    monkeypatch.setattr(sdpa, name, wrong)
+    monkeypatch.setattr(WHERE[name], name, wrong)
     with pytest.raises((AssertionError, RuntimeError)):
         check()
 
@@ -731,8 +736,8 @@ def test_dropout_with_other_weights_on_the_way_back_is_noticed(monkeypatch):
     calls = itertools.count()
 
     def changing(self, T, tile):
-        return RIGHT_KEPT(sdpa._Dropout(self.p, self.seed + next(calls)), T, tile)
+        return RIGHT_KEPT(_passes._Dropout(self.p, self.seed + next(calls)), T, tile)
 
-    monkeypatch.setattr(sdpa._Dropout, "kept", changing)
+    monkeypatch.setattr(_passes._Dropout, "kept", changing)
     with pytest.raises(AssertionError):
         drops_out_as_defined(draw(*THREE), {"dropout_p": 0.5})
