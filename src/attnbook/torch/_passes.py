@@ -19,7 +19,7 @@ instead of is_grads_batched or vectorize of torch.autograd; to trace, use torch.
 CAUSAL = Step("causal", Causal("top-left"))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Options:
     """The arguments that are no tensors."""
 
@@ -38,17 +38,18 @@ class Memory:
     def of(cls, res, O):
         return cls(*_tensors(res.P)) if isinstance(res, dense.Residuals) else cls(O, *_tensors(res.M, res.Z))
 
-    def residuals(self, q, k, v, steps, shape):
+    def residuals(self, q, k, v, steps):
         kept = [T.numpy(force=True) for T in self.tensors] if is_numpy(q) else self.tensors
         if len(kept) == 1:
             return dense.Residuals(q, k, v, *kept, steps)
+        shape = (*kept[0].shape[:-1], k.shape[-2])
         return tiled.Residuals(q, k, v, *kept, steps, shape, LN2 if is_numpy(q) else 1.0)
 
 
 def forward(Q, K, V, mask, seed, options, method="auto"):
     """O, and what its backward needs."""
     with _as_written(Q):
-        O, res = _run(_operands(Q, K, V, mask, seed, options), method)
+        O, res = _run(*_operands(Q, K, V, mask, seed, options), scores_shape(Q, K, V), method)
     (O,) = _tensors(O)
     return O.to(Q.dtype), Memory.of(res, O)
 
@@ -100,14 +101,17 @@ def _as_written(T):
 
 
 def _residuals(changes, Q, K, V, mask, seed, options, memory, of_mask, traced):
-    """The residuals of the forward, as it left them or made again, and ``changes``, gradients or tangents, beside them."""
+    """The forward's residuals, as it left them or made again, and the changes (gradients, tangents) as arrays."""
     operands = _operands(Q, K, V, mask, seed, options, of_mask, traced)
-    res = memory.residuals(*operands) if memory else _run(operands, "dense" if traced else "auto")[1]
+    if memory:
+        res = memory.residuals(*operands)
+    else:
+        _, res = _run(*operands, scores_shape(Q, K, V), "dense" if traced else "auto")
     return res, _arrays(changes, Q, traced)
 
 
 def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False):
-    """q, k, v, the steps and the shape of the scores, as a spine takes them."""
+    """q, k, v and the steps, as a spine takes them."""
     q, k, v, m, seed = _arrays((Q, K, V, mask, seed), Q, traced)
     steps = [Step("scale", Scale(options.factor))]
     if mask is not None and mask.dtype == torch.bool:
@@ -118,13 +122,13 @@ def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False):
         steps.append(CAUSAL)
     if options.dropout_p:
         steps.append(Step("ops", _Dropout(options.dropout_p, seed)))
-    return q, k, v, tuple(steps), scores_shape(Q, K, V)
+    return q, k, v, tuple(steps)
 
 
-def _run(operands, method):
-    """O and the residuals, by the spine that ``method`` asks for; without data by the dense one, which looks at none."""
-    q, *_, shape = operands
-    return pick("dense" if getattr(q, "is_meta", False) else method, q, shape)(*operands)
+def _run(q, k, v, steps, shape, method):
+    """O and the residuals by the spine that ``method`` asks for; without data by the dense one, which looks at none."""
+    forward = pick("dense" if getattr(q, "is_meta", False) else method, q, shape)
+    return forward(q, k, v, steps, shape)
 
 
 def _on_numpy(T):
@@ -148,7 +152,7 @@ def _arrays(tensors, Q, traced):
 
 def _tensors(*arrays):
     """What a spine gave, as tensors in the same memory, if it lies there in order."""
-    return [torch.as_tensor(T).contiguous() for T in arrays]
+    return [(torch.from_numpy(T) if is_numpy(T) else T).contiguous() for T in arrays]
 
 
 class _Fixed(Bias):

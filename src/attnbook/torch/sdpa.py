@@ -143,16 +143,18 @@ def _check_shapes(query, key, value, attn_mask, enable_gqa):
         raise ValueError(expected("key", f"the width of query, {query.shape[-1]}", f"shape {tuple(key.shape)}"))
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(expected("value", f"a row for each of {key.shape[-2]} keys", f"shape {tuple(value.shape)}"))
-    lead = tuple(query.shape[:-2])
+    lead = query.shape[:-2]
     for name, T in (("key", key), ("value", value)):
-        axes = tuple(T.shape[:-2])
+        axes = T.shape[:-2]
+        if axes == lead and not enable_gqa:
+            continue
         if enable_gqa:
             if axes[-1] == 0 or query.shape[-3] % axes[-1]:
                 wanted = f"a number of heads that divides that of query, {query.shape[-3]}"
                 raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
             axes = (*axes[:-1], query.shape[-3])
         n = max(len(lead), len(axes))
-        lead, axes = ((1,) * (n - len(x)) + x for x in (lead, axes))
+        lead, axes = ((*(1,) * (n - len(x)), *x) for x in (lead, axes))
         if any(a != b and 1 not in (a, b) for a, b in zip(lead, axes, strict=True)):
             wanted = f"leading axes that broadcast with those of query, {tuple(query.shape)}"
             wanted += "" if enable_gqa else " (fewer heads need enable_gqa)"
