@@ -12,8 +12,6 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 import yaml
-from bs4 import BeautifulSoup
-from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
@@ -26,6 +24,8 @@ PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that Git
 def soup(path):
     if not (SITE / "index.html").exists():
         pytest.fail("there is no built site: run `make book` first")
+    from bs4 import BeautifulSoup  # here: tests of the package alone do without
+
     return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
 
 
@@ -114,6 +114,8 @@ def browser():
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
+    from playwright.sync_api import sync_playwright  # likewise
+
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=quiet)

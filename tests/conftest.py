@@ -32,6 +32,6 @@ def route(request):
 
 def pytest_runtest_setup(item):
     """Skip what needs a missing library: here, so that pytest reports it in one line and not in one for each test."""
-    library = item.callspec.params.get("xp") if hasattr(item, "callspec") else None
-    if library and (reason := library.missing()):
-        pytest.skip(reason)
+    for library in item.callspec.params.values() if hasattr(item, "callspec") else ():
+        if hasattr(library, "missing") and (reason := library.missing()):
+            pytest.skip(reason)

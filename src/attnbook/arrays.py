@@ -25,7 +25,9 @@ __all__ = [
     "library",
     "mT",
     "narrow",
+    "on_host",
     "rows_of",
+    "scalar",
     "unbroadcast",
     "widen",
 ]
@@ -43,6 +45,21 @@ def array_namespace(*arrays):
 def is_numpy(T):
     """Whether T is NumPy's own array. Not a subclass: it may have its own idea of what an operation does."""
     return type(T) is np.ndarray
+
+
+def on_host(T):
+    """Whether Python can look at T's numbers without waiting for a device; DLPack's devices 1 and 3 are host memory."""
+    if is_numpy(T):
+        return True
+    try:
+        return T.__dlpack_device__()[0] in (1, 3)
+    except (BufferError, TypeError, ValueError):  # an array without memory, such as torch's on "meta"
+        return False
+
+
+def scalar(value, like):
+    """``value`` as an array of no axis, of the dtype and on the device of ``like``: written there, not copied to it."""
+    return array_namespace(like).full((), value, dtype=like.dtype, device=device(like))
 
 
 def mT(T):
@@ -135,6 +152,9 @@ def agree(optional=None, **arrays):
             raise TypeError(expected(name, f"dtype {reference.dtype} like {first}", T.dtype))
         if device(T) != device(reference):
             raise ValueError(expected(name, f"device {device(reference)} like {first}", device(T)))
+    if library(reference) == "cupy" and device(reference) != (current := xp.cuda.Device()):
+        wanted = f"an array on the current device, {current}, where CuPy puts all results; set it by cupy.cuda.Device"
+        raise ValueError(expected(first, wanted, device(reference)))
     return xp
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from numbers import Real
 
-from attnbook.arrays import array_namespace, device, expected
+from attnbook.arrays import array_namespace, device, expected, scalar
 
 _32_BITS = 0xFFFFFFFF
 
@@ -43,18 +43,15 @@ class Dropout:
         """R on this tile: bool, True = kept."""
         xp = array_namespace(T)
         lead = tile.lead or tuple(range(n) for n in T.shape[:-2])
-        number = xp.asarray(
-            _mix(self.seed & _32_BITS ^ _mix(self.seed >> 32 & _32_BITS)), dtype=xp.int64, device=device(T)
-        )
+        seed = _mix(self.seed & _32_BITS ^ _mix(self.seed >> 32 & _32_BITS))
+        number = xp.full((), seed, dtype=xp.int64, device=device(T))
         for places in (*lead, tile.rows, tile.cols):  # one more axis of the tile at a time
             place = xp.arange(places.start, places.stop, dtype=xp.int64, device=device(T))
             number = _mix(number[..., None] ^ _mix(place + 1))
         return number >= int(self.p * 2**32)
 
     def _drop(self, T, tile):
-        xp = array_namespace(T)
-        zero = xp.asarray(0.0, dtype=T.dtype, device=device(T))
-        return xp.where(self.kept(T, tile), T * (1 / (1 - float(self.p))), zero)
+        return array_namespace(T).where(self.kept(T, tile), T * (1 / (1 - float(self.p))), scalar(0.0, like=T))
 
 
 def _mix(x):

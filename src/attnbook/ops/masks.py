@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attnbook.arrays import array_namespace, device, expected
+from attnbook.arrays import array_namespace, device, expected, on_host, scalar
 from attnbook.ops.op import Tile
 
 
@@ -37,8 +37,7 @@ class Masking:
     def _keep(self, T, tile, elsewhere):
         if self.allows_all(tile):
             return T
-        xp = array_namespace(T)
-        return xp.where(self.allowed(T, tile), T, xp.asarray(elsewhere, dtype=T.dtype, device=device(T)))
+        return array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,8 @@ class Mask(Masking):
     .. math:: S'_{ij} = \\begin{cases} S_{ij} & M_{ij} \\\\ -\\infty & \\text{otherwise} \\end{cases}
        \\qquad dS_{ij} = \\begin{cases} dS'_{ij} & M_{ij} \\\\ 0 & \\text{otherwise} \\end{cases}
 
-    Equation :eq:`eq-op-mask`. It keeps nothing for the backward but M. Chapter: :doc:`/chapters/03_single_head`.
+    Equation :eq:`eq-op-mask`. It keeps nothing for the backward but M. Where M lies on a GPU, no tile is skipped: to
+    look at M, Python would wait for all the work before. Chapter: :doc:`/chapters/03_single_head`.
     """
 
     M: object
@@ -57,6 +57,8 @@ class Mask(Masking):
         return tile.cut(self.M)
 
     def live(self, tile):
+        if not on_host(self.M):
+            return tile
         M = tile.cut(self.M)
         if M.ndim < 2:
             M = M[(*(None,) * (2 - M.ndim), ...)]

@@ -4,14 +4,19 @@ One way through all libraries, with no array changed in place, so that autograd 
 through :mod:`attnbook.spines.numpy_tiled`, which is these lines with buffers and threads.
 """
 
+import math
 from typing import NamedTuple
 
-from attnbook.arrays import array_namespace, device, mT, narrow, widen
+from attnbook.arrays import array_namespace, device, mT, narrow, on_host, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
 
 ROWS, COLS = 512, 256
 """Rows and columns of a tile, which stays in a core's own cache and still lets the products run at full rate."""
+
+SCORES_ON_A_GPU, SIDE_ON_A_GPU = 2**24, 128
+"""Scores that the tiles of all heads hold at once on a GPU, where each pass over them should take longer than its
+launch; and the unit of a tile's side. By reckoning, not by measurement."""
 
 
 class Residuals(NamedTuple):
@@ -45,18 +50,27 @@ def pieces(places, size):
     return [places[start : start + size] for start in range(0, len(places), max(1, size))]
 
 
+def sides(T, lead):
+    """Rows and columns of a tile, for arrays like T with scores of ``lead`` axes before the last two."""
+    if on_host(T):
+        return ROWS, COLS
+    side = math.isqrt(SCORES_ON_A_GPU // max(1, math.prod(lead)))
+    return (max(1, side // SIDE_ON_A_GPU) * SIDE_ON_A_GPU,) * 2
+
+
 def forward(Q, K, V, steps, shape):
     """O and the residuals: for each block of queries one pass over the keys, with the online softmax."""
     q, k, v = operands(Q, K, V)
     *lead, n_q, n_k = shape
     xp = array_namespace(q)
     like = {"dtype": q.dtype, "device": device(q)}
+    n_rows, n_cols = sides(q, lead)
     outputs, shifts, sums = [], [], []
-    for rows in pieces(range(n_q), ROWS):
+    for rows in pieces(range(n_q), n_rows):
         M = xp.full((*lead, len(rows), 1), -xp.inf, **like)
         Z = xp.zeros((*lead, len(rows), 1), **like)
         A = xp.zeros((*lead, len(rows), v.shape[-1]), **like)  # the output, not yet divided by Z
-        for cols in pieces(range(n_k), COLS):
+        for cols in pieces(range(n_k), n_cols):
             tile = Tile(rows, cols, n_q, n_k)
             if not chain.live(steps, tile):  # all of it is masked
                 continue
@@ -83,11 +97,12 @@ def vjp(dO, res):
     xp, dO = array_namespace(q), widen(dO)
     like = {"dtype": q.dtype, "device": device(q)}
     D = xp.sum(dO * res.O, axis=-1, keepdims=True)
-    key_tiles = pieces(range(n_k), COLS)
+    n_rows, n_cols = sides(q, lead)
+    key_tiles = pieces(range(n_k), n_cols)
     dQ, dK, dV = [], [0.0] * len(key_tiles), [0.0] * len(key_tiles)
     parameters = {place: getattr(step.op, "parameter", None) for place, step in enumerate(res.steps)}
     dparams = {place: xp.zeros(tuple(T.shape), **like) for place, T in parameters.items() if T is not None}
-    for rows in pieces(range(n_q), ROWS):
+    for rows in pieces(range(n_q), n_rows):
         dQ_i, dO_i, q_i = 0.0, _at(dO, rows), _at(q, rows)
         for j, cols in enumerate(key_tiles):
             tile = Tile(rows, cols, n_q, n_k)
@@ -118,11 +133,12 @@ def jvp(tQ, tK, tV, tparams, res):
     *lead, n_q, n_k = res.shape
     xp = array_namespace(q)
     like = {"dtype": q.dtype, "device": device(q)}
+    n_rows, n_cols = sides(q, lead)
     outputs = []
-    for rows in pieces(range(n_q), ROWS):
+    for rows in pieces(range(n_q), n_rows):
         mean = xp.zeros((*lead, len(rows), 1), **like)
         tA = xp.zeros((*lead, len(rows), v.shape[-1]), **like)
-        for cols in pieces(range(n_k), COLS):
+        for cols in pieces(range(n_k), n_cols):
             tile = Tile(rows, cols, n_q, n_k)
             if not chain.live(res.steps, tile):
                 continue

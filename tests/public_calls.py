@@ -1,0 +1,101 @@
+"""Every public function that computes, as a call on arrays made beforehand: for the tests of where arrays live."""
+
+from typing import NamedTuple
+
+import numpy as np
+from cases import CASES, MULTI_HEAD, Case
+
+import attnbook as ab
+
+READ = {
+    "diagnose": "its report is in words, so it reads what it compares",
+    "get_num_threads": "has no array",
+    "set_num_threads": "has no array",
+}
+"""The public functions that are no call below, and why. ``inner`` and the checks, which return floats, read as well."""
+
+
+class Call(NamedTuple):
+    """``run`` of as many arrays as ``shapes``; the drawn numbers may be replaced by those of ``draw``."""
+
+    name: str
+    shapes: tuple
+    run: object
+
+    def __str__(self):
+        return self.name
+
+    def draw(self, seed=0):
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(shape) for shape in self.shapes]
+
+    def ready(self, arrays):
+        """The call, with all but the work done."""
+        return lambda: self.run(*arrays)
+
+
+class Passes(NamedTuple):
+    """Forward, vjp and, for a head alone, jvp of a case of attention."""
+
+    case: object
+
+    def __str__(self):
+        return f"{'a head' if isinstance(self.case, Case) else 'the layer'}, {self.case}"
+
+    def draw(self, seed=0):
+        drawn = self.case.draw(seed)
+        heads = self.case if isinstance(self.case, Case) else self.case.heads
+        width = heads.v[-1:] if heads is self.case else (self.case.d_out,)
+        lead = heads.scores[:-1] if heads is self.case else (*heads.q[:-3], heads.q[-2])
+        tangents = [np.where(np.isfinite(T), T, 0.0) for T in drawn] if heads is self.case else []
+        return [*drawn, *tangents, np.random.default_rng(seed + 1).standard_normal((*lead, *width))]
+
+    def ready(self, arrays):
+        *inputs, cotangent = arrays
+        return (self._of_a_head if isinstance(self.case, Case) else self._of_the_layer)(inputs, cotangent)
+
+    def _of_a_head(self, inputs, cotangent):
+        (Q, K, V, *parameters), tangents = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+        options = self.case.options(Q, *parameters)
+
+        def passes():
+            O, res = ab.attention(Q, K, V, **options)
+            return [O, *self.case.pull(cotangent, res), self.case.push(tangents, res)]
+
+        return passes
+
+    def _of_the_layer(self, inputs, cotangent):
+        X, memory, p, rest = self.case.sort(inputs)
+        options = self.case.heads.options(X, *rest)
+        heads = {"num_heads": self.case.h, "num_kv_heads": self.case.h_kv}
+
+        def passes():
+            Y, res = ab.multi_head_attention(X, p, **heads, memory=memory, **options)
+            return [Y, *self.case.pull(cotangent, res)]
+
+        return passes
+
+
+TABLE, ROWS = (2, 3, 5), (2, 3)
+CALLS = (
+    Call("softmax", (TABLE,), ab.softmax),
+    Call("softmax, first axis", (TABLE,), lambda S: ab.softmax(S, axis=0)),
+    Call("softmax of empty rows", ((3, 0),), ab.softmax),
+    Call("softmax_vjp", (TABLE, TABLE), ab.softmax_vjp),
+    Call("softmax_jvp", (TABLE, TABLE), ab.softmax_jvp),
+    Call("softmax_jacobian", (TABLE,), ab.softmax_jacobian),
+    Call("logsumexp", (TABLE,), ab.logsumexp),
+    Call("logsumexp of empty rows", ((3, 0),), ab.logsumexp),
+    Call("logsumexp_vjp", (ROWS, TABLE), ab.logsumexp_vjp),
+    Call("logsumexp_jvp", (TABLE, TABLE), ab.logsumexp_jvp),
+    Call("linear", (TABLE, (5, 7), (7,)), ab.linear),
+    Call("linear_vjp", ((2, 3, 7), TABLE, (5, 7)), ab.linear_vjp),
+    Call("linear_jvp", (TABLE, (5, 7), (7,), TABLE, (5, 7)), ab.linear_jvp),
+)
+PASSES = tuple(map(Passes, (*CASES, *MULTI_HEAD)))
+"""These go through ``attention``, ``attention_vjp``, ``attention_jvp``, ``multi_head_attention`` and its vjp."""
+
+
+def flat(result):
+    """All arrays of a result."""
+    return [T for part in result for T in flat(part)] if isinstance(result, tuple | list) else [result]

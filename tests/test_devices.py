@@ -1,0 +1,260 @@
+"""No array leaves its device: shown on two stand-ins for a GPU, which every machine has.
+
+Torch's "meta" tensors have a device and no numbers, so whoever looks at one raises. Those of array-api-strict have
+numbers, and a device of their own; here they say, as DLPack asks, that it is a GPU, and refuse to be looked at.
+What only a GPU can tell stands in test_gpu.
+"""
+
+import contextlib
+import math
+from types import SimpleNamespace
+
+import array_api_compat.torch
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from public_calls import CALLS, PASSES, READ, flat
+from routes import taking
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import attnbook as ab
+from attnbook import arrays
+from attnbook.checks import close
+from attnbook.spines import tiled
+from attnbook.torch import scaled_dot_product_attention
+
+FROM_HOST = ("asarray", "as_tensor", "from_numpy", "tensor")  # they copy numbers that Python has to the device
+SPINES = ("dense", "tiled")
+EVERY = [*(("dense", call) for call in CALLS), *((spine, passes) for spine in SPINES for passes in PASSES)]
+every_call = pytest.mark.parametrize(("spine", "call"), EVERY, ids=lambda x: str(x))
+
+
+def test_every_public_function_is_called():
+    called = {call.name.partition(",")[0].partition(" of")[0] for call in CALLS}
+    called |= {"attention", "attention_vjp", "attention_jvp", "multi_head_attention", "multi_head_attention_vjp"}
+    functions = {name for name in ab.__all__ if not isinstance(getattr(ab, name), type)}
+    assert called | set(READ) == functions
+    assert not called & set(READ)
+
+
+# --- torch --------------------------------------------------------------------------------------------------------
+
+
+class OnlyOnMeta(TorchDispatchMode):
+    """Refuses each of torch's operations that touches a tensor elsewhere, or another floating dtype than allowed."""
+
+    def __init__(self, *dtypes):
+        super().__init__()
+        self.dtypes = dtypes
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        for T in tree_leaves((args, kwargs, result)):
+            if isinstance(T, torch.Tensor):
+                assert T.device.type == "meta", f"{op} on {T.device}"
+                assert not T.is_floating_point() or T.dtype in self.dtypes, f"{op} in {T.dtype}"
+        return result
+
+
+@contextlib.contextmanager
+def only_on_meta(*dtypes):
+    """Nothing leaves the device, nothing comes to it, nothing is looked at, and no other floating dtype is made."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("an array is made of Python's numbers, and copied to its device")
+
+    with pytest.MonkeyPatch.context() as patch, OnlyOnMeta(*dtypes):
+        for library in (torch, array_api_compat.torch):
+            for name in FROM_HOST:
+                patch.setattr(library, name, refuse)
+        yield
+
+
+@pytest.fixture
+def default_dtype():
+    """What torch makes where nobody says, which must show nowhere."""
+    yield torch.set_default_dtype
+    torch.set_default_dtype(torch.float32)
+
+
+@every_call
+def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, default_dtype):
+    for dtype, wide, other in (
+        (torch.float32, torch.float32, torch.float64),
+        (torch.bfloat16, torch.float32, torch.float64),
+        (torch.float64, torch.float64, torch.float32),
+    ):
+        default_dtype(other)
+        drawn = call.draw()
+        run = call.ready([torch.empty(T.shape, dtype=dtype, device="meta") for T in drawn])
+        with taking(spine), only_on_meta(dtype, wide):
+            came = flat(run())
+        with taking("dense"):
+            wanted = flat(call.ready(drawn)())
+        assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, T.shape) for T in wanted]
+
+
+@pytest.mark.parametrize("plant", ["item", "copy", "default device", "dtype"])
+def test_what_leaves_is_noticed(plant):
+    T = torch.empty(3, device="meta")
+    faults = {
+        "item": lambda: float(T.sum()),
+        "copy": lambda: T + arrays.array_namespace(T).asarray(1.0, device="meta"),
+        "default device": lambda: T * torch.ones(()),
+        "dtype": lambda: T.to(torch.float64),
+    }
+    with pytest.raises((AssertionError, RuntimeError)), only_on_meta(torch.float32):
+        faults[plant]()
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3}, {"attn_mask": torch.bool},
+                                     {"attn_mask": torch.float32}], ids=str)  # fmt: skip
+def test_the_function_of_torch_stays_on_its_device(options):
+    Q, K, V = (torch.empty(2, 3, n, d, device="meta", requires_grad=True) for n, d in ((5, 11), (7, 11), (7, 13)))
+    if dtype := options.get("attn_mask"):
+        options = {"attn_mask": torch.empty(5, 7, dtype=dtype, device="meta")}
+    O = scaled_dot_product_attention(Q, K, V, **options)
+    grads = torch.autograd.grad(O, (Q, K, V), torch.empty_like(O))
+    assert [(T.device.type, T.shape) for T in (O, *grads)] == [
+        ("meta", s) for s in ((2, 3, 5, 13), *map(_shape, (Q, K, V)))
+    ]
+
+
+def _shape(T):
+    return tuple(T.shape)
+
+
+# --- the array API ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def like_a_gpu(monkeypatch):
+    """array-api-strict's arrays: on a device that says it is a GPU, and not to be looked at while ``alone`` holds."""
+    guard = SimpleNamespace(alone=False)
+    Array = type(array_api_strict.asarray(0.0))
+    device = array_api_strict.Device("device1")
+
+    def refuse(name, of):
+        original = getattr(of, name)
+
+        def looked_at(*args, **kwargs):
+            assert not guard.alone, f"{name}: an array is looked at, or copied to its device"
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(of, name, looked_at)
+
+    for name in ("__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "to_device"):
+        refuse(name, Array)
+    refuse("asarray", array_api_strict)
+    refuse("from_dlpack", array_api_strict)
+    monkeypatch.setattr(Array, "__dlpack_device__", lambda T: (2, 0))  # CUDA
+    guard.put = lambda T: array_api_strict.asarray(np.array(T), device=device)
+    guard.get = lambda T: np.asarray(T.to_device(array_api_strict.Device("CPU_DEVICE")))
+    guard.device = device
+    return guard
+
+
+@every_call
+def test_the_array_api_stays_on_its_device_with_the_same_numbers(spine, call, like_a_gpu):
+    drawn = call.draw()
+    run = call.ready([like_a_gpu.put(T) for T in drawn])
+    like_a_gpu.alone = True
+    with taking(spine):
+        came = flat(run())
+    like_a_gpu.alone = False
+    with taking("dense"):
+        wanted = flat(call.ready(drawn)())
+    for T, reference in zip(came, wanted, strict=True):
+        assert T.device == like_a_gpu.device
+        assert np.array_equal(like_a_gpu.get(T), reference) or close(like_a_gpu.get(T), reference)
+
+
+def test_looking_is_noticed(like_a_gpu):
+    T = like_a_gpu.put([0.5])
+    like_a_gpu.alone = True
+    for look in (bool, float, lambda T: array_api_strict.asarray(0.0, device=T.device), lambda T: arrays.inner(T, T)):
+        with pytest.raises(AssertionError, match="looked at"):
+            look(T)
+
+
+# --- two devices --------------------------------------------------------------------------------------------------
+
+
+def _on_two_devices(name):
+    """Arrays of a library on the device that is asked for."""
+    if name == "torch":
+        return lambda shape, second: torch.empty(shape, device="meta" if second else "cpu")
+    devices = map(array_api_strict.Device, ("CPU_DEVICE", "device1"))
+    first, other = devices
+    return lambda shape, second: array_api_strict.ones(shape, device=other if second else first)
+
+
+TWO_ARRAYS = [call for call in CALLS if len(call.shapes) > 1]
+
+
+@pytest.mark.parametrize("library", ["torch", "array-api-strict"])
+@pytest.mark.parametrize("call", TWO_ARRAYS, ids=str)
+def test_two_devices_are_refused(call, library):
+    make = _on_two_devices(library)
+    for odd in range(len(call.shapes)):
+        with pytest.raises(ValueError, match=r"expected device .* like .*, got"):
+            call.run(*(make(shape, place == odd) for place, shape in enumerate(call.shapes)))
+
+
+@pytest.mark.parametrize("library", ["torch", "array-api-strict"])
+@pytest.mark.parametrize("spine", SPINES)
+@pytest.mark.parametrize("call", [p for p in PASSES if p.case.name in ("plain", "bias", "cross")], ids=str)
+def test_two_devices_are_refused_by_attention(call, spine, library):
+    make = _on_two_devices(library)
+    shapes = [T.shape for T in call.draw()]
+    for odd in range(len(shapes)):
+        inputs = [make(shape, place == odd) for place, shape in enumerate(shapes)]
+        with taking(spine), pytest.raises(ValueError, match=r"expected device .* like .*, got"):
+            call.ready(inputs)()
+
+
+def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch):
+    """CuPy puts results on the current device, whatever the arrays' own. Shown on array-api-strict under its name."""
+    first, second = map(array_api_strict.Device, ("CPU_DEVICE", "device1"))
+    names = {name: getattr(array_api_strict, name) for name in ("isdtype", "sum", "finfo", "where", "max", "exp")}
+    cupy = SimpleNamespace(
+        **names, __name__="array_api_compat.cupy", cuda=SimpleNamespace(Device=lambda: SimpleNamespace())
+    )
+    monkeypatch.setattr(arrays, "array_namespace", lambda *_: cupy)
+    T = array_api_strict.ones((3, 5), device=second)
+    cupy.cuda.Device = lambda: first
+    wanted = r"an array on the current device, .*CPU_DEVICE.*, where CuPy puts all results; set it by cupy.cuda.Device"
+    with pytest.raises(ValueError, match=f"^T: expected {wanted}, got .*device1"):
+        arrays.agree(T=T)
+    cupy.cuda.Device = lambda: second
+    assert arrays.agree(T=T) is cupy
+
+
+# --- tiles --------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 300), max_size=3))
+def test_tiles_on_a_gpu_are_large_and_bounded(lead):
+    on_gpu, here = torch.empty(1, device="meta"), torch.empty(1)
+    assert tiled.sides(here, lead) == (tiled.ROWS, tiled.COLS)
+    rows, cols = tiled.sides(on_gpu, lead)
+    unit = tiled.SIDE_ON_A_GPU
+    assert rows == cols >= unit
+    assert rows % unit == 0
+    heads = max(1, math.prod(lead))
+    assert rows == unit or heads * rows * cols <= tiled.SCORES_ON_A_GPU
+    assert heads * (rows + unit) ** 2 > tiled.SCORES_ON_A_GPU
+
+
+def test_host_memory_is_told_from_a_device():
+    assert arrays.on_host(np.ones(3))
+    assert arrays.on_host(torch.ones(3))
+    assert arrays.on_host(array_api_strict.ones(3))
+    assert not arrays.on_host(torch.empty(3, device="meta"))
+
+
+# --- DLPack -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,271 @@
+"""What only a GPU can tell: copies, streams, devices, memory, and exchange between libraries. Skipped without one.
+
+That the results are right on a GPU is tested where they are tested on all libraries. DLPack is tried on the CPU, too.
+"""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from array_api_compat import device
+from libraries import CuPy, NumPy, Torch, TorchCUDA
+from public_calls import CALLS, PASSES
+from routes import taking
+from torch.autograd.function import once_differentiable
+
+import attnbook as ab
+from attnbook.checks import close
+
+SPINES = ("dense", "tiled")
+CYCLES = 500_000_000  # about a quarter of a second
+WAIT = """extern "C" __global__ void wait(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles) { }
+}"""
+
+
+@pytest.fixture(scope="module", params=(TorchCUDA, CuPy), ids=lambda library: library.name)
+def xp(request):
+    """A library of GPU arrays; conftest skips where it is missing."""
+    return request.param()
+
+
+def inputs(xp, n=61, heads=3, d=16, dtype="float32"):
+    """Q, K, V and dO."""
+    rng = np.random.default_rng(0)
+    return [xp.cast(xp.asarray(rng.standard_normal((heads, n, d))), dtype) for _ in range(4)]
+
+
+def forward_and_backward(Q, K, V, dO, **options):
+    O, res = ab.attention(Q, K, V, **options)
+    return [O, *ab.attention_vjp(dO, res)[:3]]
+
+
+# --- copies -------------------------------------------------------------------------------------------------------
+
+
+def copies(run):
+    """The copies between GPU and host that ``run`` makes, by name. The profiler sees those of every library."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    return [event.name for event in seen.events() if event.name.startswith(("Memcpy DtoH", "Memcpy HtoD"))]
+
+
+@pytest.fixture
+def counted(xp):
+    """What ``copies`` counts on this library, once it is known to count."""
+    T = xp.asarray(np.ones(3))
+    if not copies(lambda: float(T.sum())):
+        pytest.skip("the profiler does not see copies on this GPU")
+    # CuPy's concatenate sends the addresses of its arrays; nobody waits for that.
+    unasked = ("Memcpy DtoH",) if xp.name == "CuPy" else ("Memcpy DtoH", "Memcpy HtoD")
+    return lambda run: [name for name in copies(run) if name.startswith(unasked)]
+
+
+@pytest.mark.parametrize("spine", SPINES)
+def test_nothing_is_copied_from_or_to_the_host(spine, xp, counted):
+    with taking(spine):
+        calls = [(call, call.ready([xp.asarray(T) for T in call.draw()])) for call in (*CALLS, *PASSES)]
+        for _, run in calls:
+            run()  # compiles, and makes what a library keeps
+        if counted(lambda: [run() for _, run in calls]):
+            assert not {str(call): found for call, run in calls if (found := counted(run))}
+            pytest.fail("copies that no call makes alone")
+
+
+@pytest.mark.parametrize("spine", SPINES)
+@pytest.mark.parametrize("xp", [TorchCUDA], indirect=True, ids=["torch CUDA"])
+def test_torch_never_waits_for_the_gpu(spine, xp):
+    with taking(spine):
+        for call in (*CALLS, *PASSES):
+            run = call.ready([xp.asarray(T) for T in call.draw()])
+            run()
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                run()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+# --- streams and devices ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def busy_stream(xp):
+    """A stream, busy for a while, as the current one. Yields how to ask whether it still is, and how to wait for it."""
+    if xp.name == "CuPy":
+        cupy = xp.namespace
+        with cupy.cuda.Stream(non_blocking=True) as side:
+            cupy.RawKernel(WAIT, "wait")((1,), (1,), (np.int64(CYCLES),))
+            yield lambda: not side.done, side.synchronize
+    else:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(CYCLES)
+            yield lambda: not side.query(), side.synchronize
+
+
+@pytest.mark.parametrize("method", SPINES)
+def test_work_is_queued_on_the_current_stream(method, xp):
+    """The inputs are written there after a pause: whoever works on another stream reads too early."""
+    early = inputs(xp)
+    wanted = [xp.numpy(T) for T in forward_and_backward(*early, method=method)]
+    with busy_stream(xp) as (busy, synchronize):
+        late = [T * 1 for T in early]
+        came = forward_and_backward(*late, method=method)
+        assert busy(), "the call waited for the GPU"
+        synchronize()
+        assert all(np.array_equal(xp.numpy(T), W) for T, W in zip(came, wanted, strict=True))
+
+
+@contextlib.contextmanager
+def current_device(xp, index):
+    with xp.namespace.cuda.Device(index) if xp.name == "CuPy" else torch.cuda.device(index):
+        yield
+
+
+@pytest.fixture
+def two(xp):
+    """Inputs on the first GPU and on the second."""
+    cuda = xp.namespace.cuda
+    if (cuda.runtime.getDeviceCount() if xp.name == "CuPy" else cuda.device_count()) < 2:
+        pytest.skip("one GPU only")
+    made = []
+    for index in (0, 1):
+        with current_device(xp, index):
+            made.append([T if xp.name == "CuPy" else T.to(f"cuda:{index}") for T in inputs(xp)])
+    return made
+
+
+@pytest.mark.parametrize("method", SPINES)
+def test_results_are_on_the_device_of_the_inputs(method, two, xp):
+    _, second = two
+    with current_device(xp, 1 if xp.name == "CuPy" else 0):
+        came = forward_and_backward(*second, method=method)
+    assert {device(T) for T in came} == {device(second[0])}
+
+
+def test_arrays_on_two_gpus_are_refused(two, xp):
+    first, second = two
+    with pytest.raises(ValueError, match="K: expected device"):
+        ab.attention(first[0], second[1], first[2])
+    if xp.name == "CuPy":
+        with pytest.raises(ValueError, match="expected an array on the current device"):
+            ab.attention(*second[:3])
+
+
+def test_gpu_and_host_do_not_mix(xp):
+    Q, K, V, _ = inputs(xp)
+    host = xp.numpy(K) if xp.name == "CuPy" else K.cpu()
+    error, said = (TypeError, "K: expected a cupy array") if xp.name == "CuPy" else (ValueError, "K: expected device")
+    with pytest.raises(error, match=said):
+        ab.attention(Q, host, V)
+
+
+# --- tiles as they are on a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_of_a_gpu_give_what_numpy_gives(causal, xp):
+    drawn = [np.random.default_rng(i).standard_normal((2, 3001, 16)) for i in range(4)]
+    wanted = forward_and_backward(*drawn, causal=causal, method="tiled")
+    came = forward_and_backward(*map(xp.asarray, drawn), causal=causal, method="tiled")
+    assert all(close(xp.numpy(T), W) for T, W in zip(came, wanted, strict=True))
+
+
+def peak(xp, run):
+    """The most bytes that ``run`` holds above what was held before."""
+    if xp.name == "CuPy":
+        pool = xp.namespace.get_default_memory_pool()
+        pool.free_all_blocks()
+        before = pool.total_bytes()
+        run()
+        return pool.total_bytes() - before
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def test_memory_of_tiles_is_linear(xp):
+    """Twice the tokens take less than thrice the memory, and it is less than one table of scores."""
+    held = {}
+    for n in (8192, 16384, 32768):
+        arrays = inputs(xp, n, heads=1)
+        held[n] = peak(xp, lambda arrays=arrays: forward_and_backward(*arrays, method="tiled"))
+    assert held[32768] < 3 * held[16384], held
+    assert held[32768] < 4 * 32768**2, held
+
+
+# --- from one library to another ----------------------------------------------------------------------------------
+
+
+class Through(torch.autograd.Function):
+    """Attention in another library, on the memory of torch's tensors, with a gradient: DLPack itself carries none."""
+
+    @staticmethod
+    def forward(ctx, other, *tensors):
+        ctx.other = other
+        O, ctx.res = ab.attention(*(other.from_dlpack(T.detach()) for T in tensors), causal=True)
+        return torch.from_dlpack(O)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dO):
+        grads = ab.attention_vjp(ctx.other.from_dlpack(dO), ctx.res)
+        return None, *(torch.from_dlpack(T) for T in grads[:3])
+
+
+@pytest.fixture(scope="module", params=[Torch, TorchCUDA], ids=["CPU", "GPU"])
+def pair(request):
+    """Torch, and the library that shares its memory."""
+    other = CuPy if request.param is TorchCUDA else NumPy
+    if reason := other.missing():
+        pytest.skip(reason)
+    return request.param(), other().namespace
+
+
+def test_both_see_the_same_memory(pair):
+    ours, other = pair
+    T = ours.asarray(np.zeros(3))
+    A = other.from_dlpack(T)
+    A[0] = 1.0
+    T[1] = 2.0
+    back = torch.from_dlpack(A)
+    assert [float(x) for x in A] == [1.0, 2.0, 0.0]
+    assert back.data_ptr() == T.data_ptr()
+    assert back.device == T.device
+
+
+def test_a_tensor_with_a_gradient_is_not_exported(pair):
+    ours, other = pair
+    T = ours.asarray(np.ones(3)).requires_grad_()
+    with pytest.raises(BufferError, match="require gradient"):
+        other.from_dlpack(T)
+    assert not torch.from_dlpack(other.from_dlpack(T.detach()) * 2).requires_grad  # the way back is cut, and silently
+
+
+def test_a_function_carries_the_gradient_over(pair):
+    ours, other = pair
+    drawn = [
+        np.random.default_rng(i).standard_normal((3, n, d)) for i, (n, d) in enumerate(((5, 11), (7, 11), (7, 13)))
+    ]
+    tensors = [ours.asarray(T).requires_grad_() for T in drawn]
+    assert torch.autograd.gradcheck(lambda *t: Through.apply(other, *t), tensors)
+    O, _ = ab.attention(*drawn, causal=True)
+    assert close(ours.numpy(Through.apply(other, *tensors).detach()), O)
+
+
+@pytest.mark.parametrize("xp", [CuPy], indirect=True, ids=["CuPy"])
+def test_torch_waits_for_the_stream_that_an_array_comes_from(xp):
+    with busy_stream(xp):
+        A = xp.asarray(np.ones(3)) * 2
+        T = torch.from_dlpack(A) + 1
+    assert T.tolist() == [3.0, 3.0, 3.0]
