@@ -246,12 +246,12 @@ def _memory():
 def versions():
     """Of Python and of the libraries that are loaded."""
     found = {"python": platform.python_version()}
-    for name in ("attnbook", "numpy", "torch", "jax", "jaxlib", "autograd", "threadpoolctl"):
+    for name in ("attnbook", "numpy", "torch", "triton", "cupy", "jax", "jaxlib", "autograd", "threadpoolctl"):
         if name in sys.modules:
             try:
                 found[name] = version(name).split("+")[0]
-            except PackageNotFoundError:
-                found[name] = "unknown"
+            except PackageNotFoundError:  # not installed by that name, as CuPy, or not at all
+                found[name] = getattr(sys.modules[name], "__version__", "unknown")
     return found
 
 

@@ -15,13 +15,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import common
 import crossover
+import gpu
 import memory
 import rates
 from common import Record, count, error, exponent, geometric_mean, interleave, summary
 from cpu import ratios
+from gpu_record import invented
 
 FOLDER = Path(common.__file__).parent
-SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory")
+SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "gpu")
 RECORDED = sorted(FOLDER.glob("results/*.json"))
 
 
@@ -137,7 +139,8 @@ def test_a_record_appears_whole_and_tells_no_paths(tmp_path, monkeypatch):
 
 def check_head(text):
     record = json.loads(text)
-    assert {"what", "command", "date", "machine", "versions", "threads", "cells"} <= set(record)
+    assert {"what", "command", "date", "machine", "versions", "cells"} <= set(record)
+    assert {"threads", "gpu"} & set(record), "what it ran on"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
     assert set(record["machine"]) == {"cpu", "cores", "memory"}
     assert {"python", "numpy", "attnbook"} <= set(record["versions"])
@@ -145,6 +148,23 @@ def check_head(text):
     assert not re.search(r'["\s](/|~|[A-Z]:\\)\w+/', text), "a path"
     assert record["cells"]
     return record
+
+
+def check_gpu_cell(cell):
+    """One of gpu.json: each contender is measured in all passes, or the record says why it is not."""
+    assert cell["dtype"] in gpu.DTYPES
+    assert cell["flops"] == gpu.flops(cell["shape"], cell["causal"])
+    measured = set(cell["seconds"]["both"])
+    assert set(cell["seconds"]) == set(gpu.PASSES)
+    for times in cell["seconds"].values():
+        check_seconds({"seconds": times})
+        assert set(times) == measured
+    assert not measured & set(cell["left out"])
+    assert measured <= set(cell["errors"])
+    for name in measured:
+        assert set(cell["errors"][name]) == set(gpu.ERROR_BARS)
+        assert max(cell["errors"][name].values()) < gpu.WRONG
+    assert all(of > 0 for amounts in cell["peak_bytes"].values() for of in amounts.values())
 
 
 def check_seconds(cell):
@@ -156,6 +176,8 @@ def check_seconds(cell):
 
 def check_cell(kind, cell):
     """What each kind of file promises of a cell."""
+    if kind == "gpu":
+        check_gpu_cell(cell)
     if kind in ("cpu", "multi_head", "crossover", "memory"):
         assert len(cell["shape"]) == 4
         assert cell["dtype"] in ("float32", "float64")
@@ -186,6 +208,9 @@ def check_cell(kind, cell):
 def test_what_is_recorded_holds_what_it_promises(path):
     record = check_head(path.read_text(encoding="utf-8"))
     assert "--quick" not in record["command"], "figures of a quick run mean nothing"
+    if path.stem == "gpu":
+        assert record["rates"]["matrix"].keys() == set(gpu.DTYPES)
+        assert {"name", "driver", "cuda", "capability"} <= set(record["gpu"])
     for cell in record["cells"]:
         check_cell(path.stem, cell)
 
@@ -203,7 +228,9 @@ def test_a_script_says_what_it_does(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs(name, tmp_path):
-    words = [] if name == "rates" else ["--threads", "1"]
+    words = [] if name in ("rates", "gpu") else ["--threads", "1"]
+    if name == "gpu":
+        words += ["--device", "cpu"]
     if name == "memory":
         words += ["--contenders", "attnbook tiled,torch SDPA"]  # each is a process
     if name == "memory" and not os.access("/proc/self/clear_refs", os.W_OK):
@@ -224,6 +251,8 @@ def test_a_script_runs(name, tmp_path):
         ("cpu", ["--contenders", "nobody"], "no contender named nobody"),
         ("cpu", ["--shapes", "1,2"], "expected four positive numbers"),
         ("techniques", ["--only", "T9"], "no technique named T9"),
+        ("gpu", ["--quick", "--contenders", "nobody", "--device", "cpu"], "no contender named nobody"),
+        ("gpu", ["--device", "cpu"], "--device cpu is for trials: add --quick"),
     ],
 )
 def test_an_option_that_does_not_exist_is_a_plain_error(name, words, message):
@@ -247,3 +276,136 @@ def test_a_contender_that_is_wrong_ends_the_run(monkeypatch, tmp_path):
     with pytest.raises(SystemExit, match="attnbook auto is wrong in 1,2,32,8 float32 full"):
         cpu.main(["--quick", "--threads", "1", *words])
     assert not (tmp_path / "cpu.json").exists()
+
+
+# --- the GPU's ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_nothing_is_written(tmp_path):
+    output = tmp_path / "gpu.json"
+    done = run("gpu", "--output", output)
+    if "No GPU here" not in done.stderr:
+        pytest.skip("there is a GPU here")
+    assert done.returncode == 1
+    assert done.stderr.strip() == "No GPU here: gpu.py measures on one. Nothing was written."
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_cells_of_most_interest_come_first():
+    cells = gpu.grid(gpu.DTYPES, gpu.WIDTHS, gpu.LENGTHS, gpu.MASKS)
+    assert len(cells) == 3 * 2 * 6 * 2
+    for cell in cells:
+        B, H, n, d = cell["shape"]
+        assert (B * n, H * d) == (16384, 2048)
+    first = [(cell["dtype"], *cell["shape"][2:]) for cell in cells[:8]]
+    assert sorted(set(first)) == [("bfloat16", n, 128) for n in (2048, 4096, 8192, 16384)]
+    assert all(cell["shape"][2] < 2048 for cell in cells[-24:])
+
+
+def test_flops_are_counted_as_flashattention_does():
+    assert gpu.flops((2, 3, 5, 7), causal=False) == {"forward": 4200, "backward": 10500, "both": 14700}
+    assert gpu.flops((2, 3, 5, 7), causal=True)["both"] == 7350
+
+
+@pytest.fixture
+def trial(monkeypatch):
+    """A cell of two contenders on the CPU, with what may be planted among them."""
+    torch = pytest.importorskip("torch")
+    import gpu_clock
+    import gpu_contenders
+
+    def cell(budget=60.0, compiling=0.0, **planted):
+        for name, kind in planted.items():
+            monkeypatch.setitem(gpu_contenders.CONTENDERS, name, kind)
+        start, spent = gpu.time.monotonic(), {"compiling": compiling, "most": 1.0}
+        asked = {"shape": (2, 1, 16, 8), "dtype": "float32", "causal": True}
+        bar = type("Bar", (), {"set_postfix_str": lambda *_, **__: None})()
+        names = ["attnbook dense", *planted, "eager"]
+        return gpu.cell_of(asked, names, gpu_clock.OnCPU(), start + budget, spent, bar, gpu.IN_A_TRIAL)
+
+    return torch, gpu_contenders, cell
+
+
+def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(trial):
+    torch, contenders, cell = trial
+
+    class Large(contenders.Eager):
+        def forward(self):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB. A long story.")
+
+    class Late(contenders.Eager):
+        def backward(self, memory):
+            raise RuntimeError("No kernel. Another sentence.\nAnd lines.")
+
+    class Absent(contenders.Eager):
+        def __init__(self, *args):
+            import no_such_library  # noqa: F401
+
+    class Wrong(contenders.Eager):
+        def backward(self, memory):
+            return [1.01 * T for T in super().backward(memory)]
+
+    class NaN(contenders.Eager):
+        def backward(self, memory):
+            return [T * math.nan for T in super().backward(memory)]
+
+    class Wide(contenders.Eager):
+        @staticmethod
+        def to_torch(T):
+            return T.double()
+
+    found = cell(large=Large, late=Late, absent=Absent, wrong=Wrong, nan=NaN, wide=Wide)
+    assert set(found["seconds"]["both"]) == {"attnbook dense", "eager"}
+    assert set(found["errors"]) == {"attnbook dense", "eager"}
+    assert found["left out"].pop("wrong").startswith("wrong: ")
+    assert found["left out"].pop("nan").startswith("wrong: ")
+    assert found["left out"] == {
+        "large": "out of memory",
+        "late": "RuntimeError: No kernel",
+        "absent": "no_such_library is not installed",
+        "wide": "TypeError: results of another device or dtype",
+    }
+
+
+def test_memory_that_ends_while_times_are_taken_is_left_out(trial):
+    torch, contenders, cell = trial
+    calls = []
+
+    class Later(contenders.Eager):
+        def forward(self):
+            calls.append(0)
+            if len(calls) > 4:  # compared, warmed, estimated, and its memory taken
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().forward()
+
+    found = cell(later=Later)
+    assert found["left out"] == {"later": "out of memory"}
+    assert all("later" not in times for times in found["seconds"].values())
+
+
+def test_time_is_kept(trial):
+    _, contenders, cell = trial
+
+    class Slow(contenders.Eager):
+        fresh = False
+
+    assert cell(compiling=2.0, slow=Slow)["left out"] == {"slow": "no time left to compile it"}
+    assert set(cell(budget=-1.0)["left out"].values()) == {"no time left"}
+
+
+def test_errors_are_multiples_of_those_of_eager_lines(trial):
+    _, _, cell = trial
+    found = cell()
+    assert set(found["errors"]["eager"].values()) == {1.0}
+    assert all(0 < error < 1e-5 for error in found["errors of eager"].values())
+
+
+def test_bars_are_of_the_worst_cell():
+    record = invented()
+    rows = {row[0]: row[1:] for row in gpu.against_bars(record["cells"])}
+    asked, mean, worst, where = rows["attnbook fused, backward, ÷ SDPA flash, d 128, bfloat16"]
+    assert (asked, mean, worst) == (1.05, pytest.approx(2 / 8), pytest.approx(2 / 8))
+    assert where == "8,16,2048,128 bfloat16 causal"
+    assert rows["attnbook tiled, both, ÷ fastest SDPA, d 128, bfloat16"][2] == pytest.approx(4 / 8)
+    assert rows["CuPy dense, both, ÷ eager, d 128, float16"][3] == "not measured"
+    assert rows["our error of dQ ÷ eager's"][:3] == [3.0, pytest.approx(1.0), pytest.approx(1.0)]

@@ -1,8 +1,10 @@
 """Figures of the book: SVG, the same on every machine, readable in light and dark, with its message in words.
 
 ``interactive`` gives a picture controls; ``visits`` is such a picture. ``plot`` imports matplotlib when it is called.
+``gpu`` draws what ``benchmarks/gpu.py`` recorded.
 """
 
+from attnbook.figures import gpu
 from attnbook.figures.flow import flow
 from attnbook.figures.head_steps import head_steps
 from attnbook.figures.input_paths import input_paths
@@ -21,6 +23,7 @@ __all__ = [
     "Figure",
     "State",
     "flow",
+    "gpu",
     "head_steps",
     "input_paths",
     "interactive",
