@@ -8,7 +8,7 @@ JOBS ?= 2
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
 
-.PHONY: help book pdf test links lighthouse serve notebooks coverage anchors benchmarks format clean
+.PHONY: help book pdf test links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -20,6 +20,7 @@ help:
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (20 minutes, on an idle machine)"
+	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
 	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"
 	@echo "make clean      remove .venv and everything that was built"
@@ -80,6 +81,10 @@ anchors: book
 benchmarks: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	@for name in cpu multi_head rates crossover techniques memory; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+gpu: .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[gpu]"
+	@benchmarks/gpu_all.sh
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

@@ -291,6 +291,16 @@ def test_without_a_gpu_nothing_is_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_call_for_all_says_so_too():
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [FOLDER / "gpu_all.sh"], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip() == "No GPU here: there is nothing to test or to measure."
+    assert "numpy" in done.stdout
+
+
 def test_the_cells_of_most_interest_come_first():
     cells = gpu.grid(gpu.DTYPES, gpu.WIDTHS, gpu.LENGTHS, gpu.MASKS)
     assert len(cells) == 3 * 2 * 6 * 2

@@ -87,7 +87,7 @@ def speed(record, *, dtype="bfloat16", d=128, causal=True):
 
 
 def ratio(record, *, dtype="bfloat16", d=128, causal=True):
-    """Draw times divided by that of the fastest backend of torch's SDPA, over n; arguments as for :func:`speed`."""
+    """Draw times divided by that of the fastest kernel of torch's SDPA, over n; arguments as for :func:`speed`."""
 
     def times(cell, which, name):
         of = seconds(cell, which)
@@ -100,7 +100,7 @@ def ratio(record, *, dtype="bfloat16", d=128, causal=True):
             ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
         axes[0].set_ylabel("time ÷ fastest SDPA")
 
-    what = "Time divided by that of the fastest backend of torch's SDPA, over n. "
+    what = "Time divided by that of the fastest kernel of torch's SDPA, over n. "
     return _drawn(record, (dtype, d, causal), times, finish, what, best=min, unit="×")
 
 
@@ -122,7 +122,7 @@ def memory(record, *, dtype="bfloat16", d=128, causal=True):
 
 
 def seconds(cell, which):
-    """The median of each contender in a pass, and of the fastest backend of SDPA."""
+    """The median of each contender in a pass, and of the fastest kernel of SDPA."""
     found = {name: times["median"] for name, times in cell["seconds"][which].items()}
     if of_torch := [time for name, time in found.items() if name.startswith("SDPA")]:
         found[PEER] = min(of_torch)
