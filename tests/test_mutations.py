@@ -422,10 +422,10 @@ MISTAKES = [
      partial(laws.residuals_are_left_alone, CASE["plain"])),
     # the tiled spine
     ("tiled.forward", "a tile is visited twice", tiled, "forward",
-     Lines("in pieces(range(n_k), COLS):", "in [range(min(n_k, COLS)), *pieces(range(n_k), COLS)]:"),
+     Lines("in pieces(range(n_k), n_cols):", "in [range(min(n_k, n_cols)), *pieces(range(n_k), n_cols)]:"),
      on("tiled", values, CASE["plain"])),
     ("tiled.forward", "every tile is visited twice", tiled, "forward",
-     Lines("for cols in pieces(range(n_k), COLS):", "for cols in 2 * pieces(range(n_k), COLS):"),
+     Lines("for cols in pieces(range(n_k), n_cols):", "for cols in 2 * pieces(range(n_k), n_cols):"),
      on("tiled", laws.L_is_the_logsumexp_of_the_scores, CASE["plain"])),
     ("tiled.forward", "the ragged end is left out", tiled, "pieces", Lines("len(places), max", "len(places) - 1, max"),
      on("tiled", values, CASE["plain"])),
