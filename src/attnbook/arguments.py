@@ -20,7 +20,12 @@ def scores_shape(Q, K, V):
         raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
     lead = of_queries = tuple(Q.shape[:-2])
     for name, T in (("K", K), ("V", V)):
-        lead = _broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries), name, T, tuple(Q.shape))
+        lead = broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries))
+        if lead is None:
+            wanted = (
+                f"leading axes that broadcast against those of Q, {tuple(Q.shape)}, or a head count that divides Q's"
+            )
+            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
     return (*lead, Q.shape[-2], K.shape[-2])
 
 
@@ -31,14 +36,14 @@ def _shared(lead, of_queries):
     return lead
 
 
-def _broadcast(a, b, name, T, shape_q):
-    """The common shape of the leading axes ``a`` and ``b``."""
+def broadcast(a, b):
+    """The shape to which ``a`` and ``b`` stretch, None where they do not fit."""
+    if a == b:  # most calls, and small tables feel the longer way
+        return a
     n = max(len(a), len(b))
-    a, b = ((1,) * (n - len(x)) + x for x in (a, b))
-    if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
-        wanted = f"leading axes that broadcast against those of Q, {shape_q}, or a head count that divides Q's"
-        raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
+    a, b = ((*(1,) * (n - len(x)), *x) for x in (a, b))
+    fit = all(x == y or 1 in (x, y) for x, y in zip(a, b, strict=True))
+    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True)) if fit else None
 
 
 def check_fits_scores(name, T, scores):

@@ -6,6 +6,7 @@ Self-attention and cross-attention are one set of lines: without a memory, keys 
 import operator
 from typing import NamedTuple
 
+from attnbook.arguments import check_shape
 from attnbook.arrays import agree, expected, narrow, widen
 from attnbook.attention import attention_vjp, plan
 from attnbook.heads import merge_heads, split_heads
@@ -161,9 +162,7 @@ def multi_head_attention_vjp(dY, res):
     if not isinstance(res, MultiHeadResiduals):
         raise TypeError(expected("res", "the residuals that multi_head_attention returned", type(res).__name__))
     agree(X=res.X, dY=dY)
-    wanted = (*res.C.shape[:-1], res.params.W_O.shape[-1])
-    if tuple(dY.shape) != wanted:
-        raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
+    check_shape("dY", dY, (*res.C.shape[:-1], res.params.W_O.shape[-1]))
     x, m, w = _operands(res.X, res.memory, res.params)
     dC, dW_O, db_O = linear_vjp(widen(dY), res.C, w.W_O)
     inner = attention_vjp(split_heads(dC, res.heads[0]), res.attention)
@@ -222,8 +221,8 @@ def _check(X, p, memory, bias, num_heads, num_kv_heads):
     if p.W_O.shape[0] * h_kv != p.W_V.shape[1] * h:
         raise ValueError(expected("W_O", f"{p.W_V.shape[1] // h_kv * h} rows", f"shape {tuple(p.W_O.shape)}"))
     for (name, b), W in zip(biases.items(), weights.values(), strict=True):
-        if b is not None and tuple(b.shape) != (W.shape[1],):
-            raise ValueError(expected(name, f"shape {(W.shape[1],)}", tuple(b.shape)))
+        if b is not None:
+            check_shape(name, b, (W.shape[1],))
     return h, h_kv, n_k
 
 

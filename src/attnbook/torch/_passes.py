@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attnbook.arguments import broadcast
 from attnbook.arrays import array_namespace, device, is_numpy
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Step
 from attnbook.ops.dropout import _32_BITS, _mix
@@ -86,8 +87,7 @@ def scores_shape(Q, K, V):
     """(..., n_q, n_k), each head of K and V repeated for the query heads that share it."""
     h = Q.shape[-3] if Q.ndim > 2 else 1
     a, b, c = ((*T.shape[:-3], h) if T.ndim > 2 and 1 < T.shape[-3] < h else T.shape[:-2] for T in (Q, K, V))
-    lead = a if a == b == c else torch.broadcast_shapes(a, b, c)  # which takes longer than a small table
-    return (*lead, Q.shape[-2], K.shape[-2])
+    return (*broadcast(broadcast(a, b), c), Q.shape[-2], K.shape[-2])
 
 
 def moves(T):
@@ -126,9 +126,8 @@ def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False):
 
 
 def _run(q, k, v, steps, shape, method):
-    """O and the residuals by the spine that ``method`` asks for; without data by the dense one, which looks at none."""
-    forward = pick("dense" if getattr(q, "is_meta", False) else method, q, shape)
-    return forward(q, k, v, steps, shape)
+    """O and the residuals, by the spine that ``method`` asks for."""
+    return pick(method, q, shape)(q, k, v, steps, shape)
 
 
 def _on_numpy(T):

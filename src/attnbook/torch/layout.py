@@ -6,6 +6,7 @@ from operator import and_
 import torch
 from torch.nn.functional import pad
 
+from attnbook.arguments import check_shape
 from attnbook.arrays import expected, unbroadcast
 from attnbook.multi_head import MultiHeadGrads, MultiHeadParams
 
@@ -230,17 +231,12 @@ def _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask):
     """The masks that are given, in the axes of our scores, (..., h, n_q, n_k)."""
     h, found = module.num_heads, {}
     if key_padding_mask is not None:
-        _check_shape("key_padding_mask", key_padding_mask, (*lead, n_k))
+        check_shape("key_padding_mask", key_padding_mask, (*lead, n_k))
         found["key_padding_mask"] = key_padding_mask.detach()[..., None, None, :]
     if attn_mask is not None and attn_mask.ndim == 2:
-        _check_shape("attn_mask", attn_mask, (n_q, n_k))
+        check_shape("attn_mask", attn_mask, (n_q, n_k))
         found["attn_mask"] = attn_mask.detach()
     elif attn_mask is not None:
-        _check_shape("attn_mask", attn_mask, (h * (lead[0] if lead else 1), n_q, n_k))
+        check_shape("attn_mask", attn_mask, (h * (lead[0] if lead else 1), n_q, n_k))
         found["attn_mask"] = attn_mask.detach().reshape(*lead, h, n_q, n_k)
     return found
-
-
-def _check_shape(name, T, wanted):
-    if tuple(T.shape) != wanted:
-        raise ValueError(expected(name, f"shape {wanted}", tuple(T.shape)))

@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 from torch.nn.functional import pad
 
-from attnbook.arguments import check_scale
+from attnbook.arguments import broadcast, check_scale
 from attnbook.arrays import broadcasts_to, expected
 from attnbook.torch import _custom_op
 from attnbook.torch._autograd import Attention
@@ -146,20 +146,16 @@ def _check_shapes(query, key, value, attn_mask, enable_gqa):
     lead = query.shape[:-2]
     for name, T in (("key", key), ("value", value)):
         axes = T.shape[:-2]
-        if axes == lead and not enable_gqa:
-            continue
         if enable_gqa:
             if axes[-1] == 0 or query.shape[-3] % axes[-1]:
                 wanted = f"a number of heads that divides that of query, {query.shape[-3]}"
                 raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
             axes = (*axes[:-1], query.shape[-3])
-        n = max(len(lead), len(axes))
-        lead, axes = ((*(1,) * (n - len(x)), *x) for x in (lead, axes))
-        if any(a != b and 1 not in (a, b) for a, b in zip(lead, axes, strict=True)):
+        lead = broadcast(lead, axes)
+        if lead is None:
             wanted = f"leading axes that broadcast with those of query, {tuple(query.shape)}"
             wanted += "" if enable_gqa else " (fewer heads need enable_gqa)"
             raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-        lead = tuple(b if a == 1 else a for a, b in zip(lead, axes, strict=True))
     scores = (*lead, query.shape[-2], key.shape[-2])
     if attn_mask is not None and not broadcasts_to(tuple(attn_mask.shape), scores):
         wanted = f"a shape that broadcasts to the scores, {scores}"
