@@ -29,6 +29,8 @@ MASKS = importlib.import_module("attnbook.ops.masks")
 BIAS = importlib.import_module("attnbook.ops.bias")
 DROPOUT = importlib.import_module("attnbook.ops.dropout")
 CHECK = importlib.import_module("attnbook.checks.check")
+CAUSES = importlib.import_module("attnbook.checks._causes")
+RUN_OF_A_CASE = importlib.import_module("attnbook.checks._run")
 DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
@@ -699,14 +701,14 @@ MISTAKES = [
     ("close", "broadcasts", checks, "close", lambda A, B: bool(np.allclose(A, B, rtol=1e-12, atol=1e-12)),
      laws.close_tells_arrays_apart),
     ("close", "too easy", CHECK, "EXACT", 1e-6, laws.close_tells_arrays_apart),
-    ("diagnose", "nothing is ever off", DIAGNOSE, "_largest", lambda T: 0.0, laws.diagnose_tells_right_from_wrong),
-    ("diagnose", "rounding is a mistake", DIAGNOSE, "EPS", dict.fromkeys(DIAGNOSE.EPS, 0.0),
+    ("diagnose", "nothing is ever off", RUN_OF_A_CASE, "_largest", lambda T: 0.0, laws.diagnose_tells_right_from_wrong),
+    ("diagnose", "rounding is a mistake", RUN_OF_A_CASE, "EPS", dict.fromkeys(RUN_OF_A_CASE.EPS, 0.0),
      laws.diagnose_tells_right_from_wrong),
     ("diagnose", "only the simple cases", DIAGNOSE, "battery", lambda *args: BATTERY(*args)[:5],
      laws.diagnose_tells_right_from_wrong),
     ("diagnose", "knows no wrong formula", DIAGNOSE, "KNOWN", {m.slug: m for m in DIAGNOSE.IGNORED},
      laws.diagnose_tells_right_from_wrong),
-    ("diagnose", "two at once are one too many", DIAGNOSE, "_apart", lambda mistakes: False,
+    ("diagnose", "two at once are one too many", CAUSES, "_apart", lambda mistakes: False,
      laws.diagnose_tells_right_from_wrong),
     ("central_difference", "one-sided", checks, "central_difference", checks.forward_difference,
      laws.differences_converge),

@@ -7,15 +7,15 @@ result with :class:`attnbook.checks.mistakes.Steps`, and what is wrong with all 
 import json
 import textwrap
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
 from attnbook.arrays import expected
+from attnbook.checks._causes import explain
+from attnbook.checks._run import Run
 from attnbook.checks.battery import battery
 from attnbook.checks.calling import NAMES, Caller, Came
-from attnbook.checks.mistakes import MISTAKE, MISTAKES, Mistake, Steps, with_mistakes
+from attnbook.checks.mistakes import MISTAKE, MISTAKES, Mistake, with_mistakes
 from attnbook.checks.tolerances import DIAGNOSE
 
 BOOK = "https://attnbook.github.io/attnbook/"
@@ -23,8 +23,6 @@ BOOK = "https://attnbook.github.io/attnbook/"
 
 DTYPES = tuple(DIAGNOSE)
 """The dtypes that ``diagnose`` can be asked to hand over."""
-
-EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 _IGNORING = {
     "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
@@ -97,18 +95,13 @@ class Report:
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
         lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
-        alike = {}
-        for f in self.findings:
-            alike.setdefault((f.causes, f.parts), []).append(f)
-        for (causes, parts), findings in alike.items():
+        for (causes, parts), findings in _grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *_headline(causes, parts, findings)]
             lines += [f"  {f.about}: {f.text}" for f in findings]
         lines += ["", *("note: " + note for note in self.notes)] if self.notes else []
-        alike = {}
-        for name, reason in self.not_run.items():
-            alike.setdefault(reason, []).append(name)
-        lines += [""] if alike else []
-        lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in alike.items()]
+        lines += [""] if self.not_run else []
+        by_reason = _grouped((reason, name) for name, reason in self.not_run.items())
+        lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in by_reason]
         return "\n".join(_wrapped(line) for line in lines)
 
     def as_json(self):
@@ -180,7 +173,7 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
     for case in battery(seed, dtype):
         came = call(case) if late < 2 else Came("not run", "two cases took too long before it")
         late += came.kind == "too long"
-        runs.append(_Run(case, came))
+        runs.append(Run(case, came))
     return _report(runs)
 
 
@@ -194,98 +187,6 @@ def title_of(slug):
     return KNOWN[slug].title
 
 
-# --- one case -----------------------------------------------------------------------------------------------------
-
-
-class _Run:
-    """A case, what came, and what is right."""
-
-    def __init__(self, case, came):
-        self.case, self.came, self.name = case, came, case.name
-
-    @property
-    def compared(self):
-        return self.came.kind == "values"
-
-    @cached_property
-    def right(self):
-        """The right results."""
-        return self.predicted(Steps)
-
-    def predicted(self, steps):
-        """What someone gets who goes through these steps: arrays by name, or None where the shapes do not fit."""
-        try:
-            return dict(zip(NAMES, steps(*self.came.inputs, **self.came.options).run(), strict=True))
-        except ValueError:
-            return None
-
-    @cached_property
-    def allowed(self):
-        """How far a right result may be off, by name, in float64 and in what the results came in."""
-        a = Steps(*self.came.inputs, **self.came.options)
-        Q, k, v, dO = (np.abs(T) for T in (a.Q, a.k, a.v, a.dO))
-        scale = abs(a.scale)
-        dP = dO @ np.swapaxes(v, -1, -2)
-        dS = a.P * (dP + (a.P * dP).sum(axis=-1, keepdims=True))
-        sizes = {
-            "O": a.P @ v,
-            "dQ": scale * (dS @ k),
-            "dK": a.gather(scale * (np.swapaxes(dS, -1, -2) @ Q)),
-            "dV": a.gather(np.swapaxes(a.P, -1, -2) @ dO),
-        }
-        scores = scale * np.max(Q @ np.swapaxes(k, -1, -2)) + np.max(np.abs(self.came.options.get("bias", 0.0)))
-        return {name: (1 + scores) * _largest(size) for name, size in sizes.items()}
-
-    def _is(self, name, wanted, dtype, ease=1):
-        """Whether ``name`` came as ``wanted``, up to roundings of ``dtype``; NaN and ∞ meet only their like."""
-        came = self.came.values[name]
-        if came.shape != wanted.shape:
-            return False
-        finite = np.isfinite(wanted) & np.isfinite(came)
-        if not finite.all() and np.isfinite(wanted).all() != np.isfinite(came).all():
-            return False
-        size = max(self.allowed[name], _largest(wanted[finite]) if ease > 1 else 0.0)
-        return _largest((came - wanted)[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
-
-    def _precision(self, name):
-        """The lower one of the dtypes that went in and that came out."""
-        return max((self.case.dtype, self.came.dtypes[name]), key=lambda dtype: EPS.get(dtype, 0.0))
-
-    def right_in(self, name):
-        """ "exactly", "float32" where only a lower precision explains the error, or "" for wrong."""
-        if self._is(name, self.right[name], self._precision(name)):
-            return "exactly"
-        lower = self._precision(name) == "float64" and self._is(name, self.right[name], "float32")
-        return "float32" if lower else ""
-
-    def matches(self, name, prediction):
-        """Whether the mistake that predicts this would give what came."""
-        return prediction is not None and self._is(name, prediction[name], self._precision(name), ease=10)
-
-    def harmless(self, name, prediction):
-        """Whether the mistake that predicts this leaves ``name`` right."""
-        if prediction is None or prediction[name].shape != self.right[name].shape:
-            return False
-        off = np.abs(prediction[name] - self.right[name])
-        return bool(np.all(off <= EPS["float32"] * self.allowed[name]))
-
-    def error(self, name):
-        """(how far off, relative to the largest right entry; the same in words)."""
-        came, right = self.came.values[name], self.right[name]
-        if came.shape != right.shape:
-            return None, f"shape {came.shape}, expected {right.shape}"
-        if not np.isfinite(came).all():
-            return None, "NaN" if np.isnan(came).any() else "infinite entries"
-        off, size = _largest(came - right), _largest(right)
-        if size <= self.allowed[name] * EPS["float32"]:
-            return None, f"off by {off:.1g} where 0 is right"
-        return float(f"{off / size:.1g}"), f"relative error {off / size:.1g}"
-
-
-def _largest(T):
-    return float(np.max(np.abs(T), initial=0.0))
-
-
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
@@ -293,7 +194,7 @@ def _report(runs):
     compared = [run for run in runs if run.compared]
     wrong = {name: [run for run in compared if not run.right_in(name)] for name in NAMES}
     wrong = {name: where for name, where in wrong.items() if where}
-    causes, parts = _explain(compared, wrong)
+    causes, parts = explain(compared, wrong, KNOWN)
     findings = [_of_values(name, where, causes.get(name, ()), parts.get(name, ())) for name, where in wrong.items()]
     findings += _of_calls(runs, causes)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
@@ -312,15 +213,14 @@ def _of_values(name, where, causes, parts):
 
 def _of_calls(runs, causes):
     """Findings about calls that gave no values, or wrote into their input; those of one kind and text together."""
-    alike = {}
+    seen = []
     for run in runs:
         if run.came.kind in ("raised", "returned", "too long"):
             what = run.came.text.partition(":")[0] if run.came.kind == "raised" else run.came.text
-            alike.setdefault((run.came.kind, what), []).append(run)
-        for T in run.came.changed:
-            alike.setdefault(("changed", f"{T}, which is its input, is written into"), []).append(run)
+            seen.append(((run.came.kind, what), run))
+        seen += [(("changed", f"{T}, which is its input, is written into"), run) for T in run.came.changed]
     found = []
-    for (kind, what), where in alike.items():
+    for (kind, what), where in _grouped(seen):
         text = "raised " + where[0].came.text if kind == "raised" else what
         same = [each for each in dict.fromkeys(causes.values()) if kind == "raised" and _raise(each, where)]
         names = tuple(run.name for run in where)
@@ -345,90 +245,6 @@ def _notes(compared):
         for name in NAMES for run in compared if run.came.dtypes[name] != run.case.dtype
     }  # fmt: skip
     return (*notes, *other)
-
-
-# --- causes -------------------------------------------------------------------------------------------------------
-
-
-def _explain(runs, wrong):
-    """For each wrong result the causes that predict it in every case; for what has none, a mistake for each case.
-
-    A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
-    came right goes last. Two at once are tried only where one alone does not do, and more only on top of what is known.
-    """
-    if not wrong:
-        return {}, {}
-    singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN.values()]
-    causes = _cover(singles, wrong)
-    left = wrong.keys() - causes.keys()
-    if left:
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(KNOWN.values(), 2) if _apart(pair)], left)
-        left -= causes.keys()
-    if left and causes:
-        known = tuple(KNOWN[slug] for slug in dict.fromkeys(slug for each in causes.values() for slug in each[0]))
-        more = (known + extra for count in (1, 2) for extra in combinations(MISTAKES, count))
-        causes |= _cover([_Cause(mistakes, runs, wrong) for mistakes in more if _apart(mistakes)], left)
-        left -= causes.keys()
-    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
-
-
-def _apart(mistakes):
-    """Whether they can be made at once: no two in the same step."""
-    steps = [step for mistake in mistakes for step in mistake.steps]
-    return len(steps) == len(set(steps))
-
-
-class _Cause:
-    """One mistake, or two at once, held against everything that came; computed only as far as it agrees."""
-
-    def __init__(self, mistakes, runs, wrong):
-        self.slugs, self.runs = tuple(mistake.slug for mistake in mistakes), runs
-        self.steps, self.cache = with_mistakes(*mistakes), {}
-        self.explained = {
-            name
-            for name, where in wrong.items()
-            if all(self.matches(name, run) for run in where) and all(self.matches(name, run) for run in runs)
-        }
-
-    def predict(self, run):
-        if run not in self.cache:
-            self.cache[run] = run.predicted(self.steps)
-        return self.cache[run]
-
-    def matches(self, name, run):
-        return run.matches(name, self.predict(run))
-
-    @cached_property
-    def too_much(self):
-        """How many results it would spoil that it does not explain."""
-        spoiled = {name for name in NAMES if any(not run.harmless(name, self.predict(run)) for run in self.runs)}
-        return len(spoiled - self.explained)
-
-
-def _cover(candidates, names):
-    """{result: its causes}, from the cause that explains most; several where nothing tells them apart."""
-    causes, left = {}, set(names)
-    while useful := [c for c in candidates if c.explained & left]:
-        ranks = [(-len(c.explained & left), c.too_much, "options-ignored" in c.slugs) for c in useful]
-        alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
-        for name in alike[0].explained & left:
-            causes[name] = tuple(c.slugs for c in alike if name in c.explained)[:3]
-        left -= causes.keys()
-    return causes
-
-
-def _case_by_case(singles, name, where):
-    """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
-    singles = [c for c in singles if c.slugs != ("options-ignored",)]
-    found, left = [], [run for run in where if run.name != "all options"]
-    while left:
-        explained = [(c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles]
-        slug, cases = max(explained, key=lambda item: len(item[1]))
-        if not cases:
-            return ()
-        found.append((slug, *(run.name for run in cases)))
-        left = [run for run in left if run not in cases]
-    return tuple(found)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
@@ -462,3 +278,11 @@ def _wrapped(line):
 
 def _quoted(names):
     return ", ".join(f'"{name}"' for name in names)
+
+
+def _grouped(pairs):
+    """(key, [each value that stands beside it]), in the order in which the keys come."""
+    groups = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups.items()

@@ -24,8 +24,15 @@ def rowsum(T):
 
 def softmax(S, axis=-1):
     """Softmax of S; 0 where every score is −∞."""
+    return _normalized(_exponentials(S, axis), axis)
+
+
+def _exponentials(S, axis=-1):
     M = S.max(axis=axis, keepdims=True)
-    E = np.exp(S - np.where(np.isneginf(M), 0.0, M))
+    return np.exp(S - np.where(np.isneginf(M), 0.0, M))
+
+
+def _normalized(E, axis=-1):
     Z = E.sum(axis=axis, keepdims=True)
     return E / np.where(Z == 0, 1.0, Z)
 
@@ -254,20 +261,9 @@ def _exp_of_scores_less_L(a):
     return np.exp(a.scores - M) / np.where(np.isinf(M), 1.0, rowsum(np.exp(a.S - M)))
 
 
-def _not_shifted(a):
-    E = np.exp(a.S)
-    Z = rowsum(E)
-    return E / np.where(Z == 0, 1.0, Z)
-
-
 def _nan_in_dead_rows(a):
     E = np.exp(a.S - a.S.max(axis=-1, keepdims=True))
     return E / rowsum(E)
-
-
-def _unnormalized(a):
-    M = a.S.max(axis=-1, keepdims=True)
-    return np.exp(a.S - np.where(np.isneginf(M), 0.0, M))
 
 
 _SOFTMAX = r"dS = P \circ \bigl(dP - \operatorname{rowsum}(P \circ dP)\bigr)"
@@ -402,7 +398,7 @@ MISTAKES = (
     Mistake(
         "dv-unnormalized", "dV from exponentials that were never divided by their sum",
         r"dV = \bigl(e^{S - \max}\bigr)^{\mathsf T} dO", r"dV = P^{\mathsf T} dO", "eq-dV", ("dV",), (),
-        {"dV_heads": lambda a: a.transpose(_unnormalized(a)) @ a.dO},
+        {"dV_heads": lambda a: a.transpose(_exponentials(a.S)) @ a.dO},
     ),
     # --- the scale
     Mistake(
@@ -489,7 +485,7 @@ MISTAKES = (
         r"P_{ij} = e^{S_{ij}} / \textstyle\sum_k e^{S_{ik}}",
         r"P_{ij} = e^{S_{ij} - m_i} / \textstyle\sum_k e^{S_{ik} - m_i}", "eq-softmax-stable", _ALL,
         ("S1-15", "S2-14"),
-        {"P": _not_shifted},
+        {"P": lambda a: _normalized(np.exp(a.S))},
     ),
     # --- masks
     Mistake(
@@ -523,18 +519,12 @@ MISTAKES = (
         "mask-inverted", "True is taken to mean: forbidden",
         r"S_{ij} = -\infty \text{ where } M_{ij}", r"S_{ij} = -\infty \text{ where not } M_{ij}", "eq-op-mask", _ALL,
         ("question 29",),
-        {
-            "mask_allows": lambda a: np.full((a.n_q, a.n_k), True)
-            if a.mask is None
-            else ~np.broadcast_to(a.mask, a.scores.shape)
-        },
+        {"mask_allows": lambda a: Steps.mask_allows.func(a) ^ (a.mask is not None)},
     ),
     Mistake(
         "mask-added", "the mask is added to the scores as 0 and 1",
         r"S = S + M", _MASK, "eq-op-mask", _ALL, ("question 30",),
-        {
-            "S": lambda a: np.where(a.causal_allows, a.scores + (0 if a.mask is None else a.mask), -np.inf),
-        },
+        {"S": lambda a: np.where(a.causal_allows, a.scores + (0 if a.mask is None else a.mask), -np.inf)},
     ),
     Mistake(
         "dead-row-nan", "a row with no allowed key gives 0/0",
