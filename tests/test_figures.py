@@ -21,6 +21,7 @@ from attnbook.figures import (
     masked_gradients,
     matrices,
     plot,
+    programs,
     visits,
 )
 from attnbook.figures.matrices import fill, grid
@@ -44,6 +45,7 @@ FIGURES = {
     "matrices": lambda: matrices({"P": np.eye(2, 3), "p": [0.5, -0.25]}, alt=ALT, between=["<"], rows=["a", "b"]),
     "flow": lambda: flow({"S": (0, 0), "P\nweights": (1, 0.5)}, [("S", "P\nweights", "softmax")], alt=ALT),
     "plot": lambda: plot(draw_curves, alt=ALT),
+    "programs": lambda: programs([Step("causal", Causal())], n_q=5, n_k=7, rows=2, cols=3, alt=ALT),
     "two panels": lambda: plot(lambda axes: [draw_curves(ax) for ax in axes], alt=ALT, panels=2),
 }
 each_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
@@ -432,3 +434,15 @@ class TestVisits:
         assert repr(self.drawn()) == f"Figure: {ALT}"
         assert self.drawn()._repr_html_() == self.drawn()._repr_html_()
         assert 'aria-label="Weights &quot;P&quot; &amp; scores, n &lt; m"' in self.drawn()._repr_html_()
+
+
+def test_programs_walk_through_the_blocks_that_a_mask_leaves():
+    svg = programs([Step("causal", Causal())], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
+    tables, legend = svg.split(">whole<")[0], 1
+    assert tables.count('fill-opacity="0.4"') - legend == 2 * 3  # below the diagonal
+    assert tables.count("stroke-dasharray") == 2 * 3  # on it
+    assert svg.count('stroke-opacity="0.5"') - legend == 2 * 6
+    assert svg.count("<polygon") == 3 + 3  # the fourth block of keys has no program that walks
+    whole = programs([], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
+    assert "stroke-dasharray" not in whole.split(">whole<")[0]
+    assert whole.count("<polygon") == 3 + 4

@@ -14,6 +14,7 @@ from attnbook.figures.loss_scales import loss_scales
 from attnbook.figures.masked_gradients import masked_gradients
 from attnbook.figures.matrices import matrices
 from attnbook.figures.plots import plot
+from attnbook.figures.programs import programs
 from attnbook.figures.svg import Figure
 from attnbook.figures.touches import touches
 from attnbook.figures.visits import visits
@@ -32,6 +33,7 @@ __all__ = [
     "masked_gradients",
     "matrices",
     "plot",
+    "programs",
     "touches",
     "visits",
 ]
