@@ -1,4 +1,4 @@
-"""Runs the chapters as a browser would: through book/_run/runner.py, without torch, SciPy, IPython and threads.
+"""Runs the chapters as a browser would: through book/_run/runner.py, without torch, Triton, SciPy, IPython and threads.
 
 A browser's Python has 32 bits, and so have the integers that NumPy makes there unasked; here they are cut to as many.
 
@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ABSENT = ("torch", "scipy", "cupy", "IPython")
+ABSENT = ("torch", "triton", "scipy", "cupy", "IPython")
 sys.path[:0] = [str(ROOT / "book" / "_run"), str(ROOT / "book" / "_ext")]
 
 find_spec = importlib.machinery.PathFinder.find_spec

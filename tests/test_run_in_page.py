@@ -102,9 +102,11 @@ def test_without_torch_and_threads_a_cell_gives_what_is_stored_or_says_what_it_n
     source = {cell["name"]: cell["source"] for cell in run_in_page.cells(ROOT / "chapters" / f"{chapter}.ipynb")}
     for name, cell in cells.items():
         if cell["verdict"] == "passed over":
-            assert cell["why"] == "it needs torch, which does not run in a browser"
-            assert "has_torch()" in source[name] or name == "dead-table-show"  # which shows what such a cell measured
-    assert len([cell for cell in cells.values() if cell["verdict"] != "passed over"]) > 0.85 * len(cells)
+            (absent,) = re.fullmatch("it needs (torch|Triton), which does not run in a browser", cell["why"]).groups()
+            asks = f"has_{absent.lower()}()"
+            assert asks in source[name] or name == "dead-table-show"  # which shows what such a cell measured
+    run = len([cell for cell in cells.values() if cell["verdict"] != "passed over"])
+    assert run > (0.6 if chapter == "11_gpu" else 0.85) * len(cells)  # a kernel for a GPU is no cell for a browser
 
 
 def test_a_reader_s_own_backward_is_diagnosed(verdicts):

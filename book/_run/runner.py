@@ -14,6 +14,7 @@ import time
 import traceback
 import types
 
+ASKED_FOR = {"has_torch": "torch", "has_triton": "Triton"}  # what a chapter's cell asks, and what it does without
 NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax")
 OF_OURS = ("attnbook", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all of them are for
 MOST_TEXT = 100_000  # characters that one cell may print: a loop that prints for ever must not fill the page
@@ -27,7 +28,7 @@ class Runner:
         self.module = types.ModuleType("__main__")
         self.tell, self.outputs = tell, []
         self.lost = {}  # names that a cell which was passed over would have made, and why it was
-        self.of_torch = set()  # names made by a cell that does less without torch
+        self.of_absent = {}  # names made by a cell that does less without torch or Triton, and which of them
         sys.modules["__main__"] = self.module
         if "IPython" not in sys.modules:
             stand_in_for_ipython(self.display)
@@ -67,16 +68,19 @@ class Runner:
         return any(unknown & bound(cell) for cell in above)
 
     def _compare(self, source, stored, before):
-        needs_torch = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") == "has_torch" for n in _nodes(source))
-        if needs_torch:
-            self.of_torch |= vars(self.module).keys() - before
+        calls = {getattr(n.func, "id", "") for n in _nodes(source) if isinstance(n, ast.Call)}
+        absent = next((package for name, package in ASKED_FOR.items() if name in calls), "")
+        if absent:
+            self.of_absent |= dict.fromkeys(vars(self.module).keys() - before, absent)
         came, stored = _plain(self.outputs), _plain(stored)
         if came == stored:
             return "same", ""
         if came == [(kind, _less_autograd(content)) for kind, content in stored]:
             return "autograd", ""
-        if needs_torch or self.of_torch & {n.id for n in _nodes(source) if isinstance(n, ast.Name)}:
-            return "passed over", "it needs torch, which does not run in a browser"
+        used = (n.id for n in _nodes(source) if isinstance(n, ast.Name))
+        absent = absent or next((self.of_absent[name] for name in used if name in self.of_absent), "")
+        if absent:
+            return "passed over", f"it needs {absent}, which does not run in a browser"
         return "differs", ""
 
     def _execute(self, source, filename):

@@ -4,7 +4,7 @@ Chapter: :doc:`/chapters/01_gradients`. Nothing below imports from here; the boo
 :func:`attnbook.checks.diagnose.diagnose` asks one thing more: if it is not right, which known mistake is it?
 """
 
-from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch
+from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch, has_triton
 from attnbook.checks.check import Agreement, check_adjoint, check_jvp, check_vjp, close
 from attnbook.checks.differences import central_difference, complex_step, forward_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
@@ -23,4 +23,5 @@ __all__ = [
     "complex_step",
     "forward_difference",
     "has_torch",
+    "has_triton",
 ]

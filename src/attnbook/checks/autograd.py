@@ -11,6 +11,11 @@ def has_torch():
     return find_spec("torch") is not None
 
 
+def has_triton():
+    """Whether Triton is installed, and torch, whose tensors its kernels take."""
+    return has_torch() and find_spec("triton") is not None
+
+
 def output_of(result):
     """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
     return result[0] if isinstance(result, tuple) else result
