@@ -164,8 +164,10 @@ _KEPT = {}
 
 
 def _compiled(f):
+    """f, compiled once for all cells: an error, and not f itself, where that fails or has been done too often."""
     if f not in _KEPT:
-        _KEPT[f] = torch.compile(f)
+        torch._dynamo.config.recompile_limit = 100
+        _KEPT[f] = torch.compile(f, fullgraph=True)
     return _KEPT[f]
 
 

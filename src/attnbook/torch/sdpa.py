@@ -99,7 +99,7 @@ def scaled_dot_product_attention(
         query, key = pad(query, (0, 1)), pad(key, (0, 1))
     if d_v == 0:
         value = pad(value, (0, 1))
-    seed = torch.randint(2**62, ()) if dropout_p else None
+    seed = torch.randint(2**62, (), device=query.device) if dropout_p else None
     tensors = query, key, value, attn_mask, seed
     if torch.compiler.is_compiling():
         O = _custom_op.attention(*tensors, float(dropout_p), is_causal, factor)[0]
