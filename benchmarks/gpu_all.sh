@@ -38,7 +38,7 @@ for name in gpu fused arrays attention multi_head ops softmax linear heads diagn
 done
 at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 4")
 # shellcheck disable=SC2086 # $at_once is two words
-timeout --foreground "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --durations 5 \
+timeout --foreground "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --durations 5 -W default \
   -k "CUDA or CuPy or GPU or gpu or fused"
 tested=$?
 [ $tested -eq 124 ] && echo "The tests were cut off after $for_tests s."

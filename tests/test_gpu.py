@@ -4,6 +4,7 @@ That the results are right on a GPU is tested where they are tested on all libra
 """
 
 import contextlib
+import warnings
 
 import numpy as np
 import pytest
@@ -50,7 +51,10 @@ def copies(run):
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    with (
+        warnings.catch_warnings(action="ignore"),
+        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen,
+    ):
         run()
         torch.cuda.synchronize()
     return [event.name for event in seen.events() if event.name.startswith(("Memcpy DtoH", "Memcpy HtoD"))]
@@ -78,6 +82,7 @@ def test_nothing_is_copied_from_or_to_the_host(spine, xp, counted):
             pytest.fail("copies that no call makes alone")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("spine", SPINES)
 @pytest.mark.parametrize("xp", [TorchCUDA], indirect=True, ids=["torch CUDA"])
 def test_torch_never_waits_for_the_gpu(spine, xp):
