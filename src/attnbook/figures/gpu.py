@@ -23,7 +23,7 @@ LOOKS = {
     "FlexAttention": ("green", "D", "-"),
     "eager": ("grey", "D", ":"),
 }
-"""Of each contender: a colour for its family, and mark and dash, the same in every picture."""
+"""How each contender looks in every picture, with a colour for its family."""
 
 PEER = "fastest SDPA"
 
