@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_pdf
 import pypdf
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 from built_site import SITE, browser  # noqa: F401 (it skips, or fails in CI, where there is no browser)
 
@@ -68,6 +70,21 @@ def test_solutions_are_open(pdf, text):
     for solution in solutions:
         last = solution.find_all(["p", "pre"])[-1].get_text().strip().split()[-1]
         assert last in text
+
+
+def test_marks_and_clips_of_pictures_are_in_the_document():
+    """Ids are renamed where pages become one document, and so must be what refers to them: curves lost their marks."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    parts = [("", ["chapters/01_gradients", "chapters/10_memory_and_speed"])]
+    document = BeautifulSoup(make_pdf.bind(parts, config), "html.parser")
+    ids = {tag["id"] for tag in document.select("[id]")}
+    drawings = document.select("article svg *")
+    used = [tag[name][1:] for tag in drawings for name in ("href", "xlink:href") if tag.has_attr(name)]
+    clips = [re.findall(r"url\(#(.+?)\)", str(value)) for tag in drawings for value in tag.attrs.values()]
+    clips = [clip for some in clips for clip in some]
+    assert len(used) > 100
+    assert len(clips) > 10
+    assert not {*used, *clips} - ids
 
 
 def test_no_link_leads_to_where_it_was_printed(pdf):

@@ -123,8 +123,9 @@ def rename(article, name):
         for attribute, value in tag.attrs.items():
             if isinstance(value, str) and "url(#" in value:
                 tag[attribute] = value.replace("url(#", f"url(#{anchor(name)}--")
-    for tag in article.select("svg use[href^='#']"):
-        tag["href"] = "#" + anchor(name, tag["href"][1:])
+    for tag in article.select("svg use"):
+        for attribute in {"href", "xlink:href"} & tag.attrs.keys():
+            tag[attribute] = "#" + anchor(name, tag[attribute].removeprefix("#"))
 
 
 def relink(article, name, known, published):

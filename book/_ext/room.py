@@ -4,9 +4,11 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
 PACKAGE_ROOT = Path(__file__).parents[2] / "src"
+LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
 
 
 class Room(SphinxDirective):
@@ -26,6 +28,21 @@ class Room(SphinxDirective):
         return box.children
 
 
+def leave_out_long_values(app, domain, objtype, content):
+    for signature in content.parent.findall(addnodes.desc_signature):
+        for note in list(signature.findall(addnodes.desc_annotation)):
+            if len(note.astext()) > LONGEST_VALUE:
+                signature.remove(note)
+
+
+def leave_out_field_numbers(app, what, name, obj, options, lines):
+    """Python says of a field without a docstring which number it has."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def setup(app):
     app.add_directive("room", Room)
+    app.connect("object-description-transform", leave_out_long_values)
+    app.connect("autodoc-process-docstring", leave_out_field_numbers)
     return {"parallel_read_safe": True}
