@@ -1,6 +1,8 @@
 """Finding things: search, the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
 
 import re
+import subprocess
+import sys
 from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 
@@ -359,3 +361,13 @@ def test_the_citation_is_the_file():
         assert cff[name] in block
     for author in cff["authors"]:
         assert author["name"] in block
+    assert f"year = {{{cff['date-released'].year}}}" in block
+
+
+def test_the_citation_is_valid_and_of_this_version():
+    checked = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.citation-file-format", CITATION]
+    assert not subprocess.run(checked, check=False, capture_output=True).returncode
+    cff = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
+    assert cff["version"] == ab.__version__
+    dates = dict(re.findall(r"^## (\S+) - ([\d-]+)$", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE))
+    assert dates.get(ab.__version__, f"{cff['date-released']}") == f"{cff['date-released']}"
