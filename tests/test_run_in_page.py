@@ -171,6 +171,16 @@ class TestRunner:
         assert answer["outputs"][0]["text"].endswith("the rest is not shown\n")
         assert len(told) < 1000
 
+    @pytest.mark.parametrize("source", ["'x' * 10**7", "raise ValueError('x' * 10**7)"])
+    def test_one_huge_value_or_message_is_cut(self, source, runner):
+        (output,) = runner.Runner().run("mine", source)["outputs"]
+        shown = output["traceback"] if "traceback" in output else output["data"]["text/plain"]
+        assert len(shown) < 1.1 * runner.MOST_TEXT
+        assert shown.endswith("the rest is not shown\n")
+
+    def test_showing_for_ever_is_cut(self, runner):
+        assert len(runner.Runner().run("mine", "for i in range(10**5): display(i)")["outputs"]) == runner.MOST_VALUES
+
     def test_what_a_cell_wants_and_which_packages(self, runner):
         made = runner.Runner()
         assert made.wants("print(x)", ["x = 1", "y = 2"])
@@ -248,6 +258,47 @@ def test_nothing_is_loaded_and_nothing_runs_before_a_press(site, address, browse
         assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
         assert not page.outside
         assert not page.tab.workers
+
+
+def test_what_was_written_or_stored_does_not_run_when_the_page_is_opened_again(site, address, browser):
+    with Page(browser, address) as page:
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        page.tab.evaluate("for (const s of [localStorage, sessionStorage]) s['cell'] = s['3'] = 'print(1)'")
+        page.asked.clear()
+        page.tab.reload()
+        page.tab.wait_for_timeout(500)
+        assert not page.tab.locator("textarea, .run-result").count()
+        assert not page.tab.workers
+        assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
+
+
+def test_while_a_cell_runs_no_other_does_and_none_is_reset(site, address, browser):
+    with Page(browser, address) as page:
+        page.write(3, "print('begun')\nwhile True: pass")
+        page.cell(3).locator(".run-result", has_text="begun").wait_for()
+        for button in (page.cell(3).locator("[data-run=reset]"), page.cell(4).locator("[data-run=run]")):
+            page.tab.evaluate("document.querySelector('.run-say').textContent = ''")
+            button.click()
+            page.tab.locator(".run-say", has_text="A cell is running. Stop it first.").wait_for()
+        page.tab.locator("[data-run=stop]").click()
+        assert "Stopped." in page.result(3)
+        page.cell(3).locator("[data-run=reset]").click()
+        assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        assert not page.complaints
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import os; os._exit(1)", "x = []\nwhile True: x.append(bytearray(10**8))", "def f(): f()\nf()", "input()"],
+    ids=["exit", "memory", "recursion", "input"],
+)
+def test_python_that_breaks_off_says_so_and_begins_anew(source, site, address, browser):
+    with Page(browser, address) as page:
+        page.write(3, source)
+        said = page.result(3)
+        assert re.search(r"Error|Python broke off", said)
+        assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        assert not page.complaints
 
 
 def test_cells_run_and_the_page_outlives_errors_and_endless_loops(site, address, browser):
@@ -350,6 +401,34 @@ def test_what_a_browser_lacks_is_said_in_words(script, words, site, address, bro
         page.tab.locator("[data-run=all]").click()
         page.tab.locator(".run-say", has_text=words).wait_for()
         assert not page.complaints
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        ("**/page.mjs*", "What runs the cells could not be loaded. Reload the page: the site may be newer than it."),
+        ("**/worker.mjs*", "What runs Python could not be loaded."),
+        ("**/site.json", "Python could not be loaded"),
+        ("**/pyodide.mjs", "Python could not be loaded"),
+        ("**/pyodide.asm.wasm", "Python could not be loaded"),
+    ],
+)
+def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(gone, words, site, address, browser):
+    with Page(
+        browser, address, routes={gone: lambda route: route.fulfill(status=404, body="<h1>Not found</h1>")}
+    ) as page:
+        page.tab.locator("[data-run=all]").click()
+        page.tab.locator(".run-say", has_text=words).wait_for()
+        page.context.unroute(gone)
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+
+
+def test_a_page_opened_from_a_file_says_what_it_needs(site, browser):
+    tab = browser.new_page()
+    tab.goto((SITE / FEW_PACKAGES).as_uri())
+    tab.locator("[data-run=all]").click()
+    tab.locator(".run-say", has_text="A page opened from a file may not start Python.").wait_for()
+    tab.close()
 
 
 def test_without_a_network_the_page_says_so(site, address, browser):

@@ -82,6 +82,7 @@ function fail(words) {
 
 function ask(request, { started, printed }) {
   if (!worker) begin();
+  if (interrupts) interrupts[0] = 0; // one that came when no cell was running is for none
   return new Promise((resolve, reject) => {
     waiting = { resolve, reject, started, printed };
     worker.postMessage(request);
@@ -90,15 +91,16 @@ function ask(request, { started, printed }) {
 
 // --- running --------------------------------------------------------------------------------------------------------
 
+const BUSY = "A cell is running. Stop it first.";
 let busy = false;
 let stopping = false;
 
 // Runs these cells in order. `whole` where they are the chapter, whose sum is told at the end.
 async function job(list, whole = false) {
-  const missing = busy ? "A cell is running. Stop it first." : lacking();
+  const missing = busy ? BUSY : lacking();
   if (missing) {
     announce(missing);
-    return busy || say(missing);
+    return say(missing);
   }
   busy = true;
   stopping = false;
@@ -266,6 +268,7 @@ function edit(cell) {
 }
 
 function reset(cell) {
+  if (busy) return say(BUSY); // what it gives would have no place
   cell.editor.remove();
   cell.editor = undefined;
   cell.box.querySelector(".cell_input div.highlight, .cell_input > pre").hidden = false;

@@ -18,6 +18,7 @@ ASKED_FOR = {"has_torch": "torch", "has_triton": "Triton"}  # what a chapter's c
 NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax")
 OF_OURS = ("attnbook", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all of them are for
 MOST_TEXT = 100_000  # characters that one cell may print: a loop that prints for ever must not fill the page
+MOST_VALUES = 500  # that one cell may display, for the same reason
 FORMS = (("text/html", "_repr_html_"), ("image/svg+xml", "_repr_svg_"), ("text/markdown", "_repr_markdown_"))
 
 
@@ -96,7 +97,8 @@ class Runner:
     def display(self, *values):
         """Show values as IPython's ``display`` does."""
         for value in values:
-            self.outputs.append({"output_type": "display_data", "data": _forms(value)})
+            if len(self.outputs) < MOST_VALUES:
+                self.outputs.append({"output_type": "display_data", "data": _forms(value)})
 
     def _without(self, error):
         """Why a cell that raised ``error`` could not run here, in words; "" where the error is the cell's own."""
@@ -120,7 +122,7 @@ class _Stream(io.TextIOBase):
     def write(self, text):
         if self.left <= 0:
             return len(text)
-        kept = text if len(text) < self.left else f"{text[: self.left]}\n… the rest is not shown\n"
+        kept = _cut(text, self.left)
         self.left -= len(text)
         outputs = self.runner.outputs
         if not outputs or outputs[-1].get("name") != self.name:
@@ -149,7 +151,11 @@ def stand_in_for_ipython(display):
 
 def _forms(value):
     forms = {mime: getattr(value, method)() for mime, method in FORMS if hasattr(value, method)}
-    return {**{mime: form for mime, form in forms.items() if form is not None}, "text/plain": repr(value)}
+    return {**{mime: form for mime, form in forms.items() if form is not None}, "text/plain": _cut(repr(value))}
+
+
+def _cut(text, longest=MOST_TEXT):
+    return text if len(text) < longest else f"{text[:longest]}\n… the rest is not shown\n"
 
 
 def _traceback(error, filename):
@@ -157,7 +163,7 @@ def _traceback(error, filename):
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != filename:
         tb = tb.tb_next
-    return "".join(traceback.format_exception(type(error), error, tb))
+    return _cut("".join(traceback.format_exception(type(error), error, tb)))
 
 
 def _plain(outputs):
