@@ -3,6 +3,7 @@
 The theme brings all of Bootstrap and Font Awesome, 2 MB on every page. Some 40 kB of it are shown or run.
 """
 
+import logging
 import re
 import subprocess
 from hashlib import sha256
@@ -78,9 +79,11 @@ def _joined(app):
 def write_style(app, exception):
     if exception or app.builder.format != "html":
         return
+    static = Path(app.outdir, "_static")
+    sheet = static / SHEET
+    if sheet.exists() and not all(part.exists() for part in _sheets(app)):
+        return  # no page was written anew: what the sheet is made of was removed by unused.py
     with progress_message("writing one style sheet"):
-        static = Path(app.outdir, "_static")
-        sheet = static / SHEET
         sheet.write_text(_joined(app), encoding="utf-8")
         if PURGECSS.exists():
             content = [f"{app.outdir}/**/*.html", f"{static}/**/*.js", f"{static}/**/*.mjs"]
@@ -128,6 +131,7 @@ def mend_names(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of each table of a font
     app.connect("html-page-context", shorten_head, priority=900)
     app.connect("html-page-context", mend_names)
     app.connect("build-finished", write_style, priority=900)  # after the theme wrote the colours of code

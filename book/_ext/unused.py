@@ -1,0 +1,52 @@
+"""The site without what no page of it uses: themes and extensions bring 8 MB of scripts, fonts and translations.
+
+A file in _static/ stays where a page names it, or a style sheet or a script that stays. A new version of a theme may
+bring other files, so none of them is listed here.
+"""
+
+import re
+from pathlib import Path
+
+from sphinx.util.display import progress_message
+
+BY_HAND = ("run/*/*.json", "*LICENSE*")  # page.mjs makes the name from that of its chapter; licences are for readers
+NAMES_OTHERS = (".html", ".css", ".js", ".mjs", ".json")
+SOURCE_MAP = re.compile(r"^(?://|/\*)# sourceMappingURL=.*$", re.MULTILINE)  # for those who develop the theme
+
+
+def used(site):
+    """The files of _static/ that the site needs."""
+    static = site / "_static"
+    files = {path for path in static.rglob("*") if path.is_file() and path.suffix != ".map"}
+    kept = {path for path in files if any(path.match(pattern) for pattern in BY_HAND)}
+    text = _text(kept | {path for path in site.rglob("*.html") if static not in path.parents})
+    while named := {path for path in files - kept if path.name in text}:
+        kept |= named
+        text = _text(named)
+    return kept
+
+
+def _text(files):
+    """What may name other files."""
+    return "".join(path.read_text(encoding="utf-8") for path in files if path.suffix in NAMES_OTHERS)
+
+
+def remove_unused(app, exception):
+    if exception or app.builder.format != "html":
+        return
+    with progress_message("removing what no page uses"):
+        site, static = Path(app.outdir), Path(app.outdir, "_static")
+        kept = used(site)
+        for path in sorted(static.rglob("*"), reverse=True):  # a folder after what is in it
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            elif path.is_file() and path not in kept:
+                path.unlink()
+        for path in kept:
+            if path.suffix in (".css", ".js") and "sourceMappingURL" in (code := path.read_text(encoding="utf-8")):
+                path.write_text(SOURCE_MAP.sub("", code), encoding="utf-8")
+
+
+def setup(app):
+    app.connect("build-finished", remove_unused, priority=950)  # after every other extension wrote its files
+    return {"parallel_read_safe": True}
