@@ -101,6 +101,19 @@ class TestSearch:
         said = tab.locator("#search-results li").first.inner_text()
         assert re.search(r"equation 3\.\d+, chapter 3, One head", said)
 
+    def test_around_a_word_a_formula_stands_once_and_no_button(self, address, tab):
+        tab.goto(f"{address}search.html?q=key")
+        tab.wait_for_selector("#search-results p.context")
+        page = """<main><nav>Contents</nav><article><div class="run-bar">Run</div><p>Then <span class="katex">
+            <span class="katex-mathml"><math><semantics><mrow><mfrac><mn>1</mn><msqrt><msub><mi>d</mi><mi>k</mi></msub>
+            </msqrt></mfrac></mrow><annotation>\\frac</annotation></semantics></math></span><span class="katex-html">
+            1dk</span></span> again.</p><a class="headerlink">¶</a></article></main>"""
+        assert tab.evaluate("page => Search.htmlToText(page)", page).replace(" ", "") == "Then1/√d_kagain."
+        tab.goto(f"{address}search.html?q=rowsum")
+        tab.wait_for_function("document.querySelectorAll('#search-results p.context').length > 3")
+        said = tab.locator("#search-results p.context").all_inner_texts()
+        assert not [words for words in said if "\\" in words or "Contents" in words]
+
     def test_from_the_dialog(self, address, tab):
         tab.goto(f"{address}book/intro.html")
         tab.wait_for_load_state("networkidle")

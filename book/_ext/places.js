@@ -39,6 +39,18 @@
       .map((hit, i) => hit.place.result.with(4, 1000 - i));
   };
 
+  // What stands around a word on a page: its sentences, each formula once and in one line, and no buttons or pictures.
+  const no_words = "script, style, svg, button, annotation, .katex-html, .headerlink, .proved, .run-bar";
+  const between = { mfrac: "/", msub: "_", msup: "^", munder: "_", munderover: "_" };
+  Search.htmlToText = (html) => {
+    const article = new DOMParser().parseFromString(html, "text/html").querySelector("article");
+    if (!article) return "";
+    article.querySelectorAll(no_words).forEach((part) => part.remove());
+    article.querySelectorAll("msqrt").forEach((root) => root.prepend("√"));
+    article.querySelectorAll(Object.keys(between).join()).forEach((part) => part.firstElementChild.after(between[part.localName]));
+    return article.textContent.replace(/[\u200b\u2061-\u2064]/g, "").replace(/\s+/g, " ").trim();
+  };
+
   const pages = Search._performSearch; // best result last
   Search._performSearch = (query, terms, excluded, highlighted, objects) => {
     const found = find(query.trim());
