@@ -1,7 +1,11 @@
 """The built site: complete, linked, readable without eyes, and asking no other host. ``make test`` builds it first."""
 
+from functools import cache
+
+import formulas
 import pytest
-from built_site import PAGES, SITE, TOC, broken_links, lay_out, soup
+from bs4 import BeautifulSoup
+from built_site import PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
 
 WIDTHS = {"wide": 1280, "phone": 390}
 
@@ -30,6 +34,21 @@ def test_every_formula_is_set_and_can_be_read_aloud():
     formulas = [formula for page in PAGES for formula in soup(SITE / page).select("article .math")]
     assert len(formulas) > 3000
     assert not [str(formula) for formula in formulas if not formula.select_one(".katex math semantics mrow")]
+
+
+def test_where_npm_could_install_nothing_a_formula_is_the_browsers_own(monkeypatch):
+    monkeypatch.setattr(formulas, "INSTALLED", False)
+    monkeypatch.setattr(formulas, "OPTIONS", {**formulas.OPTIONS, "output": "mathml"})
+    monkeypatch.setattr(formulas, "_katex", cache(formulas._katex.__wrapped__))
+    with formulas._katex():  # ends at the end
+        html = formulas.render.__wrapped__(r"\begin{split} dS &= P \circ dP \\ &= 0 \end{split}", True)["html"]
+    assert "<math" in html
+    assert "katex-html" not in html
+    style = (ROOT / "book/_static/attnbook.css").read_text(encoding="utf-8")
+    aligned = BeautifulSoup(html, "html.parser").select_one('mtable[columnalign^="right left"][columnspacing^="0em"]')
+    assert aligned
+    assert 'mtable[columnalign^="right left"]' in style  # which the browser does not look at
+    assert 'mtable[columnspacing^="0em"]' in style
 
 
 def test_the_front_page_leads_to_the_book():
