@@ -411,6 +411,7 @@ def test_what_a_browser_lacks_is_said_in_words(script, words, site, address, bro
         ("**/site.json", "Python could not be loaded"),
         ("**/pyodide.mjs", "Python could not be loaded"),
         ("**/pyodide.asm.wasm", "Python could not be loaded"),
+        ("**/python_stdlib.zip", "Python could not be loaded"),
     ],
 )
 def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(gone, words, site, address, browser):

@@ -19,6 +19,16 @@ self.fetch = async (...request) => {
   return new Response(answer.body.pipeThrough(counter), answer);
 };
 
+// Pyodide waits for ever where its WebAssembly is not there or does not come whole.
+const instantiate = WebAssembly.instantiateStreaming;
+const broken = new Promise((_, reject) => {
+  WebAssembly.instantiateStreaming = (...what) => {
+    const made = instantiate(...what);
+    made.catch(reject);
+    return made;
+  };
+});
+
 const loading = (what, bytes = 0) => {
   received = 0;
   tell({ loading: what, bytes });
@@ -32,7 +42,7 @@ async function start() {
   loading("Python", site.bytes);
   const core = new URL(site.core, here("./")).href;
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
-  pyodide = await loadPyodide({ indexURL: core, packageBaseUrl: site.packages });
+  pyodide = await Promise.race([loadPyodide({ indexURL: core, packageBaseUrl: site.packages }), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
