@@ -893,7 +893,7 @@ def sums_are_in_order():
     for order in itertools.permutations(range(3)):
         total, sums = np.zeros(1), workers.InOrder()
         for place in order:
-            sums.give(place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
+            sums.give("total", place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
         assert total[0] == 1e16 + 1.0 - 1e16
 
 

@@ -68,7 +68,7 @@ def vjp(dO, res):
         lambda place, block: work.backward_block(place, block, dO, *kept, sums),
         work.blocks(work.n_q, work.keys),
     )
-    found = ((sums.dQ, res.Q), (sums.dK, res.K), (sums.dV, res.V))
+    found = zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
     dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
     return dQ, dK, dV, in_order(sums.dparams, res)
 
@@ -80,11 +80,10 @@ def jvp(tQ, tK, tV, tparams, res):
 
 
 class _Visit(NamedTuple):
-    """A live tile: its rows in the strip and in the table, its columns in the block, and where masks cut through it."""
+    """A live tile: its rows in the strip, its columns in the block, and where masks cut through it."""
 
     tile: Tile
     here: slice
-    at: slice
     there: slice
     cuts: list
 
@@ -153,7 +152,7 @@ class _Work:
         ]
 
     def strips(self, block):
-        """The rows of tiles in a block, each with its visits; strips without a live tile are left out."""
+        """The rows of tiles in a block, each with its visits; none, where all of a strip is masked."""
         key = (block.rows, block.cols, block.lead if self.heads_differ else None)
         if key not in self._visits:
             strips = []
@@ -164,14 +163,12 @@ class _Work:
                     _Visit(
                         tile,
                         _slice(tile.rows, rows),
-                        _slice(tile.rows),
                         _slice(tile.cols, block.cols),
                         self.cuts(tile),
                     )
                     for tile in live
                 ]
-                if visits:
-                    strips.append((rows, visits))
+                strips.append((rows, visits))
             self._visits[key] = strips
         return self._visits[key]
 
@@ -207,14 +204,14 @@ class _Work:
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
         scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
         strips = self.strips(block)
-        straight = bool(strips) and strips[0][1][0].tile.rows == block.rows  # then the first tile need not add to zeros
+        straight = _starts_with(strips, block.rows)
         Z[...], M[...] = 0, -np.inf if shifted else 0
         if shifted or not straight:  # shifted: fading meets what memory held before, ∞ · 0
             O[...] = 0
         q1 = np.empty((*size, len(block.rows), q.shape[-1]), self.dtype)
         np.multiply(q[..., _slice(block.rows), :], self.dtype.type(self.in_q), out=q1)
         for _, visits in strips:
-            for tile, here, _, there, cuts in visits:
+            for tile, here, there, cuts in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
                 A, m, z = O[..., here, :], M[..., here, :], Z[..., here, :]
@@ -248,15 +245,22 @@ class _Work:
         shifted = self.needs_shift(block.lead, q, k, v)
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
         size = tuple(map(len, block.lead))
-        targets, (dQ, dK, dV) = sums.places(block)
+        (all_dK, dK), (all_dV, dV) = (sums.place(name, block, block.cols) for name in ("dK", "dV"))
         v1, dparams = _with_ones(v), {}
         exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
         strips = self.strips(block)
         tiles = [(visit.tile.rows, visit.tile.cols) for _, visits in strips for visit in visits]
         straight = tiles == [(block.rows, block.cols)]  # the only tile need not add to zeros
         if not straight:
-            dQ[...], dK[...], dV[...] = 0, 0, 0
-        for rows, visits in strips:
+            dK[...], dV[...] = 0, 0
+        for strip, (rows, visits) in enumerate(strips):
+            all_dQ, dQ = sums.place("dQ", block, rows)
+            first = _starts_with([(rows, visits)], rows)
+            if not first:
+                dQ[...] = 0
+            if not visits:
+                sums.give(strip, place, [])
+                continue
             at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
             q1 = np.empty((*size, len(rows), k.shape[-1]), self.dtype)
             dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), self.dtype)
@@ -264,7 +268,7 @@ class _Work:
             np.divide(dO[at], Z[at], out=dO1[..., :-1])
             np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
             M_i = M[at]
-            for tile, here, at, there, cuts in visits:
+            for tile, here, there, cuts in visits:
                 if not self.plain:
                     tile = tile._replace(lead=block.lead)
                 shape = (*size, len(tile.rows), len(tile.cols))
@@ -274,11 +278,12 @@ class _Work:
                 W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
                 _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
                 dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
-                _add(dQ[..., at, :], dS, k[..., there, :], products, straight)
+                first = _add(dQ[..., here, :], dS, k[..., there, :], products, first)
                 _add(dK[..., there, :], dS.mT, q_i, products, straight)
-        dQ *= self.dtype.type(self.in_dQ)
+            dQ *= self.dtype.type(self.in_dQ)
+            sums.give(strip, place, [(all_dQ, dQ)])
         dK *= self.dtype.type(self.in_dK)
-        sums.give(place, block, targets, (dQ, dK, dV), dparams)
+        sums.give("keys", place, [(all_dK, dK), (all_dV, dV), *sums.of_parameters(dparams, block)])
 
     def exponentials(self, S, M, tile, cuts, shifted):
         """exp2(S − M) on a tile, and the steps with what they saved. The same product as in the forward, and M
@@ -312,19 +317,19 @@ class _Work:
 
 
 class _Sums:
-    """dQ, dK, dV and the parameters' gradients, added up from the blocks in the order of the blocks."""
+    """dQ, dK, dV and the parameters' gradients, added up from the blocks in the order of the blocks: dQ a strip of rows
+    at a time, so that what waits for its turn is small.
+    """
 
     def __init__(self, work):
         blocks_of_keys = len(pieces(range(work.n_k), work.keys))
-        # Whether no other block adds to the same place, so that a block may write there at once.
-        self._alone = [
-            T.shape[:-2] == work.lead and writers <= 1
-            for T, writers in ((work.q, blocks_of_keys), (work.k, 1), (work.v, 1))
-        ]
-        self.dQ, self.dK, self.dV = (
-            (np.empty_like if alone else np.zeros_like)(T)
-            for T, alone in zip((work.q, work.k, work.v), self._alone, strict=True)
-        )
+        # The blocks that add to the same place; where there is one alone, it may write there at once.
+        writers = (("dQ", work.q, blocks_of_keys), ("dK", work.k, 1), ("dV", work.v, 1))
+        self._alone = {name: T.shape[:-2] == work.lead and n <= 1 for name, T, n in writers}
+        self.grads = {
+            name: (np.empty_like if self._alone[name] else np.zeros_like)(T)  # and so with the memory layout of T
+            for name, T, _ in writers
+        }
         self.dparams = {
             place: np.zeros(step.op.parameter.shape, work.dtype)
             for place, step in enumerate(work.steps)
@@ -332,26 +337,26 @@ class _Sums:
         }
         self._lead, self._order = work.lead, InOrder()
 
-    def places(self, block):
-        """Where dQ, dK, dV of a block belong, and where it writes them, over whatever is there: the same, if no other
-        block adds to it.
+    def place(self, name, block, places):
+        """Where these rows of a gradient belong, and where the block writes them, over whatever is there: the same, if
+        no other block adds to it.
         """
-        pairs = ((self.dQ, block.rows), (self.dK, block.cols), (self.dV, block.cols))
-        targets = [T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :] for T, places in pairs]
-        size = tuple(map(len, block.lead))
-        return targets, [
-            T if alone else np.empty((*size, *T.shape[-2:]), T.dtype)
-            for T, alone in zip(targets, self._alone, strict=True)
-        ]
+        T = self.grads[name]
+        target = T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :]
+        if self._alone[name]:
+            return target, target
+        return target, np.empty((*map(len, block.lead), *target.shape[-2:]), T.dtype)
 
-    def give(self, place, block, targets, grads, dparams):
-        """Take what the block at ``place`` has found."""
-        shared = ((T, dT) for T, dT, alone in zip(targets, grads, self._alone, strict=True) if not alone)
-        adds = [(T, unbroadcast(dT, T.shape)) for T, dT in shared]
+    def of_parameters(self, dparams, block):
+        """As :meth:`place`, for gradients of parameters by step."""
         for step, dparam in dparams.items():
             total = self.dparams[step]
-            adds.append((total[... if dparam.shape == total.shape else block.index(total.shape)], dparam))
-        self._order.give(place, adds)
+            yield total[... if dparam.shape == total.shape else block.index(total.shape)], dparam
+
+    def give(self, key, place, pairs):
+        """Take what the block at ``place`` has written for the places named ``key``."""
+        adds = [(T, unbroadcast(dT, T.shape)) for T, dT in pairs if T is not dT]
+        self._order.give(key, place, adds)
 
 
 class _Buffer:
@@ -383,6 +388,11 @@ def _heads(shape, lead, sizes):
 
 def _slice(places, within=range(0)):
     return slice(places.start - within.start, places.stop - within.start)
+
+
+def _starts_with(strips, rows):
+    """Whether the first tile has all these rows: then it need not add to zeros."""
+    return any(visits and visits[0].tile.rows == rows for _, visits in strips[:1])
 
 
 def _add(T, A, B, buffer, straight):

@@ -200,13 +200,17 @@ class InOrder:
     """
 
     def __init__(self):
-        self._lock, self._next, self._waiting = threading.Lock(), 0, {}
+        self._lock, self._next, self._waiting = threading.Lock(), {}, {}
 
-    def give(self, place, adds):
-        """The pairs (where, what) that the task at ``place`` has to add; every task gives exactly once."""
+    def give(self, key, place, adds):
+        """The pairs (where, what) that the task at ``place`` has to add to the arrays named ``key``; every task gives
+        exactly once to each key.
+        """
         with self._lock:
-            self._waiting[place] = adds
-            while self._next in self._waiting:
-                for where, what in self._waiting.pop(self._next):
+            self._waiting[key, place] = adds
+            turn = self._next.get(key, 0)
+            while (adds := self._waiting.pop((key, turn), None)) is not None:
+                for where, what in adds:
                     where += what
-                self._next += 1
+                turn += 1
+            self._next[key] = turn
