@@ -16,7 +16,7 @@ from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
 ATTENTION = importlib.import_module("attnbook.attention")
 SMALL = ((tiled, "ROWS", 2), (tiled, "COLS", 3), (tiled, "SCORES_ON_A_GPU", 30), (tiled, "SIDE_ON_A_GPU", 2),
          (numpy_tiled, "ROWS", 2), (numpy_tiled, "_cols", lambda *_, **__: 3),
-         (numpy_tiled, "KEYS_A_TASK", 7), (numpy_tiled, "TASKS", 1))  # fmt: skip
+         (numpy_tiled, "KEYS_A_TASK", 7), (numpy_tiled, "TASKS", 1), (numpy_tiled, "SCORES_A_TASK", 0))  # fmt: skip
 TWO_HEADS = (numpy_tiled, "SCORES_A_TILE", 12)
 SHIFTED = (numpy_tiled, "BITS_WITHOUT_SHIFT", 0.0)
 

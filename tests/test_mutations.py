@@ -21,7 +21,7 @@ from routes import on
 import attnbook as ab
 from attnbook import arrays, checks, heads
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Tile, Window, chain
-from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled, workers
+from attnbook.spines import cuts, dense, numpy_dense, numpy_tiled, tiled, workers
 from attnbook.torch import layout
 
 ATTENTION = importlib.import_module("attnbook.attention")
@@ -35,7 +35,7 @@ DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 
-PLAN, RECURRING = ATTENTION.plan, numpy_tiled._recurring
+PLAN, RECURRING = ATTENTION.plan, cuts._recurring
 OPERANDS = importlib.import_module("attnbook.spines.operands")
 RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp")}
 RIGHT["share_heads_vjp"] = heads.share_heads_vjp
@@ -404,7 +404,7 @@ MISTAKES = [
     *(("numpy_dense.forward", mistake, numpy_dense, "forward", Lines(right, wrong), partial(law, CASE[case]))
       for mistake, right, wrong, law, case in (
           ("not scaled", "q * found.factor", "q", values, "plain"),
-          ("the mask forgotten", "np.copyto(S, -np.inf, where=~mask.allowed(S, tile))", "pass", values, "mask"),
+          ("the mask forgotten", "put(S, cuts_of(found.masks, tile, S.dtype), -np.inf)", "pass", values, "mask"),
           ("a saved array overwritten", "out=np.empty_like(S)", "out=S", gradients, "op that saves its result"),
       )),
     ("numpy_dense.forward", "a bias taken for nothing", numpy_dense, "scale_and_masks",
@@ -471,11 +471,7 @@ MISTAKES = [
     # the tiled spine on NumPy
     *(("numpy_tiled.forward", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
       for mistake, name, lines, route, law, case in (
-          ("log₂e forgotten", "__init__", ("scale.factor * LOG2E,", "scale.factor,"), ENGINE, values, "plain"),
-          ("the fast lane with a bias", "__init__",
-           ("all(isinstance(op, Masking) for op in others)", "True",
-            "others if self.fast else", "[op for op in others if isinstance(op, Masking)] if self.fast else"),
-           ENGINE, values, "bias"),
+          ("log₂e forgotten", "__init__", ("found.factor * LOG2E,", "found.factor,"), ENGINE, values, "plain"),
           ("Z is not faded", "forward_block", ("z *= fade", "pass"), SHIFTED, values, "plain"),
           ("the output is not faded", "forward_block", ("A *= fade", "pass"), SHIFTED, values, "plain"),
           ("0 / 0 in a dead row", "forward_block", ("dead = Z == 0", "dead = Z < 0"), ENGINE,
@@ -483,9 +479,9 @@ MISTAKES = [
           ("∞ − ∞ in a dead row", "forward_block",
            ("np.where(highest == -np.inf, self.dtype.type(0), highest)", "highest"), SHIFTED,
            laws.dead_rows_are_exactly_zero, "bias with a dead row"),
-          ("masked exponentials stay", "forward_block", ("_put(E, cuts, 0)", "pass"), ENGINE, values,
+          ("masked exponentials stay", "forward_block", ("put(E, cuts, 0)", "pass"), ENGINE, values,
            "causal, more keys"),
-          ("masked scores stay", "forward_block", ("_put(E, cuts, -np.inf)", "pass"), SHIFTED,
+          ("masked scores stay", "forward_block", ("put(E, cuts, -np.inf)", "pass"), SHIFTED,
            values, "causal, more keys"),
           ("O is not zeroed for the fading", "forward_block", ("if shifted or not straight:", "if not straight:"),
            SHIFTED, laws.fresh_memory_is_not_read, "plain"),
@@ -498,26 +494,32 @@ MISTAKES = [
           ("a first tile that leaves out rows is taken for whole", "forward_block",
            ("_starts_with(strips, block.rows)", "bool(strips[0][1])"), ENGINE, laws.fresh_memory_is_not_read,
            "mask with a dead row"),
-          ("one mask cuts, of two", "cuts", ("in self.masks:", "in self.masks[:1]:"), ENGINE, values,
-           "window and causal"),
       )),
-    *(("numpy_tiled.forward", mistake, numpy_tiled, name, Lines(*lines), on(route, values, CASE["causal, more keys"]))
-      for mistake, name, lines, route in (
-          ("no tile adds to what is there", "_add", ("return False", "return straight"), ENGINE),
-          ("a cut at the corner of the tile", "_recurring",
-           ("_Cut(at,", "_Cut((..., *(slice(0, s.stop - s.start) for s in at[1:])),"), ENGINE),
-          ("a cut without its last row", "_recurring", ("rows[-1] + 1", "rows[-1]"), ENGINE),
-          ("a cut without its last column", "_recurring", ("cols[-1] + 1", "cols[-1]"), ENGINE),
-          ("1 where it is forbidden, 0 elsewhere", "_recurring", ("(~forbidden[at])", "forbidden[at]"), ENGINE),
-          ("forbidden exponentials stay where a pattern recurs", "_put", ("T[cut.at] *= cut.allowed", "pass"), ENGINE),
-          ("forbidden scores become 0", "_put", ("value == 0 and cut", "cut"), SHIFTED),
-          ("a cut is taken for the whole tile", "_put", ("T[cut.at], value", "T, value"), SHIFTED),
+    ("numpy_tiled.forward", "the fast lane with a bias", numpy_tiled, "scale_and_masks",
+     Lines("all(isinstance(op, Masking) for op in others)", "True",
+           "tuple(others)", "tuple(op for op in others if isinstance(op, Masking))"),
+     on(ENGINE, values, CASE["bias"])),
+    ("numpy_tiled.forward", "no tile adds to what is there", numpy_tiled, "_add",
+     Lines("return False", "return straight"), on(ENGINE, values, CASE["causal, more keys"])),
+    ("numpy_tiled.forward", "one mask cuts, of two", numpy_tiled, "cuts_of", Lines("in masks:", "in masks[:1]:"),
+     on(ENGINE, values, CASE["window and causal"])),
+    *(("numpy_tiled.forward", mistake, where, name, Lines(*lines), on(route, values, CASE["causal, more keys"]))
+      for mistake, where, name, lines, route in (
+          ("a cut at the corner of the tile", cuts, "_recurring",
+           ("Cut(at,", "Cut((..., *(slice(0, s.stop - s.start) for s in at[1:])),"), ENGINE),
+          ("a cut without its last row", cuts, "_recurring", ("rows[-1] + 1", "rows[-1]"), ENGINE),
+          ("a cut without its last column", cuts, "_recurring", ("cols[-1] + 1", "cols[-1]"), ENGINE),
+          ("1 where it is forbidden, 0 elsewhere", cuts, "_recurring", ("(~forbidden[at])", "forbidden[at]"), ENGINE),
+          ("forbidden exponentials stay where a pattern recurs", numpy_tiled, "put",
+           ("T[cut.at] *= cut.allowed", "pass"), ENGINE),
+          ("forbidden scores become 0", numpy_tiled, "put", ("value == 0 and cut", "cut"), SHIFTED),
+          ("a cut is taken for the whole tile", numpy_tiled, "put", ("T[cut.at], value", "T, value"), SHIFTED),
       )),
     ("numpy_tiled.forward", "no shift where one is needed", numpy_tiled, "BITS_WITHOUT_SHIFT", np.inf,
      on(ENGINE, laws.attention_of_large_scores, "float32", 1e4, small=False)),
     ("numpy_tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
      on(ENGINE, laws.masked_exponentials_are_not_made, causal=True)),
-    ("numpy_tiled.forward", "two masks share their cuts", numpy_tiled, "_recurring", cuts_remembered_by_tile({}),
+    ("numpy_tiled.forward", "two masks share their cuts", cuts, "_recurring", cuts_remembered_by_tile({}),
      on(ENGINE, values, CASE["window and causal"])),
     ("numpy_tiled.forward", "the table is one tile", numpy_tiled, "_cols", lambda *_, **__: 2**20,
      on(ENGINE, laws.memory_grows_linearly, small=False)),
@@ -538,9 +540,9 @@ MISTAKES = [
            gradients, "plain"),
           ("ln 2 in dQ, the scale in dK", "__init__", ("self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ ="), ENGINE,
            gradients, "plain"),
-          ("masked exponentials stay", "exponentials", ("_put(E, cuts, 0)", "pass"), ENGINE, gradients,
+          ("masked exponentials stay", "exponentials", ("put(E, cuts, 0)", "pass"), ENGINE, gradients,
            "causal, more keys"),
-          ("masked scores stay", "exponentials", ("_put(S, cuts, -np.inf)", "pass"), SHIFTED,
+          ("masked scores stay", "exponentials", ("put(S, cuts, -np.inf)", "pass"), SHIFTED,
            gradients, "causal, more keys"),
           ("rows in the wrong place", "strips", ("_slice(tile.rows, rows),", "slice(len(tile.rows)),"), ENGINE,
            gradients, "causal, more keys"),

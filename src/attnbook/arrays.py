@@ -101,11 +101,13 @@ def unbroadcast(dT, shape):
 
     Broadcasting uses one number many times; its gradient is the sum over all of its uses.
     """
+    if tuple(dT.shape) == tuple(shape):
+        return dT
     extra = dT.ndim - len(shape)
     stretched = (extra + i for i, n in enumerate(shape) if n == 1 and dT.shape[extra + i] != 1)
     axes = (*range(extra), *stretched)
     xp = array_namespace(dT)
-    return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape) if axes else dT
+    return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape)
 
 
 def broadcasts_to(shape, target):

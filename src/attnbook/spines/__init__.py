@@ -17,7 +17,7 @@ METHODS = ("auto", *SPINES)
 ON_NUMPY = {dense: numpy_dense, tiled: numpy_tiled}
 """The twin of a spine that NumPy arrays go through."""
 
-DENSE_UP_TO = {True: 2**16, False: 2**20}
+DENSE_UP_TO = {True: 2**18, False: 2**20}
 """How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from attnbook.arrays import narrow, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines import dense
+from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.dense import Residuals
 from attnbook.spines.operands import in_order, operands, operands_vjp, scale_and_masks
 
@@ -23,8 +24,7 @@ def forward(Q, K, V, steps, shape):
     S = np.empty(shape, q.dtype)
     if found:
         np.matmul(q * found.factor, k.mT, out=S)
-        for mask in found.masks:
-            np.copyto(S, -np.inf, where=~mask.allowed(S, tile))
+        put(S, cuts_of(found.masks, tile, S.dtype), -np.inf)
         P = W = _softmax(S, out=S)
     else:
         S, steps = chain.forward(steps, np.matmul(q, k.mT, out=S), tile, "scores")
@@ -62,7 +62,7 @@ def _softmax(S, out):
     M[-np.inf == M] = 0
     P = np.subtract(S, M, out=out)
     np.exp(P, out=P)
-    Z = np.sum(P, axis=-1, keepdims=True)
+    Z = P @ np.ones((P.shape[-1], 1), P.dtype)  # a product adds up faster than a sum
     Z[Z == 0] = 1
     P /= Z
     return P

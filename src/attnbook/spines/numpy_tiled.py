@@ -26,21 +26,22 @@ Only the scale and masks take the fast lane; any other op runs as it is written,
 """
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from attnbook.arrays import narrow, unbroadcast, widen
-from attnbook.ops import Masking, Scale, Tile, Window, chain
+from attnbook.ops import Tile, Window, chain
 from attnbook.spines import tiled
-from attnbook.spines.operands import in_order
+from attnbook.spines.cuts import cuts_of, put
+from attnbook.spines.operands import in_order, scale_and_masks
 from attnbook.spines.tiled import Residuals, pieces
 from attnbook.spines.workers import InOrder, run
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
 ROWS, COLS = 512, 256  # in float64; float32 has twice the rows, and so as many bytes
 SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
+SCORES_A_TASK = 2**16  # or up to so many: with less to do, workers mostly wait for Python's lock
 KEYS_A_TASK = 1024
 BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
 
@@ -88,16 +89,6 @@ class _Visit(NamedTuple):
     cuts: list
 
 
-class _Cut(NamedTuple):
-    """Where one mask cuts through a tile: the part with forbidden pairs, and which these are; 0 there and 1 elsewhere,
-    where the pattern recurs and that is worth having.
-    """
-
-    at: tuple
-    forbidden: np.ndarray
-    allowed: np.ndarray | None = None
-
-
 class _Work:
     """One call: its operands, its steps, and how the table is cut. The methods are what a worker does."""
 
@@ -106,14 +97,15 @@ class _Work:
         self.dtype = self.q.dtype
         *lead, self.n_q, self.n_k = shape
         self.lead, self.steps = tuple(lead), tuple(steps)
-        scale, *others = (step.op for step in self.steps if step.on == "scores")
-        self.drops = any(step.on == "weights" for step in self.steps)
-        self.fast = isinstance(scale, Scale) and all(isinstance(op, Masking) for op in others)
+        on_scores = [step for step in self.steps if step.on == "scores"]
+        others, found = [step.op for step in on_scores[1:]], scale_and_masks(on_scores)
+        self.drops = len(on_scores) < len(self.steps)
+        self.fast = found is not None
         self.plain = self.fast and not self.drops  # no op is run, so none needs to know which heads a tile has
-        self.masks = others if self.fast else ()
+        self.masks = found.masks if self.fast else ()
         self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
         # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
-        self.in_q, self.in_dQ, self.in_dK = (scale.factor * LOG2E, scale.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
+        self.in_q, self.in_dQ, self.in_dK = (found.factor * LOG2E, found.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
         self.rows, self.cols = ROWS * 8 // self.dtype.itemsize, _cols(self.n_k, cut=bool(others))
         self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
         if self.plain and not self.heads_differ:
@@ -134,8 +126,8 @@ class _Work:
         come first: under a causal mask the keys with most work are then done last, in the order of the sums.
         """
         *outer, h = self.lead or (1,)
-        size = SCORES_A_TILE // max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
-        size = min(size, h // TASKS)
+        scores = max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
+        size = min(h, max(min(SCORES_A_TILE // scores, h // TASKS), SCORES_A_TASK // scores))
         for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
             if T.ndim > 2 and T.shape[-3] not in (1, h):
                 size = math.gcd(size, h // T.shape[-3])
@@ -164,23 +156,13 @@ class _Work:
                         tile,
                         _slice(tile.rows, rows),
                         _slice(tile.cols, block.cols),
-                        self.cuts(tile),
+                        cuts_of(self.masks, tile, self.dtype),
                     )
                     for tile in live
                 ]
                 strips.append((rows, visits))
             self._visits[key] = strips
         return self._visits[key]
-
-    def cuts(self, tile):
-        """Where masks cut through the tile, one entry a mask. Along a diagonal one pattern recurs."""
-        found = []
-        for op in self.masks:
-            if not op.allows_all(tile):
-                pattern = op.pattern(tile)
-                recurs = pattern is not None
-                found.append(_recurring(op, pattern, self.dtype) if recurs else _Cut((...,), _forbidden(op, tile)))
-        return found
 
     def part(self, T, lead):
         """T at these heads."""
@@ -219,7 +201,7 @@ class _Work:
                 if not self.fast:
                     E = chain.forward(self.steps, E, tile, "scores")[0] * self.dtype.type(LOG2E)
                 elif shifted:
-                    _put(E, cuts, -np.inf)
+                    put(E, cuts, -np.inf)
                 if shifted:
                     highest = np.maximum(m, np.max(E, axis=-1, keepdims=True))
                     shift = np.where(highest == -np.inf, self.dtype.type(0), highest)
@@ -230,7 +212,7 @@ class _Work:
                     m[...] = highest
                 np.exp2(E, out=E)
                 if not shifted:
-                    _put(E, cuts, 0)
+                    put(E, cuts, 0)
                 z += E @ ones[: len(tile.cols)]
                 W = chain.forward(self.steps, E, tile, "weights")[0] if self.drops else E
                 straight = _add(A, W, v[..., there, :], products, straight)
@@ -294,10 +276,10 @@ class _Work:
             return np.exp2(S * self.dtype.type(LOG2E) - M), steps
         if shifted:
             S -= M
-            _put(S, cuts, -np.inf)
+            put(S, cuts, -np.inf)
         E = np.exp2(S, out=S)
         if not shifted:
-            _put(E, cuts, 0)
+            put(E, cuts, 0)
         return E, self.steps
 
     def dS(self, dO1, v1, E, steps, tile, out, dparams, block):
@@ -402,30 +384,6 @@ def _add(T, A, B, buffer, straight):
     else:
         T += np.matmul(A, B, out=buffer.view(T.shape))
     return False
-
-
-def _forbidden(op, tile):
-    return ~op.allowed(np.empty(0), tile)
-
-
-@lru_cache(maxsize=16)
-def _recurring(op, tile, dtype):
-    """The smallest cut with all the forbidden pairs, at most as large as a tile. Another call will need it, too."""
-    forbidden = np.broadcast_to(_forbidden(op, tile), (len(tile.rows), len(tile.cols)))
-    if not forbidden.any():
-        return _Cut((...,), np.asarray(False))
-    rows, cols = (np.flatnonzero(forbidden.any(axis)) for axis in (1, 0))
-    at = (..., slice(rows[0], rows[-1] + 1), slice(cols[0], cols[-1] + 1))
-    return _Cut(at, forbidden[at], (~forbidden[at]).astype(dtype))
-
-
-def _put(T, cuts, value):
-    """T with ``value`` where a mask forbids."""
-    for cut in cuts:
-        if value == 0 and cut.allowed is not None:
-            T[cut.at] *= cut.allowed
-        else:
-            np.copyto(T[cut.at], value, where=cut.forbidden)
 
 
 def _with_ones(T):
