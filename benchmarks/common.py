@@ -221,7 +221,19 @@ def command():
 
 
 def machine():
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "memory": _memory()}
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "memory": _memory(), "NumPy's BLAS": _blas()}
+
+
+def _blas():
+    """NumPy's BLAS, and for which kind of processor its kernels are."""
+    from threadpoolctl import threadpool_info
+
+    names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
+    for found in threadpool_info():  # NumPy is loaded first, and so stands first
+        if found["user_api"] == "blas":
+            kernels = f", kernels {found['architecture']}" if "architecture" in found else ""
+            return f"{names.get(found['internal_api'], found['internal_api'])} {found['version']}{kernels}"
+    return "unknown"
 
 
 def _cpu():

@@ -19,11 +19,12 @@ import gpu
 import memory
 import rates
 from common import Record, count, error, exponent, geometric_mean, interleave, summary
-from cpu import ratios
+from cpu import ratios, with_floors
 from gpu_record import invented
 
 FOLDER = Path(common.__file__).parent
 SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "gpu")
+RATES = (*rates.PRODUCTS, "exp2")
 RECORDED = sorted(FOLDER.glob("results/*.json"))
 
 
@@ -84,6 +85,15 @@ def test_runs_fit_the_budget_between_least_and_most():
     assert count(1.0, 1, 9, 4.5 * (1 + common.PAUSE)) == 4
 
 
+def test_the_floor_is_that_of_the_best_rates_at_that_length():
+    def cell(n, seconds):
+        return {"shape": [1, 1, n, 8], "dtype": "float32", "causal": False, "rates": dict.fromkeys(RATES, seconds)}
+
+    found = list(with_floors([cell(2048, 3.0), cell(4096, 2.0), cell(128, 1.0)]))
+    assert np.allclose([c["floor"] / c["shape"][2] ** 2 for c in found], [9 * 2, 9 * 2, 9], rtol=1e-4)
+    assert found[0]["rates"]["exp2"] == 3.0
+
+
 def test_the_floor_counts_seven_products_and_two_exponentials():
     only = {"Q Kᵀ": 1.0, "P V": 0.0, "Pᵀ dO": 0.0, "exp2": 0.0}
     shape = (2, 3, 4, 5)
@@ -142,7 +152,7 @@ def check_head(text):
     assert {"what", "command", "date", "machine", "versions", "cells"} <= set(record)
     assert {"threads", "gpu"} & set(record), "what it ran on"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
-    assert set(record["machine"]) == {"cpu", "cores", "memory"}
+    assert set(record["machine"]) == {"cpu", "cores", "memory", "NumPy's BLAS"}
     assert {"python", "numpy", "attnbook"} <= set(record["versions"])
     assert record["command"].startswith("python benchmarks/")
     assert not re.search(r'["\s](/|~|[A-Z]:\\)\w+/', text), "a path"
