@@ -7,9 +7,9 @@ a twin for NumPy arrays, with the same residuals: the same lines, in place and o
 import math
 
 from attnbook.arrays import expected, is_numpy
-from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
+from attnbook.spines import dense, fused, numpy_dense, numpy_tiled, tiled
 
-SPINES = {"dense": dense, "tiled": tiled}
+SPINES = {"dense": dense, "tiled": tiled, "fused": fused}
 """The spines by the name that ``attention(method=...)`` takes."""
 
 METHODS = ("auto", *SPINES)
@@ -30,13 +30,13 @@ def pick(method, Q, shape):
 
 def on_arrays_of(spine, T):
     """The spine, or its twin for NumPy arrays."""
-    return ON_NUMPY[spine] if is_numpy(T) else spine
+    return ON_NUMPY.get(spine, spine) if is_numpy(T) else spine
 
 
 def spine_of(res):
     """The spine that made the residuals ``res``."""
     for spine in SPINES.values():
-        if isinstance(res, spine.Residuals):
+        if type(res) is spine.Residuals:
             return on_arrays_of(spine, res.Q)
     raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
 
