@@ -31,7 +31,7 @@ class Attention(_Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         *tensors, ctx.options = inputs
-        remembered = output[1].tensors if output[1] else ()
+        remembered, ctx.fused = (output[1].tensors, output[1].fused) if output[1] else ((), None)
         ctx.save_for_backward(*tensors, *remembered)
         ctx.save_for_forward(*tensors, *remembered)
         ctx.set_materialize_grads(False)
@@ -120,7 +120,7 @@ class JVP(_Derivative):
 def _recall(ctx):
     """The tensors of a forward, and its memory."""
     saved = ctx.saved_tensors
-    return saved[:5], Memory(*saved[5:]) if len(saved) > 5 else None
+    return saved[:5], Memory(*saved[5:], fused=ctx.fused) if len(saved) > 5 else None
 
 
 def _keep(ctx, tensors, f):
@@ -166,4 +166,4 @@ def _for_each(memory, n, dims):
     """
     if memory is None or any(dim is not None for dim in dims):
         return None
-    return Memory(*(T.expand(n, *T.shape) for T in memory.tensors))
+    return Memory(*(T.expand(n, *T.shape) for T in memory.tensors), fused=memory.fused)

@@ -1,6 +1,7 @@
 """Forward, vjp and jvp on tensors that nothing is wrapped around: each runs a spine.
 
-On the CPU that is the spine of NumPy, on the memory of the tensors themselves; elsewhere the generic one.
+On the CPU that is the spine of NumPy, on the memory of the tensors themselves. On a GPU it is the fused one where its
+kernels can do what is asked for, and the generic one for the rest.
 """
 
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from attnbook.arguments import broadcast
 from attnbook.arrays import array_namespace, device, is_numpy
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Step
 from attnbook.ops.dropout import _32_BITS, _mix
-from attnbook.spines import dense, pick, spine_of, tiled
+from attnbook.spines import dense, fused, pick, spine_of, tiled
 from attnbook.spines.numpy_tiled import LN2
 
 NO_MEMORY = """a tensor without memory to read. For many gradients at once, use torch.func (vmap, jacrev, jacfwd) \
@@ -30,27 +31,34 @@ class Options:
 
 
 class Memory:
-    """What residuals keep beside the inputs, as tensors: P; or O, M and Z. A class, as torch looks into tuples."""
+    """What residuals keep beside the inputs, as tensors: P; or O, M and Z. A class, as torch looks into tuples.
 
-    def __init__(self, *tensors):
-        self.tensors = tensors
+    ``fused`` is the unit of M where the fused kernels made it, else None.
+    """
+
+    def __init__(self, *tensors, fused=None):
+        self.tensors, self.fused = tensors, fused
 
     @classmethod
     def of(cls, res, O):
-        return cls(*_tensors(res.P)) if isinstance(res, dense.Residuals) else cls(O, *_tensors(res.M, res.Z))
+        if isinstance(res, dense.Residuals):
+            return cls(*_tensors(res.P))
+        return cls(O, *_tensors(res.M, res.Z), fused=res.unit if isinstance(res, fused.Residuals) else None)
 
     def residuals(self, q, k, v, steps):
         kept = [T.numpy(force=True) for T in self.tensors] if is_numpy(q) else self.tensors
         if len(kept) == 1:
             return dense.Residuals(q, k, v, *kept, steps)
         shape = (*kept[0].shape[:-1], k.shape[-2])
+        if self.fused is not None:
+            return fused.Residuals(q, k, v, *kept, steps, shape, self.fused)
         return tiled.Residuals(q, k, v, *kept, steps, shape, LN2 if is_numpy(q) else 1.0)
 
 
 def forward(Q, K, V, mask, seed, options, method="auto"):
     """O, and what its backward needs."""
     with _as_written(Q):
-        O, res = _run(*_operands(Q, K, V, mask, seed, options), scores_shape(Q, K, V), method)
+        O, res = _run(Q, K, V, mask, seed, options, method)
     (O,) = _tensors(O)
     return O.to(Q.dtype), Memory.of(res, O)
 
@@ -102,17 +110,18 @@ def _as_written(T):
 
 def _residuals(changes, Q, K, V, mask, seed, options, memory, of_mask, traced):
     """The forward's residuals, as it left them or made again, and the changes (gradients, tangents) as arrays."""
-    operands = _operands(Q, K, V, mask, seed, options, of_mask, traced)
     if memory:
-        res = memory.residuals(*operands)
+        fusing = memory.fused is not None
+        res = memory.residuals(*_operands(Q, K, V, mask, seed, options, of_mask, traced, fusing))
     else:
-        _, res = _run(*operands, scores_shape(Q, K, V), "dense" if traced else "auto")
-    return res, _arrays(changes, Q, traced)
+        _, res = _run(Q, K, V, mask, seed, options, "dense" if traced else "auto", of_mask, traced)
+        fusing = isinstance(res, fused.Residuals)
+    return res, _arrays(changes, Q, traced, fusing)
 
 
-def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False):
+def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False, fusing=False):
     """q, k, v and the steps, as a spine takes them."""
-    q, k, v, m, seed = _arrays((Q, K, V, mask, seed), Q, traced)
+    q, k, v, m, seed = _arrays((Q, K, V, mask, seed), Q, traced, fusing)
     steps = [Step("scale", Scale(options.factor))]
     if mask is not None and mask.dtype == torch.bool:
         steps.append(Step("mask", Mask(m)))
@@ -125,9 +134,20 @@ def _operands(Q, K, V, mask, seed, options, of_mask=False, traced=False):
     return q, k, v, tuple(steps)
 
 
-def _run(q, k, v, steps, shape, method):
-    """O and the residuals, by the spine that ``method`` asks for."""
-    return pick(method, q, shape)(q, k, v, steps, shape)
+def _run(Q, K, V, mask, seed, options, method, of_mask=False, traced=False):
+    """O and the residuals, by the spine that ``method`` asks for; "auto" asks for the kernels first."""
+    given, shape = (Q, K, V, mask, seed, options, of_mask, traced), scores_shape(Q, K, V)
+    if method == "auto" and _on_kernels(Q) and not options.dropout_p:
+        operands = _operands(*given, fusing=True)
+        if fused.refusal(*operands, shape) is None:
+            return fused.forward(*operands, shape)
+    operands = _operands(*given)
+    return pick(method, operands[0], shape)(*operands, shape)
+
+
+def _on_kernels(T):
+    """Whether tensors like T may go through the fused kernels. Not those that only look like tensors on a GPU."""
+    return T.is_cuda and type(T) in (torch.Tensor, torch.nn.Parameter)
 
 
 def _on_numpy(T):
@@ -135,8 +155,13 @@ def _on_numpy(T):
     return T.device.type == "cpu"
 
 
-def _arrays(tensors, Q, traced):
-    """The tensors in the accumulation dtype and, unless traced, without history: on the CPU as NumPy arrays."""
+def _arrays(tensors, Q, traced, fusing=False):
+    """The tensors in the accumulation dtype and, unless traced, without history: on the CPU as NumPy arrays.
+
+    ``fusing``: in the dtype that they have, for kernels, which read them where they lie.
+    """
+    if fusing:
+        return [T if T is None else _in_memory(T) for T in tensors]
     wide = accumulation_dtype(Q.dtype)
     tensors = [T if T is None or T.dtype == wide or not moves(T) else T.to(wide) for T in tensors]
     if traced:
@@ -147,6 +172,15 @@ def _arrays(tensors, Q, traced):
         return [T if T is None else T.numpy(force=True) for T in tensors]
     except RuntimeError as error:
         raise NotImplementedError(NO_MEMORY) from error
+
+
+def _in_memory(T):
+    try:
+        T = T.detach()
+        T.data_ptr()
+    except RuntimeError as error:
+        raise NotImplementedError(NO_MEMORY) from error
+    return T
 
 
 def _tensors(*arrays):

@@ -64,6 +64,11 @@ def scaled_dot_product_attention(
     and in ``torch.compile`` as one operator that is not looked into; compiled, it has first derivatives only, as
     compiled code has in torch.
 
+    On a GPU the fused kernels of :mod:`attnbook.spines.fused` run: in float32, bfloat16 and float16, without dropout,
+    with heads up to 256 wide, in eager mode. float32 products are rounded to TF32 only where
+    ``torch.backends.cuda.matmul`` allows it. For everything else, and without Triton or on an older GPU, the tiled
+    lines run in torch's own operations: more slowly, with the same result.
+
     Not as in torch: dropout draws one number from torch's generator and makes R from it, so ``torch.manual_seed``
     repeats R, but R is not torch's. p = 1 is refused. Tensors on the CPU are read in place by the NumPy engine, which
     has threads of its own: see :func:`~attnbook.spines.workers.set_num_threads`. 16-bit floats are widened to float32
