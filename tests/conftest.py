@@ -1,5 +1,6 @@
 """The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
+import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
 from built_site import address, browser  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)

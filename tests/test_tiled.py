@@ -167,7 +167,7 @@ def test_auto_picks_by_size():
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("method", spines.METHODS)
+@pytest.mark.parametrize("method", ["auto", "dense", "tiled"])
 def test_a_backward_knows_its_forward(method, library):
     Q, K, V, dO = laws.draw((3, 5), (7, 5), (7, 11), (3, 11))
     if library == "torch":

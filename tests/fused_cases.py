@@ -1,0 +1,90 @@
+"""Cases for the fused spine, and what must hold there. Nothing here is a test: two files of tests share it."""
+
+from functools import partial
+
+import laws
+import numpy as np
+import torch
+from cases import CASES, Case, Distances, Gate, Squash
+from kernels import DEVICE
+
+import attnbook as ab
+from attnbook.ops import Bias, Dropout, Softcap, Window
+
+FLOAT32 = torch.float32
+OTHER_OPS = Gate, Squash, Distances, Dropout
+
+
+def fits(case):
+    made = [op() if shape is None else op(np.zeros(shape)) for op, shape in case.ops]
+    biases = sum(isinstance(op, Bias) for op in made) + (case.bias is not None)
+    return biases < 2 and not any(isinstance(op, OTHER_OPS) for op in made)
+
+
+LONG = partial(Case, q=(2, 37, 11), k=(2, 53, 11), v=(2, 53, 19))
+SHORT = {"q": (2, 53, 11), "k": (2, 37, 11), "v": (2, 37, 19)}
+BATCH = {"q": (2, 2, 21, 11), "k": (2, 2, 37, 11), "v": (2, 2, 37, 19)}
+GROUPED = {"q": (2, 2, 21, 11), "k": (2, 1, 37, 11), "v": (2, 1, 37, 19)}
+ON_TILES = (
+    LONG("ragged"),
+    Case("nothing ragged", q=(2, 32, 16), k=(2, 64, 16), v=(2, 64, 32)),
+    LONG("causal", causal=True),
+    LONG("causal, more queries", causal=True, **SHORT),
+    LONG("bottom-right", causal="bottom-right"),
+    LONG("bottom-right, more queries", causal="bottom-right", **SHORT),
+    Case("causal, nothing ragged", q=(1, 64, 16), k=(1, 64, 16), v=(1, 64, 16), causal=True),
+    LONG("window", ops=((partial(Window, 9, 3), None),)),
+    LONG("window, bottom-right", ops=((partial(Window, 20, 0, "bottom-right"), None),)),
+    LONG("window beyond the keys", ops=((partial(Window, 1, 2), None),), **SHORT),
+    LONG("window from the left", ops=((partial(Window, 16, None), None),), **SHORT),
+    LONG("grouped", **GROUPED),
+    LONG("grouped, causal, grouped apart", causal=True, q=(4, 21, 11), k=(2, 37, 11), v=(1, 37, 19)),
+    LONG("mask", mask=(1, 37, 53), dead=True),
+    LONG("padding", mask=(2, 1, 1, 37), **BATCH),
+    LONG("bias", bias=(2, 37, 53), causal=True),
+    LONG("bias for all the heads", bias=(2, 1, 21, 37), **BATCH),
+    LONG("bias for the batch", bias=(2, 21, 37), ops=((partial(Window, 9, 3), None),), **BATCH),
+    LONG("bias for all", bias=(37, 53), forbid=0.3, dead=True),
+    LONG("bias for the queries", bias=(2, 1, 53)),
+    LONG("bias for some of the batch", q=(2, 3, 2, 5, 11), k=(2, 7, 11), v=(2, 7, 13), bias=(2, 1, 1, 5, 7)),
+    LONG("softcap", ops=((partial(Softcap, 1.5), None),)),
+    Case("all together", q=(4, 21, 11), k=(2, 37, 11), v=(2, 37, 19), mask=(21, 37), bias=(4, 21, 37), dead=True,
+         scale=-0.7, causal="bottom-right", ops=((partial(Softcap, 1.5), None), (partial(Window, 20, None), None))),
+)  # fmt: skip
+OF = {case.name: case for case in (*CASES, *ON_TILES)}
+
+
+def exact(case, dtype=FLOAT32, **options):
+    laws.low_precision(case, dtype, on=DEVICE, method="fused", **options)
+
+
+def attend(case, dtype=FLOAT32, seed=0):
+    """O, the residuals, and a cotangent, of the fused spine; and the inputs."""
+    inputs = [torch.tensor(T, dtype=dtype, device=DEVICE) for T in case.draw(seed)]
+    O, res = ab.attention(*inputs[:3], method="fused", **case.options(inputs[0], *inputs[3:]))
+    return O, res, torch.tensor(laws.draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
+
+
+def large_scores(case, dtype=FLOAT32):
+    exact(case, dtype, size=1000.0)
+
+
+def L_is_the_logsumexp(case):
+    O, res, _, inputs = attend(case)
+    S = laws.naive_scores(case, *(T.cpu().double() for T in inputs))
+    wanted = torch.logsumexp(S, dim=-1) if S.shape[-1] else torch.full(S.shape[:-1], -torch.inf).double()
+    wanted[wanted == -torch.inf] = torch.inf
+    assert torch.allclose(res.L.cpu().double(), wanted, rtol=1e-6, atol=1e-6)
+    assert torch.all(O[torch.inf == res.L] == 0)
+
+
+def layout_changes_nothing(case):
+    inputs = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw()]
+    turned = [T.transpose(-3, -2).contiguous().transpose(-3, -2) for T in inputs]
+    wide = [torch.stack([T, T], -1).flatten(-2)[..., ::2] for T in inputs]
+    found = []
+    for Q, K, V, *bias in (inputs, turned, wide):
+        O, res = ab.attention(Q, K, V, method="fused", **case.options(Q, *bias))
+        found.append((O, *case.pull(torch.ones_like(O[..., :1]).expand(O.shape), res)))
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))

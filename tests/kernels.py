@@ -1,0 +1,93 @@
+"""The fused kernels in tests: on the GPU where there is one, else by Triton's interpreter, on the CPU.
+
+The interpreter has to be asked for before anybody imports Triton, so conftest imports this file first.
+"""
+
+import contextlib
+import importlib.util
+import inspect
+import itertools
+import linecache
+import os
+import textwrap
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+NO_TRITON = "Triton is not installed here"
+NUMBERS = itertools.count()
+
+
+def triton_or_skip():
+    """Skip the file that calls this, in one line, where there is no Triton; but not where everything must run."""
+    if importlib.util.find_spec("triton") is None:
+        if os.environ.get("CI"):
+            raise ModuleNotFoundError(NO_TRITON)
+        pytest.skip(NO_TRITON, allow_module_level=True)
+
+
+@contextlib.contextmanager
+def small_tiles():
+    """Tiles so small that small tables have several, of unequal sides, in memory that is full of NaN.
+
+    Those of the forward and of "keys" are alike: for other shapes, the interpreter's products sum in other orders.
+    """
+    from attnbook.spines.fused import launch
+
+    empty = torch.empty
+
+    def not_a_number(*args, **kwargs):
+        return empty(*args, **kwargs).fill_(torch.nan)
+
+    sizes = {"forward": (16, 32), "keys": (16, 32), "queries": (16, 32), "bias": (32, 16)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "blocks", lambda kind, *_: launch.Blocks(*sizes[kind], 4, 1))
+        patch.setattr(torch, "empty", not_a_number)
+        yield
+
+
+@contextlib.contextmanager
+def wired(calls):
+    """``attnbook.torch`` takes the way of a GPU, here too; ``calls`` gets the name of each pass that it launches."""
+    from attnbook.spines.fused import launch
+    from attnbook.torch import _passes
+
+    def counted(run):
+        def counting(*args):
+            calls.append(run.__name__)
+            return run(*args)
+
+        return counting
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "forward", counted(launch.forward))
+        patch.setattr(launch, "vjp", counted(launch.vjp))
+        patch.setattr(_passes, "_on_numpy", lambda T: False)
+        if DEVICE == "cpu":
+            patch.setattr(_passes, "_on_kernels", lambda T: type(T) is torch.Tensor)
+        yield
+
+
+@contextlib.contextmanager
+def mistake(function, right, wrong):
+    """The kernels, or their launcher, with a mistake in one line. For the interpreter: what is compiled stays so."""
+    from attnbook.spines.fused import backward_kernels, forward_kernel, launch, tile
+
+    modules = [tile, forward_kernel, backward_kernels, launch]
+    own = [(module, getattr(module, function, None)) for module in modules]
+    home = next(module for module, f in own if getattr(getattr(f, "fn", f), "__module__", None) == module.__name__)
+    old = getattr(home, function)
+    source = textwrap.dedent(inspect.getsource(getattr(old, "fn", old)))
+    assert source.count(right) == 1, f"{function} has no such line, or more than one: {right}"
+    source = source.replace(right, wrong)
+    name, made = f"mistake {next(NUMBERS)}", {}
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    exec(compile(source, name, "exec"), vars(home), made)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            if getattr(module, function, None) is old:
+                patch.setattr(module, function, made[function])
+        yield

@@ -1,0 +1,263 @@
+"""The fused spine: its kernels beside plain torch, by Triton's interpreter or on a GPU, in all their features.
+
+All outputs lie in memory that was full of NaN. What the kernels cannot do is refused, or goes another way.
+"""
+
+from functools import partial
+
+import kernels
+import pytest
+import torch
+from cases import CASES, Case
+from fused_cases import (
+    OF,
+    ON_TILES,
+    L_is_the_logsumexp,
+    attend,
+    exact,
+    fits,
+    large_scores,
+    layout_changes_nothing,
+)
+from kernels import DEVICE
+from test_torch_sdpa import CASES as TORCH_CASES
+from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
+from torch import func
+
+import attnbook as ab
+from attnbook.ops import Scale, Step, Window
+from attnbook.spines import fused, tiled
+from attnbook.torch import scaled_dot_product_attention
+
+kernels.triton_or_skip()
+from attnbook.spines.fused import forward_kernel, launch  # noqa: E402
+
+FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
+WIDTHS = (1, 16, 17, 40, 64, 96, 128, 200, 256)
+BALANCED = {"bias for all keys": "dbias", "bias of no axis": "dbias", "one query, one key": "dQ"}
+"""Here this gradient is 0, a row of dS summed, and what comes is rounding alone."""
+
+
+@pytest.fixture(autouse=True)
+def small_tiles():
+    with kernels.small_tiles():
+        yield
+
+
+# --- values and gradients -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if fits(case) and case.name not in BALANCED], ids=str)
+def test_small(case):
+    exact(case)
+
+
+@pytest.mark.parametrize("case", ON_TILES, ids=str)
+def test_on_tiles(case):
+    exact(case)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["nothing ragged", "bottom-right", "all together"])
+def test_16_bits(name, dtype):
+    exact(OF[name], dtype)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_widths(width):
+    exact(Case("", q=(5, width), k=(7, width), v=(7, 13), causal=True))
+    exact(Case("", q=(5, 11), k=(7, 11), v=(7, width)))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["ragged", "causal", "bias", "softcap"])
+def test_large_scores(name, dtype):
+    """Scores of ± 3000: no overflow, and no larger errors than others have."""
+    large_scores(OF[name], dtype)
+
+
+@pytest.mark.parametrize("name", BALANCED)
+def test_gradients_that_balance(name):
+    _, res, dO, _ = attend(OF[name])
+    assert getattr(ab.attention_vjp(dO, res), BALANCED[name]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["ragged", "mask with a dead row", "all together", "no key"])
+def test_L_is_the_logsumexp(name):
+    L_is_the_logsumexp(OF[name])
+
+
+@pytest.mark.parametrize("name", ["mask with a dead row", "bias with a dead row"])
+def test_a_dead_row_gets_exactly_zero(name):
+    O, res, dO, _ = attend(OF[name])
+    assert torch.all(O[..., 1, :] == 0)
+    assert torch.all(ab.attention_vjp(dO, res).dQ[..., 1, :] == 0)
+
+
+@pytest.mark.parametrize("name", ["ragged", "all together", "queries shared by the batch"])
+def test_the_tiled_spine_goes_on_from_there(name):
+    """Its residuals are those of the tiled spine, whose lines find the same gradients, and the tangent."""
+    case = OF[name]
+    _, res, dO, inputs = attend(case)
+    for ours, theirs in zip(fused.vjp(dO, res), tiled.vjp(dO, res), strict=True):
+        for T, wanted in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, theirs)), strict=True):
+            assert (T is None) == (wanted is None)
+            assert T is None or torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
+    tangents = [torch.ones_like(T) for T in inputs]
+    _, res64 = case.attend(*(T.double() for T in inputs))
+    wanted = case.push([T.double() for T in tangents], res64)
+    assert torch.allclose(case.push(tangents, res).double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+# --- how they work ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grouped, causal, grouped apart", "bias for the batch"])
+def test_the_same_bits_each_time(name):
+    O, res, dO, _ = attend(OF[name])
+    first, second = ([T for T in ab.attention_vjp(dO, res)[:4] if T is not None] for _ in range(2))
+    assert all(map(torch.equal, first, second))
+    assert torch.equal(attend(OF[name])[0], O)
+
+
+def test_nothing_is_copied_that_lies_in_even_steps():
+    Q = torch.ones(2, 5, 3, 16).transpose(1, 2)
+    mask, lead = torch.ones(2, 1, 1, 7, dtype=torch.bool), (2, 3)
+    for T in (Q, Q[:, :1], Q[0], torch.ones(1, 5, 16).expand(2, 3, 5, 16)):
+        assert launch.rows(T, lead).data.data_ptr() == T.data_ptr()
+    for T in (mask, mask.expand(2, 3, 5, 7), mask[0, 0, 0], torch.ones(2, 3, 7, 5).mT, torch.ones(())):
+        made = launch.pairs(T, lead, 5, 7)
+        assert made.data.untyped_storage().data_ptr() == T.untyped_storage().data_ptr()
+    assert launch.pairs(mask, lead, 5, 7)[1:] == (7, 0, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["ragged", "grouped", "bias for some of the batch"])
+def test_tensors_that_do_not_lie_in_order(name):
+    layout_changes_nothing(OF[name])
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="torch CUDA: no GPU here")
+def test_places_beyond_32_bits():
+    memory = torch.zeros(2**31 + 2**20, dtype=FLOAT16, device=DEVICE)
+    Q, K, V = torch.randn(3, 2, 37, 32, device=DEVICE, dtype=FLOAT16)
+    far = memory.as_strided((2, 37, 32), (2**31, 1000, 1)).copy_(K)
+    results = [ab.attention(Q, T, V, method="fused", causal=True) for T in (K, far)]
+    assert torch.equal(results[0][0], results[1][0])
+    assert all(map(torch.equal, *(ab.attention_vjp(Q, res)[:3] for _, res in results)))
+
+
+@pytest.mark.parametrize(
+    ("options", "visits"),
+    [({}, 2 * 6), ({"causal": True}, 2 * 4), ({"ops": [Window(4, 4)]}, 2 * 5), ({"causal": "bottom-right"}, 2 * 5)],
+    ids=["all", "causal", "window", "bottom-right"],
+)
+@pytest.mark.skipif(DEVICE != "cpu", reason="only the interpreter's visits can be counted")
+def test_what_is_masked_is_not_visited(options, visits, monkeypatch):
+    seen, absorb = [], forward_kernel.absorb
+    monkeypatch.setattr(forward_kernel, "absorb", lambda *args: (seen.append(1), absorb(*args))[1])
+    Q, K, V = (torch.ones(2, n, 16) for n in (37, 53, 53))
+    ab.attention(Q, K, V, method="fused", **options)
+    assert len(seen) == visits
+
+
+def test_float32_is_not_rounded_to_tf32(monkeypatch):
+    """Unless torch has been told that it may be."""
+    asked = []
+    monkeypatch.setattr(launch, "run", lambda *args, **constants: asked.append(constants["PRODUCTS"]))
+    Q = torch.ones(5, 16)
+    matmul, steps = torch.backends.cuda.matmul, [Step("scale", Scale(1.0))]
+    before = matmul.fp32_precision
+    try:
+        for allowed in ("ieee", "tf32"):
+            matmul.fp32_precision = allowed
+            launch.forward(Q, Q, Q, steps, (5, 5))
+        launch.forward(Q.half(), Q.half(), Q.half(), steps, (5, 5))
+    finally:
+        matmul.fp32_precision = before
+    assert asked == ["ieee", "tf32", "ieee"]
+
+
+# --- attnbook.torch -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls():
+    found = []
+    with kernels.wired(found):
+        yield found
+
+
+def to_device(inputs, options):
+    options = {name: T.to(DEVICE) if isinstance(T, torch.Tensor) else T for name, T in options.items()}
+    return [T.to(DEVICE) for T in inputs], options
+
+
+BESIDE = {name: case for name, case in TORCH_CASES.items() if not name.startswith(("large", "one number"))}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_torchs_function_takes_the_kernels(name, calls):
+    shapes, options = BESIDE[name]
+    as_exact_as_torch(*to_device(draw(*shapes), options), FLOAT32)
+    assert calls == ["forward", "vjp"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "options"),
+    [(torch.float64, 11, {}), (FLOAT32, 300, {}), (FLOAT32, 11, {"dropout_p": 0.3}), (FLOAT32, 11, {"scale": 1e-35})],
+    ids=["float64", "wide heads", "dropout", "a tiny scale"],
+)
+def test_what_the_kernels_cannot_do_goes_another_way(dtype, width, options, calls):
+    inputs = [T.to(dtype) for T in draw((2, 3, 5, width), (2, 3, 7, width), (2, 3, 7, 13), device=DEVICE)]
+    dO = draw((2, 3, 5, 13), device=DEVICE)[0].to(dtype)
+    torch.manual_seed(0)
+    found = gradients(scaled_dot_product_attention, inputs, options, dO)
+    assert calls == []
+    assert all(T.isfinite().all() for T in found)
+    if "dropout_p" not in options:
+        for T, wanted in zip(found, gradients(torchs, inputs, options, dO), strict=True):
+            assert torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+def test_a_float32_mask_for_16_bits(dtype, calls):
+    inputs, mask = [T.to(dtype) for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE)], None
+    (mask,) = draw((5, 7), device=DEVICE)
+    dO = draw((2, 5, 13), device=DEVICE)[0].to(dtype)
+    *_, dmask = gradients(scaled_dot_product_attention, inputs, {"attn_mask": mask.float()}, dO)
+    wide = gradients(torchs, [T.double() for T in inputs], {"attn_mask": mask.float().double()}, dO.double())
+    assert dmask.dtype == FLOAT32
+    assert torch.allclose(dmask.double(), wide[-1], rtol=1e-2, atol=1e-2)
+    assert calls == ["forward", "vjp"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+def test_derivatives_of_every_order(calls):
+    """The tangent, the gradient of a gradient, and a Jacobian go on from what the kernels have left."""
+    Q, K, V = (T.float() for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE))
+    tangents = [torch.ones_like(T) for T in (Q, K, V)]
+
+    def second(attend):
+        inputs = [T.detach().requires_grad_() for T in (Q, K, V)]
+        first = torch.autograd.grad(attend(*inputs).square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum((T * t).sum() for T, t in zip(first, tangents, strict=True)), inputs)
+
+    found, wanted = (
+        [
+            *func.jvp(f, (Q, K, V), tuple(tangents)),
+            *second(f),
+            func.jacrev(lambda Q: f(Q, K, V))(Q),  # noqa: B023
+            func.vmap(f)(Q, K, V),
+        ]
+        for f in (partial(scaled_dot_product_attention, is_causal=True), partial(torchs, is_causal=True))
+    )
+    for T, right in zip(found, wanted, strict=True):
+        assert torch.allclose(T, right, rtol=1e-4, atol=1e-4)
+    assert "forward" in calls
+
+
+def test_gradients_in_batches_are_refused(calls):
+    Q, K, V = (T.float().requires_grad_() for T in draw((5, 11), (7, 11), (7, 13), device=DEVICE))
+    O = scaled_dot_product_attention(Q, K, V)
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        torch.autograd.grad(O, Q, torch.ones(2, *O.shape, device=DEVICE), is_grads_batched=True)

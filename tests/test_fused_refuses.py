@@ -1,0 +1,210 @@
+"""What the fused spine refuses, by which error; and its own tests, proved by mistakes planted in its kernels."""
+
+from functools import partial
+
+import kernels
+import pytest
+import torch
+from cases import CASES, Case
+from fused_cases import OF, L_is_the_logsumexp, attend, exact, fits, large_scores, layout_changes_nothing
+from kernels import DEVICE
+
+import attnbook as ab
+from attnbook.ops import Causal, Mask, Scale, Softcap, Step
+from attnbook.spines import fused
+
+kernels.triton_or_skip()
+from triton.runtime.errors import InterpreterError  # noqa: E402
+
+from attnbook.spines.fused import backward_kernels, forward_kernel, launch, limits, tile  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def small_tiles():
+    with kernels.small_tiles():
+        yield
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not fits(case)], ids=str)
+def test_other_ops_are_refused(case):
+    with pytest.raises(ValueError, match="ops: expected a Softcap, then at most one bias and one mask, and Window and"):
+        attend(case)
+
+
+ONES = [torch.ones(s) for s in ((3, 5, 16), (3, 7, 16), (3, 7, 13))]
+
+
+def fused_on(*tensors, **options):
+    return lambda: ab.attention(*tensors, method="fused", **options)
+
+
+def on_device(name):
+    return lambda: ab.attention(*(T.to(name) for T in ONES), method="fused")
+
+
+def at_once(**options):
+    """The spine itself, with nobody before it who looks at the arguments."""
+    given = {
+        "Q": ONES[0],
+        "K": ONES[1],
+        "V": ONES[2],
+        "steps": [Step("scale", Scale(1.0))],
+        "shape": (3, 5, 7),
+        **options,
+    }
+    return lambda: fused.forward(*given.values())
+
+
+def after(mask=None, **changed):
+    steps = [Step("scale", Scale(1.0)), Step("mask", Mask(mask))]
+    return at_once(steps=steps, **changed)
+
+
+WIDE, LONG_ROW = torch.ones(3, 5, 257), torch.ones(1, 16).expand(2**30 + 1, 16)
+REFUSED = [
+    (fused_on(*(T.numpy() for T in ONES)), TypeError, "Q: expected a torch tensor .*, got a numpy array"),
+    (fused_on(*(T.double() for T in ONES)), TypeError, "Q: expected float32, bfloat16, float16 .*64"),
+    (fused_on(*(T.half() for T in ONES[:2]), ONES[2]), TypeError, "V: expected dtype torch.float16 like Q, got"),
+    (fused_on(ONES[0].long(), *ONES[1:]), TypeError, "Q: expected a floating dtype, got torch.int64"),
+    (on_device("meta"), ValueError, "Q: expected a tensor on a CUDA device .*, got device meta"),
+    (fused_on(WIDE, WIDE, WIDE), ValueError, "Q: expected a head width of at most 256 .*, got 257"),
+    (fused_on(ONES[0], ONES[1], torch.ones(3, 7, 300)), ValueError, "V: expected a head width .*, got 300"),
+    (fused_on(LONG_ROW, *ONES[1:]), ValueError, r"Q: expected at most 1073741824 tokens, .* got scores of"),
+    (fused_on(*ONES, scale=1e-40), ValueError, "scale: expected a scale or cap between 1e-30 and 1e"),
+    (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
+    (fused_on(*ONES, ops=[Causal(), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
+    (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
+    (at_once(K=ONES[1].to("meta")), ValueError, "K: expected device cpu like Q, got meta"),
+    (at_once(K=ONES[1].half()), TypeError, "K: expected torch.float32, got torch.float16"),
+    (at_once(K=None), TypeError, "K: expected a torch tensor for method 'fused', got NoneType"),
+    (at_once(shape=(3, 5, 8)), ValueError, r"shape: expected \(3, 5, 7\), got \(3, 5, 8\)"),
+    (at_once(V=torch.ones(3, 8, 13)), ValueError, "V: expected one row for each of the 7 keys"),
+    (after(mask=torch.ones(5, 7)), TypeError, "mask: expected torch.bool, got torch.float32"),
+    (after(mask=torch.ones(5, 8, dtype=torch.bool)), ValueError, "mask: expected a shape that broadcasts to"),
+    (after(mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu like Q"),
+    (lambda: fused.vjp(ONES[0], attend(OF["plain"])[1]), ValueError, "dO: expected shape"),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="these tensors lie on the CPU")
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_it_is_refused(call, error, message, monkeypatch):
+    monkeypatch.setattr(launch, "run", lambda *_, **__: None)  # no work before
+    with pytest.raises(error, match=f"^{message}"):
+        call()
+
+
+def test_no_triton(monkeypatch):
+    monkeypatch.setattr(limits, "has_triton", lambda: False)
+    with pytest.raises(ModuleNotFoundError, match="method: expected Triton for 'fused'"):
+        fused_on(*ONES)()
+
+
+@pytest.mark.parametrize(("capability", "came"), [((7, 5), "7.5"), (None, "another")])
+def test_an_old_gpu(capability, came, monkeypatch):
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    with pytest.raises(ValueError, match="Q: expected a tensor on a CUDA device"):
+        fused_on(*ONES)()
+    monkeypatch.setattr(limits, "_capability", lambda index: capability)
+    looks_like = type("Tensor", (), {"device": torch.device("cuda", 0)})()
+    error = limits._of_device(looks_like)
+    assert (
+        str(error)
+        == f"Q: expected a GPU of NVIDIA's with compute capability 8.0 or more for method 'fused', got {came}"
+    )
+    monkeypatch.setattr(limits, "_capability", lambda index: (8, 0))
+    assert limits._of_device(looks_like) is None
+
+
+# --- the checks, proved by mistakes -------------------------------------------------------------------------------
+
+FAST, TWO_BLOCKS = OF["nothing ragged"], OF["ragged"]
+# None reads or writes beyond an array: that would not fail here, but end the process.
+MISTAKES = [
+    ("load", "(start + row < n) & (col < WIDTH)", "(start + row < n - 1) & (col < WIDTH)", TWO_BLOCKS),
+    ("load", "mask=col < WIDTH", "mask=col < WIDTH - 1", TWO_BLOCKS),
+    ("load", "h // T.group * T.head", "h // T.group // 2 * T.head", OF["grouped queries"]),
+    ("load", "b * T.batch", "0 * T.batch", OF["plain"]),
+    ("store", "col < WIDTH", "col < WIDTH - 1", TWO_BLOCKS),
+    ("store", "start + row < n", "start + row < n - 1", TWO_BLOCKS),
+    ("load_pairs", "i * T.row + j * T.col", "i * T.row + j * 0", OF["bias"]),
+    ("load_pairs", " + tl.cast(j0, tl.int64) * T.col", "", OF["mask"]),
+    ("scores", "T * table.factor", "T", OF["bias for all the heads"]),
+    ("scores", "!= 0", "== 0", OF["mask"]),
+    ("scores", "(j0 + j < table.n_k) & (i0 + i < table.n_q)", "(i0 + i < table.n_q)", TWO_BLOCKS),
+    ("scores", "distance <= table.high", "distance < table.high", OF["causal"]),
+    ("scores", "distance >= table.low", "distance > table.low", OF["window"]),
+    ("scores", "(j0 + j) - (i0 + i)", "j - i", OF["causal"]),
+    ("scores", "X * table.inner", "X", OF["softcap"]),
+    ("tanh", "x2 * (2 / 15", "x2 * (0 / 15", OF["softcap"]),
+    ("tanh", "-away, away", "away, away", OF["softcap"]),
+    ("exponent", "(U - M) * unit - G", "U * unit - M - G", TWO_BLOCKS),
+    ("exponent", "U * unit - (M * unit + G)", "U * unit - M * unit", partial(exact, FAST, torch.float16)),
+    ("weights", "table.unit", "1.0", FAST),
+    ("before_cap", "1 - T * T", "1 - T", OF["softcap"]),
+    ("span", "tl.minimum(start + high + 1, n)", "tl.minimum(stop + high, n)", OF["causal"]),
+    ("span", "tl.cdiv(tl.maximum(stop - 1 + low, 0), STEP)", "tl.cdiv(tl.maximum(start + low, 0), STEP)",
+     OF["window from the left"]),
+    ("span", "tl.maximum(start + low, 0) // STEP", "tl.cdiv(tl.maximum(start + low, 0), STEP)", OF["window"]),
+    ("edge", "inner_last + (t - left) * STEP", "inner_last + t * STEP", OF["window, bottom-right"]),
+    ("edges", "tl.cdiv(tl.maximum(last - inner_last, 0), STEP)", "0", TWO_BLOCKS),
+    ("forward_kernel", 'tl.where(dead, float("inf"), Z)', "Z", OF["mask"]),
+    ("forward_kernel", "A / Z[:, None]", "A", FAST),
+    ("absorb", "fade * Z + ", "Z + ", FAST),
+    ("absorb", "A * fade[:, None]", "A", FAST),
+    ("absorb", 'tl.where(highest == float("-inf"), 0.0, highest)', "highest", OF["mask"]),
+    ("absorb", "return highest, Z, A", "return tl.max(U, 1), Z, A", FAST),
+    ("row_sums", "do * o", "do", FAST),
+    ("row_sums", "tl.log2", "tl.log", FAST),
+    ("of_rows", "at = head * n_q + i", "at = i", FAST),
+    ("backward_keys", "dK * scale", "dK", FAST),
+    ("backward_keys", "tl.range(0, group)", "tl.range(0, 1)", OF["grouped"]),
+    ("backward_keys", "low = -table.high", "low = table.high", OF["bottom-right"]),
+    ("backward_keys", "high = -table.low", "high = table.low", OF["window"]),
+    ("tile_of_keys", "P * (dP - D[None, :])", "P * dP", FAST),
+    ("tile_of_keys", "before_cap(P * (dP - D[None, :]), T, table)", "P * (dP - D[None, :])", OF["softcap"]),
+    ("tile_of_keys", "tl.dot(P.to(do.dtype), do, dV", "tl.dot(P.to(do.dtype), do", FAST),
+    ("tile_of_keys", "X = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRODUCTS))", "X = tl.dot(k, tl.trans(q))",
+     partial(large_scores, TWO_BLOCKS)),
+    ("backward_queries", "dQ * scale", "dQ", FAST),
+    ("backward_queries", "before_cap(dS, T, table).to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S",
+     "dS.to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S", OF["softcap"]),
+    ("tile_of_dS", "P * (dP - D[:, None])", "P * dP", FAST),
+    ("backward_bias", "tl.range(0, batches * heads)", "tl.range(0, heads)", OF["bias for the batch"]),
+    ("backward_bias", "of_h * heads + t % heads", "of_h * heads", OF["bias for all the heads"]),
+    ("backward_bias", "dB += dS", "dB = dS", OF["bias for the queries"]),
+    ("forward", "call.table.unit * LN2", "call.table.unit", partial(L_is_the_logsumexp, TWO_BLOCKS)),
+    ("prepare", "scale = abs(p.factor) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5", TWO_BLOCKS),
+    ("prepare", "like * sign", "like", OF["negative scale"]),
+    ("prepare", "factor if p.bias is None else 1.0", "factor", OF["bias for all the heads"]),
+    ("prepare", "LOG2E * ", "", FAST),
+    ("vjp", "call.scale * call.sign", "call.scale", OF["negative scale"]),
+    ("vjp", "call.K.group if call.K.group == call.V.group else 1", "call.K.group", OF["keys and values grouped apart"]),
+    ("bias_vjp", "dB.sum_to_size(own)", "dB[:1, :1].reshape(own)", OF["bias for the queries"]),
+    ("rows", "T.shape[-1] > 1 and T.stride(-1) != 1", "False", partial(layout_changes_nothing, TWO_BLOCKS)),
+    ("pairs", "0 if n == 1 else step", "0", OF["bias"]),
+    ("folded", "(T.stride(0), T.stride(1))", "(0, T.stride(1))", OF["plain"]),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="what is compiled for a GPU does not see a mistake planted later")
+@pytest.mark.parametrize(("function", "right", "wrong", "law"), MISTAKES)
+def test_it_is_noticed(function, right, wrong, law):
+    with (
+        kernels.mistake(function, right, wrong),
+        pytest.raises((AssertionError, InterpreterError, RuntimeError)),
+    ):
+        exact(law) if isinstance(law, Case) else law()
+
+
+def test_every_kernel_has_a_mistake():
+    kernels_and_helpers = {
+        name
+        for module in (tile, forward_kernel, backward_kernels)
+        for name, f in vars(module).items()
+        if isinstance(f, type(tile.load))
+    }
+    assert kernels_and_helpers <= {function for function, *_ in MISTAKES}
