@@ -53,6 +53,8 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "ds-mean": ("07_in_the_wild.html#mistake-ds-mean",),
     "dK transposed": ("07_in_the_wild.html#mistake-dk-transposed",),
     "flash attention": ("notation.html#the-flashattention-papers",),
+    "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
+    "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
     "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
 }
 

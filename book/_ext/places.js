@@ -4,9 +4,10 @@
 
   // "√d_k" is "sqrt d k", "log-sum-exp" is "log sum exp", "Ṡ" is "s", "masks" is "mask": what a reader can type.
   const plain = (text) =>
-    text.replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
+    text.replace(/\^\{?\\?T\b\}?/g, "T").replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
       .split(/[^\p{L}\p{N}∘⊙∂]+/u).map((word) => (word.length > 3 ? word.replace(/s$/, "") : word))
       .filter(Boolean).join(" ");
+  const idle = new Set("a an are can do does for how i in is it may must my of or the to what when where why".split(" "));
   const text = (html) => html.replace(/<[^>]*>/g, "");
 
   const places = PLACES.map(([page, anchor, title, kind, names, left]) => ({
@@ -24,7 +25,8 @@
     if (place.names.includes(query)) return 5;
     if (place.plainNames.includes(words)) return 4;
     if (place.left.includes(query)) return 3;
-    const all = words.split(" ").every((word) => fits(word, place.words));
+    const asked = words.split(" ").filter((word) => !idle.has(word));
+    const all = asked.length && asked.every((word) => fits(word, place.words));
     return all || fits(words.replaceAll(" ", ""), place.words) ? 1 + 1 / place.words.length : 0;
   };
 
