@@ -58,8 +58,12 @@ class TestFiguresWithControls:
         lay_out(tab)
         tab.goto(address + page)
         tab.wait_for_load_state("load")
-        found = tab.locator("figure.interactive")
-        return tab, [figure for figure in found.all() if figure.is_visible()]
+        figures = [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
+        if options.get("java_script_enabled", True):
+            for figure in figures:  # it gets its controls when it is near
+                figure.scroll_into_view_if_needed()
+                figure.locator(":scope > form").wait_for()
+        return tab, figures
 
     def test_by_keyboard(self, page, address, browser):
         tab, figures = self.figures(browser, address, page)

@@ -53,10 +53,24 @@ function enliven(figure) {
   show();
 }
 
+// A figure gets its controls when the reader comes near: where they are not in the page yet, its template holds them.
+const coming = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      coming.unobserve(target);
+      const spare = target.querySelector(":scope > template");
+      if (spare) spare.replaceWith(spare.content);
+      enliven(target);
+    }
+  },
+  { rootMargin: "100% 0%" },
+);
+
 // Those of the page, and those that a cell makes which the reader runs.
-function enlivenAll() {
-  document.querySelectorAll("figure.interactive:has(> form[hidden])").forEach(enliven);
+function awaitAll() {
+  document.querySelectorAll("figure.interactive:has(> form[hidden], > template)").forEach((f) => coming.observe(f));
 }
 
-document.addEventListener("attnbook:shown", enlivenAll);
-enlivenAll();
+document.addEventListener("attnbook:shown", awaitAll);
+awaitAll();
