@@ -9,6 +9,7 @@ import subprocess
 from hashlib import sha256
 from pathlib import Path
 
+import rcssmin
 from fontTools import subset
 from formulas import NODE
 from sphinx.errors import ExtensionError
@@ -17,12 +18,14 @@ from sphinx.util.display import progress_message
 PURGECSS = Path(__file__).parents[1] / "node_modules" / "purgecss" / "bin" / "purgecss.js"
 THEME = ("basic.css", "styles/pydata-sphinx-theme.css")
 SHEET = "site.css"
+THEME_SCRIPT = "scripts/pydata-sphinx-theme.js"
 ADDRESS = re.compile(r"url\((['\"]?)(?!data:|#)([^)'\"]+)\1\)")
 NOT_IN_THE_MIDDLE = re.compile(r"@(?:charset|import)[^;]*;")  # of a sheet; what they import is first in THEME
 ICON = re.compile(r"\"\\([ef][0-9a-f]{3})\"")
 ICON_FONT = re.compile(r"url\(vendor/fontawesome/webfonts/([\w-]+)\.woff2\)\s*format\([^)]*\),\s*url\([^)]*\)[^;}]*")
 TAB_STOPS = re.compile(r'"pre","\.nboutput > \.output_area".*?"\.pst-scrollable-table-container"')
 NO_TAB_STOPS = '"none:not(*)"'
+SECOND_VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')  # of docutils; the theme's page has one
 NOT_USED = re.compile(r"thebe|OPTIONS\.pagename", re.IGNORECASE)
 
 
@@ -31,9 +34,10 @@ def shorten_head(app, pagename, templatename, context, doctree):
     everywhere = app.builder._orig_css_files
     context["css_files"] = [sheet for sheet in context["css_files"] if sheet not in everywhere]
     context["site_css"] = f"{SHEET}?v={_digest(app)}"
+    context["metatags"] = SECOND_VIEWPORT.sub("", context["metatags"])
     # sphinx-thebe is never used, and its second copy is an error on every page; the name of the page is for a menu of
     # versions, which we do not have.
-    scripts = [s for s in context["script_files"] if not NOT_USED.search(_written(s))]
+    scripts = {_written(s): s for s in context["script_files"] if not NOT_USED.search(_written(s))}.values()
     if pagename != "search":  # where scripts of the template come after these and need them
         scripts = [_waiting(script) if script.filename else script for script in scripts]
     context["script_files"] = scripts
@@ -46,7 +50,7 @@ def _waiting(script):
 
 def _written(script):
     """The address of a script, or the code that stands in the page."""
-    return f"{script.filename} {script.attributes.get('body', '')}"
+    return f"{script.filename or ''} {script.attributes.get('body', '')}".strip()
 
 
 def _sheets(app):
@@ -86,11 +90,13 @@ def write_style(app, exception):
     with progress_message("writing one style sheet"):
         sheet.write_text(_joined(app), encoding="utf-8")
         if PURGECSS.exists():
-            content = [f"{app.outdir}/**/*.html", f"{static}/**/*.js", f"{static}/**/*.mjs"]
+            code = [f"{static}/*.js", f"{static}/run/**/*.mjs", str(static / THEME_SCRIPT)]
+            content = [f"{app.outdir}/**/*.html", *code]
             subprocess.run(
                 [NODE, PURGECSS, "--css", sheet, "--content", *content, "--font-face", "--output", sheet], check=True
             )
-        sheet.write_text(_with_small_icons(sheet.read_text(encoding="utf-8"), static), encoding="utf-8")
+        css = _with_small_icons(sheet.read_text(encoding="utf-8"), static)
+        sheet.write_text(rcssmin.cssmin(css, keep_bang_comments=True), encoding="utf-8")
 
 
 def _with_small_icons(css, static):
@@ -115,7 +121,7 @@ def leave_tab_stops_to_us(app, exception):
     """The theme measures every code block when a page opens, and so lays out all of it: scrollers.js does without."""
     if exception or app.builder.format != "html":
         return
-    script = Path(app.outdir, "_static", "scripts", "pydata-sphinx-theme.js")
+    script = Path(app.outdir, "_static", THEME_SCRIPT)
     code = script.read_text(encoding="utf-8")
     without = TAB_STOPS.sub(NO_TAB_STOPS, code)
     if NO_TAB_STOPS not in without:
