@@ -26,7 +26,7 @@ ICON_FONT = re.compile(r"url\(vendor/fontawesome/webfonts/([\w-]+)\.woff2\)\s*fo
 TAB_STOPS = re.compile(r'"pre","\.nboutput > \.output_area".*?"\.pst-scrollable-table-container"')
 NO_TAB_STOPS = '"none:not(*)"'
 SECOND_VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')  # of docutils; the theme's page has one
-NOT_USED = re.compile(r"thebe|OPTIONS\.pagename", re.IGNORECASE)
+NOT_USED = re.compile(r"thebe|OPTIONS\.pagename|toggle", re.IGNORECASE)
 
 
 def shorten_head(app, pagename, templatename, context, doctree):
@@ -36,7 +36,7 @@ def shorten_head(app, pagename, templatename, context, doctree):
     context["site_css"] = f"{SHEET}?v={_digest(app)}"
     context["metatags"] = SECOND_VIEWPORT.sub("", context["metatags"])
     # sphinx-thebe is never used, and its second copy is an error on every page; the name of the page is for a menu of
-    # versions, which we do not have.
+    # versions, which we do not have; what sphinx-togglebutton folds is a <details> here.
     scripts = {_written(s): s for s in context["script_files"] if not NOT_USED.search(_written(s))}.values()
     if pagename != "search":  # where scripts of the template come after these and need them
         scripts = [_waiting(script) if script.filename else script for script in scripts]
