@@ -1,0 +1,55 @@
+"""With JavaScript off: pages are light, and every page, menu, solution, formula and first picture is in reach."""
+
+import pytest
+from built_site import PAGES, lay_out
+
+CHAPTER = "chapters/03_single_head.html"
+DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
+
+
+@pytest.fixture(scope="module", params=[1280, 390])
+def tab(request, browser):
+    context = browser.new_context(
+        viewport={"width": request.param, "height": 900}, color_scheme="dark", java_script_enabled=False
+    )
+    tab = context.new_page()
+    lay_out(tab)
+    yield tab
+    context.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_reach(page, tab, address):
+    tab.goto(address + page)
+    links = tab.locator("nav.bd-links a:visible")
+    assert links.count() >= len(PAGES)
+    assert not tab.locator(DEAD).locator("visible=true").count()
+    for direction in ("left-prev", "right-next"):
+        if tab.locator(f"a.{direction}").count():
+            assert tab.locator(f"a.{direction}").is_visible()
+    ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    text = tab.evaluate("getComputedStyle(document.querySelector('article p')).color")
+    assert ground == "rgb(255, 255, 255)"
+    assert max(int(part) for part in text[4:-1].split(",")) < 100
+    assert tab.evaluate("document.documentElement.scrollWidth") <= tab.viewport_size["width"]
+
+
+def test_a_chapter_can_be_read(tab, address):
+    tab.goto(address + CHAPTER)
+    tab.locator("a.right-next").click()
+    assert tab.url.endswith("04_multi_head.html")
+    tab.go_back()
+    solution = tab.locator("details.solution").first
+    assert not solution.locator("p").first.is_visible()
+    solution.locator("summary").click(position={"x": 5, "y": 5})
+    assert solution.locator("p").first.is_visible()
+    menu = tab.locator("details.dropdown-source-buttons")
+    menu.locator("summary").click()
+    assert menu.get_by_text("Suggest edit").is_visible()
+    menu.locator("summary").click()
+    for formula in tab.locator(".katex-display").all()[:5]:
+        assert formula.locator(".katex-html").is_visible()
+        assert formula.bounding_box()["height"] > 15
+    for figure in tab.locator("figure.interactive").all():
+        assert figure.locator("svg").first.is_visible()
+        assert not figure.locator("input").count()
