@@ -17,7 +17,7 @@
     element.setAttribute("aria-label", names[element.tagName]);
   };
   for (const element of document.querySelectorAll(
-    "article pre, article .katex-display, article .pst-scrollable-table-container, figure.attnbook",
+    "article pre, article .katex-display, article .pst-scrollable-table-container, article .output.text_html, figure.attnbook",
   )) {
     if (!element.hasAttribute("role")) {
       mark(element);

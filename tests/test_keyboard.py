@@ -1,0 +1,49 @@
+"""By keyboard, on a phone: the skip link comes first, what scrolls inside itself is reached, seen to be, and moved."""
+
+import pytest
+from built_site import PAGES, lay_out
+
+CHAPTER = "chapters/03_single_head.html"
+SCROLLERS = """() => [...document.querySelectorAll('article *')].filter(e =>
+    e.scrollWidth > e.clientWidth + 1
+    && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+    && e.checkVisibility())"""
+
+
+@pytest.fixture
+def tab(browser):
+    context = browser.new_context(viewport={"width": 390, "height": 900})
+    tab = context.new_page()
+    lay_out(tab)
+    yield tab
+    context.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_scrolls_inside_itself_can_be_reached(page, tab, address):
+    tab.goto(address + page)
+    tab.wait_for_load_state("load")
+    tab.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+    missed = "e => e.tabIndex < 0 || !e.getAttribute('aria-label') || !['group', 'figure', 'img'].includes(e.role)"
+    assert tab.evaluate(f"({SCROLLERS})().filter({missed}).map(e => e.outerHTML.slice(0, 200))") == []
+
+
+def test_a_chapter_by_keyboard(tab, address):
+    tab.goto(address + CHAPTER)
+    tab.keyboard.press("Tab")
+    focused = tab.locator(":focus")
+    assert focused.inner_text() == "Skip to main content"
+    assert focused.bounding_box()["y"] >= 0
+    tab.keyboard.press("Enter")
+    assert tab.url.endswith("#main-content")
+    wide = tab.evaluate_handle(f"({SCROLLERS})()[0]").as_element()
+    wide.scroll_into_view_if_needed()
+    for _ in range(300):
+        tab.keyboard.press("Tab")
+        if wide.evaluate("e => e === document.activeElement"):
+            break
+    assert wide.evaluate("e => e === document.activeElement")
+    assert wide.evaluate("e => getComputedStyle(e).outlineStyle") != "none"
+    for _ in range(5):
+        tab.keyboard.press("ArrowRight")
+    tab.wait_for_function("e => e.scrollLeft > 20", arg=wide)
