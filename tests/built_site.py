@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
+MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html", "_modules/attnbook/softmax.html")
+ALL_PAGES = [*PAGES, *MADE]  # with those that nobody wrote
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 
 
@@ -72,6 +74,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def end_headers(self):
         self.send_header("Cache-Control", "max-age=600")
         super().end_headers()
+
+    def translate_path(self, path):
+        """The page for addresses that do not exist names its files as on the published site."""
+        return super().translate_path(path.removeprefix("/attnbook"))
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))

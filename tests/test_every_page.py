@@ -1,33 +1,26 @@
-"""What a page weighs, what axe finds in light and dark, and that the search finds."""
+"""What a page weighs, that its head says each thing once, and that the search finds."""
 
 import gzip
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from built_site import PACKED, PAGES
+from built_site import ALL_PAGES, PACKED, PAGES, SITE, soup
 
 WEIGHT = 600_000  # bytes at first view, compressed as GitHub Pages does it
-LOOKED_AT = PAGES[:2]  # a chapter takes axe a minute; `make lighthouse` asks it about every page
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", LOOKED_AT)
-def test_axe_finds_nothing(page, theme, address, browser):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=theme)
-    tab = context.new_page()
-    tab.goto(address + page)
-    tab.wait_for_load_state("load")
-    # Of the other theme only the colours differ.
-    options = {"resultTypes": ["violations"]} | ({"runOnly": ["color-contrast"]} if theme == "dark" else {})
-    found = Axe().run(tab, options=options).response["violations"]
-    context.close()
-    assert not [(rule["id"], rule["nodes"][0]["html"], len(rule["nodes"])) for rule in found]
 
 
 def weight(response):
     """The bytes of a response as GitHub Pages sends it."""
     packed = any(kind in response.headers.get("content-type", "") for kind in PACKED)
     return len(gzip.compress(response.body(), 6) if packed else response.body())
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_the_head_says_each_thing_once(page):
+    tags = soup(SITE / page.partition("?")[0]).head.find_all(["meta", "link", "script", "title"])
+    tells_apart = ("name", "property", "rel", "href", "src", "media", "charset")
+    said = [(tag.name, tag.text, *(str(tag.get(name)) for name in tells_apart)) for tag in tags]
+    assert len(said) > 10
+    assert len(said) == len(set(said)), sorted(said)
 
 
 @pytest.mark.parametrize("page", PAGES)

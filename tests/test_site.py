@@ -5,7 +5,7 @@ from functools import cache
 import formulas
 import pytest
 from bs4 import BeautifulSoup
-from built_site import PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
+from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
 
 WIDTHS = {"wide": 1280, "phone": 390}
 
@@ -67,7 +67,7 @@ def test_every_proof_is_linked_both_ways():
 # --- in a browser -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ALL_PAGES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_opens_without_complaint(page, theme, width, address, browser):

@@ -18,7 +18,7 @@ document.querySelectorAll("article div.cell").forEach((cell, i) => {
 // An exercise without a cell to start from gets an empty one, on request.
 document.querySelectorAll("article div.exercise").forEach((exercise, i) => {
   if (exercise.nextElementSibling?.matches("div.cell")) return;
-  exercise.append(button("try", "Try it here", `Write code for exercise ${i + 1}`, i));
+  exercise.append(button("try", "Try it here", `Try it here: exercise ${i + 1}`, i));
 });
 
 let tried = 0; // a browser remembers a module that it could not load, by its address

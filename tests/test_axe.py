@@ -1,0 +1,47 @@
+"""What axe finds on every page, light on a wide screen and dark on a phone: nothing."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from built_site import ALL_PAGES, lay_out
+
+# All of a page is near, so that figures have their controls; and a color that fades is measured when it has arrived.
+NEAR = """window.IntersectionObserver = class extends IntersectionObserver {
+    constructor(seen, options) { super(seen, { ...options, rootMargin: "1000000px" }) }
+}"""
+STILL = "* { transition: none !important; animation: none !important }"
+# What is drawn of a formula has the color of the text around it, and is nothing to a screen reader, which has MathML.
+# A picture is one thing, with the name that stands on it. Axe would look at each of their twenty thousand parts.
+OPEN = """() => {
+    for (const box of document.querySelectorAll("article details")) box.open = true;
+    for (const drawing of document.querySelectorAll(".katex-html")) drawing.replaceChildren("formula");
+    for (const picture of document.querySelectorAll("figure svg[aria-hidden]")) picture.replaceChildren();
+}"""
+
+
+@pytest.fixture(scope="module")
+def tab(browser):
+    tab = browser.new_context().new_page()
+    tab.add_init_script(NEAR)
+    lay_out(tab)
+    yield tab
+    tab.context.close()
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_axe_finds_nothing(page, tab, address):
+    found = []
+    for theme, width in (("light", 1280), ("dark", 390)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=theme)
+        tab.goto(address + page)
+        tab.wait_for_load_state("load")
+        tab.add_style_tag(content=STILL)
+        tab.evaluate(OPEN)
+        tab.wait_for_timeout(200)
+        # Of the other theme only the colors differ, and of the other width what is near to what.
+        options = {"resultTypes": ["violations"]} | (
+            {"runOnly": ["color-contrast", "target-size"]} if theme == "dark" else {}
+        )
+        for rule in Axe().run(tab, options=options).response["violations"]:
+            found += [(theme, rule["id"], node["html"][:200], node["failureSummary"]) for node in rule["nodes"][:2]]
+    assert not found
