@@ -5,6 +5,7 @@ import re
 from sphinx_exercise.nodes import solution_node
 
 TITLE = re.compile(r'<p class="admonition-title">(.*?)</p>', re.DOTALL)
+LINK = re.compile(r"</?a\b[^>]*>")  # to the exercise, which stands just above: a button holds no link
 CONTENT_ID = re.compile(r' id="solution-content"')  # the same in each of them
 
 
@@ -16,7 +17,7 @@ def visit(self, node):
 
 def depart(self, node):
     inside = "".join(self.body[node["from"] :])
-    inside = TITLE.sub(r'<summary class="admonition-title">\1</summary>', inside, count=1)
+    inside = TITLE.sub(lambda m: f'<summary class="admonition-title">{LINK.sub("", m[1])}</summary>', inside, count=1)
     self.body[node["from"] :] = [CONTENT_ID.sub("", inside, count=1), "</details>\n"]
 
 
