@@ -1,0 +1,35 @@
+"""The fused kernels compile for GPUs that are not here, as they are launched, and fit into their shared memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import kernels
+import pytest
+
+kernels.triton_or_skip()
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """In a process of its own: here, the interpreter runs them."""
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path_factory.mktemp("triton")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_they_compile_and_fit(compiled):
+    assert {row["kernel"] for row in compiled} == {
+        "forward_kernel", "row_sums", "backward_keys", "backward_queries", "backward_bias",
+    }  # fmt: skip
+    for row in compiled:
+        assert row["shared"] <= row["limit"], row
+
+
+def test_products_run_on_tensor_cores_unless_they_must_not(compiled):
+    """Not those of true float32: there, a tensor core would round."""
+    for row in compiled:
+        if row["kernel"] != "row_sums":
+            assert row["tensor cores"] == (row["dtype"] != "torch.float32"), row
