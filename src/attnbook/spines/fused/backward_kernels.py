@@ -182,11 +182,11 @@ def backward_bias(
             q = load(Q, b, h, i0, table.n_q, ROWS, D_K, WIDE_K, True)
             do = load(dO, b, h, i0, table.n_q, ROWS, D_V, WIDE_V, True)
             M, G, D = of_rows(M_of, G_of, D_of, b * table.h + h, i0, table.n_q, ROWS)
-            first, inner_first, inner_last, last = span(
+            first, _inner_first, _inner_last, last = span(
                 i0, tl.minimum(i0 + ROWS, table.n_q), table.n_k, table.low, table.high, COLS
             )
             for j0 in tl.range(tl.maximum(first, j_first), tl.minimum(last, j_last), COLS):
-                dS, T, k = tile_of_dS(q, K, V, do, M, G, D, table, b, h, i0, j0,
+                dS, _T, _k = tile_of_dS(q, K, V, do, M, G, D, table, b, h, i0, j0,
                                       D_K, D_V, WIDE_K, WIDE_V, ROWS, COLS, True, EXACT, PRODUCTS)  # fmt: skip
                 dB += dS
     i, j = i_first + tl.arange(0, ROWS), j_first + tl.arange(0, COLS)
