@@ -231,9 +231,9 @@ OPTIONS = [
     (
         lambda: attention(Q, K, V, method="flash"),
         ValueError,
-        "method: expected one of 'auto', 'dense', 'tiled', got 'flash'",
+        "method: expected one of 'auto', 'dense', 'tiled', 'fused', got 'flash'",
     ),
-    (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', 'dense', 'tiled', got None"),
+    (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', …, 'fused', got None"),
 ]
 
 KEYS = "a whole number of keys, at least 0, or None"

@@ -98,7 +98,7 @@ def forward(Q, K, V, steps, shape):
 
 
 def vjp(dO, res):
-    """dQ, dK, dV, not yet summed over the axes that were broadcast, and dbias by the place of its step."""
+    """dQ, dK, dV, not yet summed over the axes that were broadcast, and ``dbias`` by the place of its step."""
     if 0 in res.shape:
         bias_at = plan(res.steps, *res.shape[-2:]).bias_at
         dbias = {} if bias_at is None else {bias_at: torch.zeros_like(res.steps[bias_at].op.B)}
@@ -137,7 +137,7 @@ def vjp(dO, res):
 
 
 def bias_vjp(dO, of_rows, call):
-    """dbias, of the shape and dtype of the bias.
+    """``dbias``, of the shape and dtype of the bias.
 
     A bias with both axes of the table is added up in the kernel over the heads that share it, and no larger array is
     made. One with a single axis, or none, is added up there over the other axis, and over the heads here.
