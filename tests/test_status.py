@@ -36,6 +36,11 @@ def test_a_chapter_that_runs_again_replaces_only_its_own_record(monkeypatch, tmp
     assert [(name, run["seconds"]) for name, run in known.items()] == [("01_a", 1.0), ("02_b", 3.0)]
 
 
+def test_a_version_is_read_without_the_machines_that_want_it():
+    versions = dict(pin for _, packages in status.chosen() for pin in packages)
+    assert re.fullmatch(r"[\d.]+", versions["triton"])  # its line names a platform
+
+
 class TestThePage:
     @pytest.fixture
     def rows(self):

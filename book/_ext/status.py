@@ -45,7 +45,8 @@ def chosen():
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     for part in text.split("\n\n"):
         title, *lines = part.strip().splitlines()
-        packages = [line.split("==") for line in lines if "==" in line]
+        pins = [line.partition(";")[0].strip() for line in lines]  # what stands behind says on which machines
+        packages = [pin.split("==") for pin in pins if "==" in pin]
         if packages and not title.startswith("# Everything"):
             yield title.removeprefix("# "), packages
 

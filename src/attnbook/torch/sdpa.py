@@ -64,7 +64,7 @@ def scaled_dot_product_attention(
     and in ``torch.compile`` as one operator that is not looked into; compiled, it has first derivatives only, as
     compiled code has in torch.
 
-    On a GPU the fused kernels of :mod:`attnbook.spines.fused` run: in float32, bfloat16 and float16, without dropout,
+    On a GPU the fused kernels of ``attnbook.spines.fused`` run: in float32, bfloat16 and float16, without dropout,
     with heads up to 256 wide, in eager mode. float32 products are rounded to TF32 only where
     ``torch.backends.cuda.matmul`` allows it. For everything else, and without Triton or on an older GPU, the tiled
     lines run in torch's own operations: more slowly, with the same result.
