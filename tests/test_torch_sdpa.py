@@ -50,7 +50,7 @@ def minus_infinity(*shape):
 
 THREE = (2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
 SHARED = (2, 6, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
-LARGE = (1, 2, 301, 11), (1, 2, 270, 11), (1, 2, 270, 13)  # so large that "auto" takes tiles
+LARGE = (1, 2, 401, 11), (1, 2, 370, 11), (1, 2, 370, 13)  # so large that "auto" takes tiles
 CASES = {
     "plain": (THREE, {}),
     "without a batch": (((3, 5, 11), (3, 7, 11), (3, 7, 13)), {}),
@@ -72,9 +72,9 @@ CASES = {
     "one key head, two of values": (((2, 4, 5, 11), (2, 1, 7, 11), (2, 2, 7, 13)), {"enable_gqa": True}),
     "large": (LARGE, {}),
     "large, causal": (LARGE, {"is_causal": True}),
-    "large, bool mask": (LARGE, {"attn_mask": some(301, 270)}),
-    "large, float mask": (LARGE, {"attn_mask": minus_infinity(2, 301, 270)}),
-    "large, shared heads": (((4, 301, 11), (2, 270, 11), (1, 270, 13)), {"enable_gqa": True, "is_causal": True}),
+    "large, bool mask": (LARGE, {"attn_mask": some(401, 370)}),
+    "large, float mask": (LARGE, {"attn_mask": minus_infinity(2, 401, 370)}),
+    "large, shared heads": (((4, 401, 11), (2, 370, 11), (1, 370, 13)), {"enable_gqa": True, "is_causal": True}),
     "no query": (((2, 0, 11), (2, 7, 11), (2, 7, 13)), {}),
     "no key": (((2, 5, 11), (2, 0, 11), (2, 0, 13)), {}),
     "no batch entry": (((0, 3, 5, 11), (0, 3, 7, 11), (0, 3, 7, 13)), {"is_causal": True}),
@@ -502,7 +502,7 @@ def saved(inputs):
 
 
 def test_what_is_kept_is_saved_by_torch_and_no_table_where_it_is_large():
-    for shapes, kept in ((THREE, 6 * 5 * 7), (LARGE, 2 * 301 * (13 + 2))):  # P; O, M and Z
+    for shapes, kept in ((THREE, 6 * 5 * 7), (LARGE, 2 * 401 * (13 + 2))):  # P; O, M and Z
         inputs = [T.requires_grad_() for T in draw(*shapes)]
         assert saved(inputs) == sum(T.numel() for T in inputs) + kept
     with torch.no_grad():
