@@ -6,6 +6,7 @@ That the results are right on a GPU is tested where they are tested on all libra
 import contextlib
 import warnings
 
+import kernels
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ import attnbook as ab
 from attnbook.checks import close
 
 SPINES = ("dense", "tiled")
+"""Those on which every public function runs. The fused one takes torch tensors, and no jvp."""
 CYCLES = 500_000_000  # about a quarter of a second
 WAIT = """extern "C" __global__ void wait(long long cycles) {
     long long start = clock64();
@@ -30,6 +32,15 @@ WAIT = """extern "C" __global__ void wait(long long cycles) {
 def xp(request):
     """A library of GPU arrays; conftest skips where it is missing."""
     return request.param()
+
+
+@pytest.fixture(params=(*SPINES, "fused"))
+def method(request, xp):
+    if request.param == "fused":
+        if xp.name == "CuPy":
+            pytest.skip("the kernels take torch tensors")
+        kernels.triton_or_skip()
+    return request.param
 
 
 def inputs(xp, n=61, heads=3, d=16, dtype="float32"):
@@ -82,6 +93,16 @@ def test_nothing_is_copied_from_or_to_the_host(spine, xp, counted):
             pytest.fail("copies that no call makes alone")
 
 
+@contextlib.contextmanager
+def waiting_refused():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("spine", SPINES)
 @pytest.mark.parametrize("xp", [TorchCUDA], indirect=True, ids=["torch CUDA"])
@@ -90,12 +111,21 @@ def test_torch_never_waits_for_the_gpu(spine, xp):
         for call in (*CALLS, *PASSES):
             run = call.ready([xp.asarray(T) for T in call.draw()])
             run()
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with waiting_refused():
                 run()
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("xp", [TorchCUDA], indirect=True, ids=["torch CUDA"])
+def test_the_kernels_copy_nothing_and_never_wait(xp, counted):
+    kernels.triton_or_skip()
+    Q, K, V, dO = inputs(xp)
+    bias = xp.cast(xp.asarray(np.zeros((61, 61))), "float32")
+    options = {"causal": True, "bias": bias, "method": "fused"}
+    forward_and_backward(Q, K, V, dO, **options)  # compiles
+    with waiting_refused():
+        forward_and_backward(Q, K, V, dO, **options)
+    assert not counted(lambda: forward_and_backward(Q, K, V, dO, **options))
 
 
 # --- streams and devices ------------------------------------------------------------------------------------------
@@ -116,7 +146,6 @@ def busy_stream(xp):
             yield lambda: not side.query(), side.synchronize
 
 
-@pytest.mark.parametrize("method", SPINES)
 def test_work_is_queued_on_the_current_stream(method, xp):
     """The inputs are written there after a pause: whoever works on another stream reads too early."""
     early = inputs(xp)
@@ -148,7 +177,6 @@ def two(xp):
     return made
 
 
-@pytest.mark.parametrize("method", SPINES)
 def test_results_are_on_the_device_of_the_inputs(method, two, xp):
     _, second = two
     with current_device(xp, 1 if xp.name == "CuPy" else 0):
