@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import kernels
 import laws
 import numpy as np
 import torch
@@ -67,6 +68,12 @@ def attend(case, dtype=FLOAT32, seed=0):
 
 def large_scores(case, dtype=FLOAT32):
     exact(case, dtype, size=1000.0)
+
+
+def large_scores_in_any_order(case):
+    """The backward finds M again, to the bit, although a product lying down is not what it is upright."""
+    with kernels.small_tiles(queries=(16, 16)), kernels.upright_and_lying_products_differ():
+        large_scores(case)
 
 
 def L_is_the_logsumexp(case):

@@ -11,6 +11,7 @@ import linecache
 import os
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,7 +31,7 @@ def triton_or_skip():
 
 
 @contextlib.contextmanager
-def small_tiles():
+def small_tiles(queries=(32, 16)):
     """Tiles so small that small tables have several, of unequal sides, in memory that is full of NaN.
 
     Those of the forward and of "keys" are alike: for other shapes, the interpreter's products sum in other orders.
@@ -46,6 +47,24 @@ def small_tiles():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "blocks", lambda kind, *_: launch.Blocks(*sizes[kind], 4, 1))
         patch.setattr(torch, "empty", not_a_number)
+        yield
+
+
+@contextlib.contextmanager
+def upright_and_lying_products_differ():
+    """The interpreter's products, with sums in the other order where a tile is higher than wide. NumPy's BLAS rounds a
+    product and its transpose otherwise on some processors, and on others not.
+    """
+    from triton.runtime import interpreter
+
+    def dot(_, a, b, d, *__):
+        terms = (a.data[:, :, None] * b.data[None]).astype(d.data.dtype)
+        high = terms.shape[0] > terms.shape[2]
+        total = np.add.accumulate(terms[:, ::-1] if high else terms, axis=1)[:, -1]
+        return interpreter.TensorHandle(total + d.data, d.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
         yield
 
 

@@ -9,12 +9,24 @@ NEAR = """window.IntersectionObserver = class extends IntersectionObserver {
     constructor(seen, options) { super(seen, { ...options, rootMargin: "1000000px" }) }
 }"""
 STILL = "* { transition: none !important; animation: none !important }"
-# What is drawn of a formula has the color of the text around it, and is nothing to a screen reader, which has MathML.
-# A picture is one thing, with the name that stands on it. Axe would look at each of their twenty thousand parts.
+# Axe takes its time with each part of a page, and most are like others: of the words in code and names, of the buttons
+# and of the contents, three of a kind stay. What is drawn of a formula has the color of the text around it, and is
+# nothing to a screen reader, which has MathML; a picture is one thing, with the name that stands on it.
 OPEN = """() => {
     for (const box of document.querySelectorAll("article details")) box.open = true;
-    for (const drawing of document.querySelectorAll(".katex-html")) drawing.replaceChildren("formula");
+    for (const drawing of document.querySelectorAll(".katex-html, article math")) drawing.replaceChildren("formula");
     for (const picture of document.querySelectorAll("figure svg[aria-hidden]")) picture.replaceChildren();
+    const seen = {};
+    const name = (part) => part.tagName + "." + part.className;
+    function another(part) {
+        const kind = [part.parentElement.parentElement, part.parentElement, part].map(name).join(" ");
+        return (seen[kind] = (seen[kind] || 0) + 1) > 3;
+    }
+    const words = [...document.querySelectorAll("article :is(span, em, code, strong):not([id])")];
+    for (const part of words.filter(another)) part.replaceWith(...part.childNodes);
+    const controls = [...document.querySelectorAll("article .copybtn, .toc-entry a")];
+    for (const part of controls.filter(another)) part.remove();
+    document.normalize();
 }"""
 
 

@@ -17,6 +17,7 @@ from fused_cases import (
     exact,
     fits,
     large_scores,
+    large_scores_in_any_order,
     layout_changes_nothing,
 )
 from kernels import DEVICE
@@ -74,6 +75,11 @@ def test_widths(width):
 def test_large_scores(name, dtype):
     """Scores of ± 3000: no overflow, and no larger errors than others have."""
     large_scores(OF[name], dtype)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the interpreter's products")
+def test_large_scores_in_any_order():
+    large_scores_in_any_order(OF["ragged"])
 
 
 @pytest.mark.parametrize("name", BALANCED)

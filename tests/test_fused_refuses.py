@@ -6,7 +6,7 @@ import kernels
 import pytest
 import torch
 from cases import CASES, Case
-from fused_cases import OF, L_is_the_logsumexp, attend, exact, fits, large_scores, layout_changes_nothing
+from fused_cases import OF, L_is_the_logsumexp, attend, exact, fits, large_scores_in_any_order, layout_changes_nothing
 from kernels import DEVICE
 
 import attnbook as ab
@@ -168,7 +168,7 @@ MISTAKES = [
     ("tile_of_keys", "before_cap(P * (dP - D[None, :]), T, table)", "P * (dP - D[None, :])", OF["softcap"]),
     ("tile_of_keys", "tl.dot(P.to(do.dtype), do, dV", "tl.dot(P.to(do.dtype), do", FAST),
     ("tile_of_keys", "X = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRODUCTS))", "X = tl.dot(k, tl.trans(q))",
-     partial(large_scores, TWO_BLOCKS)),
+     partial(large_scores_in_any_order, TWO_BLOCKS)),
     ("backward_queries", "dQ * scale", "dQ", FAST),
     ("backward_queries", "before_cap(dS, T, table).to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S",
      "dS.to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S", OF["softcap"]),
