@@ -7,7 +7,9 @@ import pytest
 from bs4 import BeautifulSoup
 from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
 
-WIDTHS = {"wide": 1280, "phone": 390}
+WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
+ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
+    [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])"""
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -69,10 +71,9 @@ def test_every_proof_is_linked_both_ways():
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_opens_without_complaint(page, theme, width, address, browser):
-    context = browser.new_context(viewport={"width": WIDTHS[width], "height": 900}, color_scheme=theme)
+@pytest.mark.parametrize("theme", WIDTHS)
+def test_a_page_opens_without_complaint(page, theme, address, browser):
+    context = browser.new_context(viewport={"width": WIDTHS[theme], "height": 900}, color_scheme=theme)
     tab = context.new_page()
     complaints, outside = [], []
     tab.on("pageerror", lambda error: complaints.append(str(error)))
@@ -84,7 +85,9 @@ def test_a_page_opens_without_complaint(page, theme, width, address, browser):
     assert not complaints
     assert not outside
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
-    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[theme]
+    if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
+        assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
     context.close()
 
 

@@ -1,0 +1,53 @@
+"""How high a section will be on a phone, about: a browser that lays out only what is near leaves as much room.
+
+Were it too little, a section that is laid out late would lie over the next one for a moment; much too much, and the
+scroll bar would lie.
+"""
+
+from docutils import nodes
+from sphinx_design.dropdown import dropdown_main
+from sphinx_exercise.nodes import solution_node
+
+CHARACTERS, LINE = 44, 27  # of prose, and pixels
+CODE_LINE, PICTURE, FORMULA, GAP = 22, 420, 75, 20
+CELL = 14  # characters on a line of a table
+CLOSED = 150
+
+
+def length(node):
+    """Characters that are seen; those of TeX are about three for each."""
+    return len(node.astext()) - sum(len(math.astext()) * 2 // 3 for math in node.findall(nodes.math))
+
+
+def height(node):
+    """Pixels, from what the section holds."""
+    if not isinstance(node, nodes.Element):
+        return 0
+    if isinstance(node, nodes.literal_block):
+        return GAP + CODE_LINE * (node.astext().count("\n") + 1)
+    if isinstance(node, nodes.math_block):
+        return FORMULA + LINE * node.astext().count("\\\\")
+    if isinstance(node, nodes.raw):
+        return PICTURE if "<svg" in node.astext() else 0
+    if isinstance(node, nodes.row):
+        return GAP + LINE * max(length(cell) // CELL + 1 for cell in node)
+    if isinstance(node, (solution_node, dropdown_main)) or "dropdown" in node.get("classes", ()):
+        return CLOSED
+    if isinstance(node, nodes.TextElement):
+        return GAP + LINE * (length(node) // CHARACTERS + 1)
+    heights = map(height, node.children)
+    return max(heights, default=0) if "sd-tab-set" in node.get("classes", ()) else sum(heights)
+
+
+def leave_room(app, pagename, templatename, context, doctree):
+    """Write it on the sections of a page, those that the style sheet lets the browser put off."""
+    for title in doctree.children if doctree else ():
+        for section in title.findall(nodes.section, include_self=False) if isinstance(title, nodes.section) else ():
+            if section.parent is title:
+                tag = f'<section id="{section["ids"][0]}"'
+                context["body"] = context["body"].replace(tag, f'{tag} style="--height: {height(section)}px"', 1)
+
+
+def setup(app):
+    app.connect("html-page-context", leave_room)
+    return {"parallel_read_safe": True}
