@@ -1,7 +1,7 @@
 """How high a section will be on a phone, about: a browser that lays out only what is near leaves as much room.
 
 Were it too little, a section that is laid out late would lie over the next one for a moment; much too much, and the
-scroll bar would lie.
+scroll bar would mislead.
 """
 
 from docutils import nodes
@@ -41,11 +41,10 @@ def height(node):
 
 def leave_room(app, pagename, templatename, context, doctree):
     """Write it on the sections of a page, those that the style sheet lets the browser put off."""
-    for title in doctree.children if doctree else ():
-        for section in title.findall(nodes.section, include_self=False) if isinstance(title, nodes.section) else ():
-            if section.parent is title:
-                tag = f'<section id="{section["ids"][0]}"'
-                context["body"] = context["body"].replace(tag, f'{tag} style="--height: {height(section)}px"', 1)
+    tops = [top for top in (doctree.children if doctree else ()) if isinstance(top, nodes.section)]
+    for section in (part for top in tops for part in top.children if isinstance(part, nodes.section)):
+        tag = f'<section id="{section["ids"][0]}"'
+        context["body"] = context["body"].replace(tag, f'{tag} style="--height: {height(section)}px"', 1)
 
 
 def setup(app):
