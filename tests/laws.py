@@ -25,7 +25,7 @@ from attnbook import arrays, checks, heads
 from attnbook.checks import mistakes
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.ops import Causal, Dropout, Mask, Scale, Softcap, Step, Tile, Window
-from attnbook.spines import dense, workers
+from attnbook.spines import dense, numpy_tiled, workers
 from attnbook.torch import layout
 
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
@@ -980,6 +980,19 @@ def two_callers_at_once():
                 for wanted, found in zip(alone, pool.map(lambda arrays: both(*arrays), inputs), strict=True):
                     assert all(map(np.array_equal, wanted, found))
     assert blas_threads() == before
+
+
+def heads_may_be_grouped_anew():
+    """One head with large scores needs a shift, and so do those in its task; in the backward, tasks may be others."""
+    Q, K, V, dO = draw((4, 5, 3), (4, 7, 3), (4, 7, 2), (4, 5, 2))
+    Q[0] *= 1000
+    right = ab.attention_vjp(dO, ab.attention(Q, K, V, method="dense")[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_tiled, "SCORES_A_TASK", 2**16)
+        _, res = ab.attention(Q, K, V, method="tiled")
+        assert np.all(res.M != 0)
+        patch.setattr(numpy_tiled, "SCORES_A_TASK", 0)
+        assert all(map(checks.close, ab.attention_vjp(dO, res)[:3], right[:3]))
 
 
 # --- multi-head attention -----------------------------------------------------------------------------------------

@@ -578,6 +578,8 @@ MISTAKES = [
       )),
     ("numpy_tiled.vjp", "blocks of keys overwrite one another's sums", workers.InOrder, "give",
      Lines("where += what", "where[...] = what"), on(ENGINE, gradients, CASE["plain"])),
+    ("numpy_tiled.vjp", "a shift that only other heads needed is forgotten", numpy_tiled._Work, "backward_block",
+     Lines("shifted or bool(", "shifted and bool("), laws.heads_may_be_grouped_anew),
     ("numpy_tiled.vjp", "sums as the tasks end", workers.InOrder, "give",
      lambda self, key, place, adds: [where.__iadd__(what) for where, what in adds], laws.sums_are_in_order),
     ("numpy_tiled.jvp", "M in bits for M in nats", numpy_tiled, "jvp",

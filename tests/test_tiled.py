@@ -150,6 +150,10 @@ def test_heads_of_full_size(name):
         laws.agrees_with_dense((2, 6, 130, 8), (2, 2, 140, 8), (2, 3, 140, 5), causal=True)
 
 
+def test_heads_may_be_grouped_anew():
+    laws.heads_may_be_grouped_anew()
+
+
 # --- who is asked -------------------------------------------------------------------------------------------------
 
 

@@ -408,6 +408,14 @@ def test_function_transforms(transform, shapes):
     agrees_transformed(transform, shapes)
 
 
+def test_many_gradients_of_one_forward():
+    """On tiles, where one head has large scores, and the heads of its task are others once there is one more axis."""
+    Q, K, V, dO = draw(*[(11, 48, 32, 4)] * 3, (2, 11, 48, 32, 4))
+    Q[1, 0] *= 200
+    ours, theirs = (func.vmap(func.vjp(lambda Q, f=f: f(Q, K, V), Q)[1])(dO)[0] for f in BOTH)
+    assert close(ours, theirs)
+
+
 def test_vmap_over_inputs_with_axes_of_their_own():
     """Heads, a batch and shared heads inside; a rank for each input."""
     Q, K, V, mask = draw((5, 2, 6, 3, 2), (2, 4, 2), (5, 2, 3, 4, 3), (6, 1, 4))

@@ -225,6 +225,8 @@ class _Work:
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         shifted = self.needs_shift(block.lead, q, k, v)
+        # The forward may have had other heads beside these, one of which needed a shift: vmap regroups them.
+        shifted = shifted or bool(np.any(M[block.index((*self.lead, self.n_q, 1))[:-1]]))
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
         size = tuple(map(len, block.lead))
         (all_dK, dK), (all_dV, dV) = (sums.place(name, block, block.cols) for name in ("dK", "dV"))
