@@ -49,7 +49,9 @@ class Squash:
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """An op whose parameter does not lie over the table: S_ij + T[i − j + n_k − 1], a number for each distance."""
+    """An op whose parameter does not lie over the table: S_ij + T[i − j + n_k − 1], a number for each distance.
+
+    Of a shorter table the numbers recur."""
 
     parameter: object
 
@@ -70,7 +72,7 @@ class Distances:
         xp = array_namespace(like)
         i = xp.arange(tile.rows.start, tile.rows.stop, device=device(like))
         j = xp.arange(tile.cols.start, tile.cols.stop, device=device(like))
-        return xp.reshape(i[:, None] - j[None, :] + (tile.n_k - 1), (-1,))
+        return xp.reshape(i[:, None] - j[None, :] + (tile.n_k - 1), (-1,)) % self.parameter.shape[0]
 
     def _spread(self, T, tile):
         xp = array_namespace(T)
@@ -219,6 +221,7 @@ CASES = (
     Case("op that saves its result", ops=((Squash, None),)),
     Case("op with a parameter", ops=((Bias, (3, 1, 7)),)),
     Case("op with a table of distances", ops=((Distances, (11,)),)),
+    Case("op with a table as long as a tile", ops=((Distances, (3,)),)),
     Case("distances, grouped and causal", q=(2, 6, 5, 11), causal="bottom-right", ops=((Distances, (11,)),)),
     Case("window", ops=((partial(Window, 2, 1), None),)),
     Case("window to the left", ops=((partial(Window, 1, None), None),)),

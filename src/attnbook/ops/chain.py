@@ -3,7 +3,7 @@
 ``on`` picks the steps that act on the "scores", before the softmax, or on the "weights", after it.
 """
 
-from attnbook.arrays import array_namespace, device
+from attnbook.arrays import array_namespace, broadcasts_to, device
 
 
 def forward(steps, T, tile, on):
@@ -35,7 +35,8 @@ def collect(dparams, of_tile, steps, tile, block):
         if dparam is None:
             continue
         shape = tuple(steps[place].op.parameter.shape)
-        over_table = tuple(dparam.shape) == tile.shape(shape)  # a table of distances may have n_k entries by chance
+        # A table of distances may have as many entries as there are keys, or as a tile has, by chance.
+        over_table = broadcasts_to(shape[-2:], (tile.n_q, tile.n_k)) and tuple(dparam.shape) == tile.shape(shape)
         if place not in dparams:
             whole = block.shape(shape) if over_table else shape
             xp = array_namespace(dparam)
