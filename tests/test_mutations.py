@@ -345,7 +345,7 @@ MISTAKES = [
     ("Window.forward", "top-left for bottom-right", Window, "_shift", lambda self, tile: 0,
      partial(laws.window_allows, 1, 1, "bottom-right")),
     ("Window.forward", "left and right exchanged", Window, "allowed",
-     Lines("i + self.right", "i + self.left", "i - self.left", "i - self.right"),
+     Lines("i + min(self.right", "i + min(self.left", "i - min(self.left", "i - min(self.right"),
      partial(laws.window_allows, 2, 1, "top-left")),
     ("Window.forward", "one key too few to the left", Window, "allowed", Lines("j >= i", "j > i"),
      partial(laws.window_allows, 2, 1, "top-left")),

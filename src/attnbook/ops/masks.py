@@ -97,11 +97,12 @@ class Window(Masking):
         xp = array_namespace(S)
         i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + self._shift(tile)
         j = xp.arange(tile.cols.start, tile.cols.stop, device=device(S))[None, :]
+        far = tile.rows.stop + tile.cols.stop + abs(self._shift(tile))  # beyond all keys; and i + far cannot overflow
         sides = []
         if self.right is not None:
-            sides.append(j <= i + self.right)
+            sides.append(j <= i + min(self.right, far))
         if self.left is not None:
-            sides.append(j >= i - self.left)
+            sides.append(j >= i - min(self.left, far))
         if not sides:
             return xp.ones((len(tile.rows), len(tile.cols)), dtype=xp.bool, device=device(S))
         return sides[0] if len(sides) == 1 else sides[0] & sides[1]
