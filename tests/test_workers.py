@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import laws
 import pytest
@@ -124,6 +125,58 @@ print(os.waitstatus_to_exitcode(status))
 def test_a_child_process_has_workers_of_its_own():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "0"
+
+
+FORK_IN_A_RUN = """
+import os, threading, numpy as np
+from threadpoolctl import threadpool_limits
+import laws
+from attnbook.spines import workers
+at_work, done = threading.Event(), threading.Event()
+def task(place, entry):
+    at_work.set()
+    assert done.wait(30)
+with threadpool_limits(2, user_api="blas"):
+    before = laws.blas_threads()
+    run = threading.Thread(target=workers.run, args=(task, range(2)))
+    run.start()
+    at_work.wait(30)
+    child = os.fork()
+    if child == 0:
+        as_before = laws.blas_threads() == before
+        laws.every_task_is_done_once()
+        os._exit(not as_before or workers._in_use["runs"])
+    _, status = os.waitpid(child, 0)
+    done.set()
+    run.join()
+    print(os.waitstatus_to_exitcode(status), laws.blas_threads() == before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(workers.os, "fork"), reason="no fork on this system")
+def test_a_child_process_is_in_no_run():
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_IN_A_RUN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parent)
+    assert done.stdout.strip() == "0 True"
+
+
+RUN_IN_A_RUN = """
+import threading
+import attnbook as ab
+from attnbook.spines import workers
+ab.set_num_threads(2)
+both, done = threading.Barrier(2), []
+def task(place, entry):
+    both.wait(30)
+    workers.run(lambda *_: done.append(place), range(3))
+workers.run(task, range(2))
+print(sorted(done))
+"""
+
+
+def test_a_task_may_have_tasks_of_its_own():
+    done = subprocess.run([sys.executable, "-c", RUN_IN_A_RUN], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[0, 0, 0, 1, 1, 1]"
 
 
 def cores_of_a_run(error=None):

@@ -64,7 +64,8 @@ def run(task, todo):
     """
     if len(todo) == 1:  # one small task is done before BLAS is set up
         return task(0, todo[0])
-    helpers = min(get_num_threads(), len(todo)) - 1 if _threads_start() else 0
+    threads = get_num_threads()
+    helpers = min(threads, len(todo)) - 1 if _threads_start() else 0
     queue, stop = iter(enumerate(todo)), threading.Event()
     lock = threading.Lock()
 
@@ -86,11 +87,16 @@ def run(task, todo):
     with one_blas_thread():
         here, allowed = _cores()
         elsewhere = allowed - here
-        futures = [_pool(get_num_threads() - 1).submit(_only_on(elsewhere, allowed)(work)) for _ in range(helpers)]
+        futures = []
         try:
+            for _ in range(helpers):
+                futures.append(_pool(threads - 1).submit(_only_on(elsewhere, allowed)(work)))
             with _only_on(here if elsewhere else set(), allowed):
                 work()
         finally:
+            # A helper that still waits for a thread would find nothing to do. Where a task itself calls run, all the
+            # threads may wait in such calls, and none would ever be free for it.
+            futures = [future for future in futures if not future.cancel()]
             stop_after(futures, stop)
     for future in futures:
         future.result()
@@ -151,10 +157,6 @@ def _pool(size):
     return ThreadPoolExecutor(size, thread_name_prefix="attnbook")
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 @cache
 def _blas():
     from threadpoolctl import ThreadpoolController  # takes milliseconds, so once, and when first needed
@@ -191,6 +193,20 @@ def _lift(limit, setter):
         forget_setter(force=True)
     limit.restore_original_limits()
     forget_setter()
+
+
+def _begin_anew():
+    """In a child process, which has none of its parent's threads: no workers, and no run that would lift the limit."""
+    global _in_use_lock
+    _pool.cache_clear()
+    _in_use_lock = threading.Lock()
+    if _in_use["runs"]:
+        _in_use["runs"] = 0
+        _lift(_in_use["limit"], _in_use["setter"])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 class InOrder:
