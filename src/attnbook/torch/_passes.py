@@ -94,8 +94,12 @@ def accumulation_dtype(dtype):
 def scores_shape(Q, K, V):
     """(..., n_q, n_k), each head of K and V repeated for the query heads that share it."""
     h = Q.shape[-3] if Q.ndim > 2 else 1
-    a, b, c = ((*T.shape[:-3], h) if T.ndim > 2 and 1 < T.shape[-3] < h else T.shape[:-2] for T in (Q, K, V))
-    return (*broadcast(broadcast(a, b), c), Q.shape[-2], K.shape[-2])
+
+    def lead(T):
+        shared = T.ndim > 2 and T.shape[-3] > 1 and h % T.shape[-3] == 0  # also where there is no query head
+        return (*T.shape[:-3], h) if shared else T.shape[:-2]
+
+    return (*broadcast(broadcast(lead(Q), lead(K)), lead(V)), Q.shape[-2], K.shape[-2])
 
 
 def moves(T):
