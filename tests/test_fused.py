@@ -93,6 +93,15 @@ def test_L_is_the_logsumexp(name):
     L_is_the_logsumexp(OF[name])
 
 
+def test_residuals_are_float32_where_there_is_no_key():
+    torch.set_default_dtype(torch.float64)
+    try:
+        _, res, _, _ = attend(OF["no key"])
+    finally:
+        torch.set_default_dtype(FLOAT32)
+    assert {T.dtype for T in (res.O, res.M, res.Z)} == {FLOAT32}
+
+
 @pytest.mark.parametrize("name", ["mask with a dead row", "bias with a dead row"])
 def test_a_dead_row_gets_exactly_zero(name):
     O, res, dO, _ = attend(OF[name])

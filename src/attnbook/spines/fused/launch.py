@@ -86,7 +86,7 @@ def forward(Q, K, V, steps, shape):
     """O, M and Z (..., n_q, 1), and the unit of M in nats. What is asked for is known to be possible."""
     *lead, n_q, _ = shape
     if 0 in shape:
-        O, M = (torch.zeros((*lead, n_q, width), device=Q.device) for width in (V.shape[-1], 1))
+        O, M = (torch.zeros((*lead, n_q, width), dtype=torch.float32, device=Q.device) for width in (V.shape[-1], 1))
         return O.to(Q.dtype), M, torch.full_like(M, torch.inf), 1.0
     call = prepare(Q, K, V, steps, shape)
     O = torch.empty((*lead, n_q, V.shape[-1]), dtype=call.like.dtype, device=Q.device)
