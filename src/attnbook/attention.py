@@ -72,7 +72,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         Exactly 0 in a row with no allowed key, and where n_k = 0.
     res : Residuals
         What :func:`attention_vjp` and :func:`attention_jvp` need: Q, K, V (not copied), and in the accumulation
-        dtype either P (``res.P``) or O and L (``res.O``, ``res.L``), as the method says.
+        dtype either P (``res.P``) or O and L (``res.O``, ``res.L``), as the method says; "fused" keeps O as it is.
 
     Raises
     ------

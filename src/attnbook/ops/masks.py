@@ -9,6 +9,8 @@ from attnbook.ops.op import Tile
 class Masking:
     """The three passes that all masks share; a mask adds ``allowed(S, tile)``, bool, True = may attend.
 
+    Which pairs these are must not depend on S, given for its library and device: in a backward it is a gradient.
+
     −∞ before the softmax, never 0 after it: a zeroed weight has already taken part in its row's sum. And ``where``,
     never a product: 0 · ∞ and 0 · NaN are NaN.
     """

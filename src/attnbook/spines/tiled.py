@@ -1,7 +1,7 @@
 """The tiled spine: the score table a tile at a time, never whole. It keeps O and L, and makes P again. See chapter 10.
 
-One way through all libraries, with no array changed in place, so that autograd can follow it too. NumPy arrays go
-through :mod:`attnbook.spines.numpy_tiled`, which is these lines with buffers and threads.
+One way through all libraries. Only the sums for the ops' parameters are changed in place, so autograd can follow it
+too. NumPy arrays go through :mod:`attnbook.spines.numpy_tiled`, which is these lines with buffers and threads.
 """
 
 import math

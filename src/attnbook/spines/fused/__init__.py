@@ -4,8 +4,8 @@ It takes torch tensors on a CUDA device; with ``TRITON_INTERPRET=1`` in the envi
 interpreter runs the same kernels, slowly. It keeps what the tiled spine keeps, so either can do the other's backward.
 Nothing here imports torch or Triton before a call does.
 
-``tile`` has what all kernels do with a tile, ``forward_kernel`` and ``backward_kernels`` read in the order of chapter
-10's formulas, ``limits`` says what they can do, and ``launch`` starts them.
+``tile`` has what all kernels do with a tile, ``forward_kernel`` and ``backward_kernels`` have the parts that chapter 11
+builds, in its order, ``limits`` says what they can do, and ``launch`` starts them. Chapter: :doc:`/chapters/11_gpu`.
 """
 
 from attnbook.arguments import check_shape
