@@ -84,7 +84,7 @@ def test_a_window_counts_from_its_corner(left, right, corner, n_k):
 
 MASKS = [
     *(Mask(M) for M in (ALLOWED, ALLOWED[:, :1], ALLOWED[0, :, :1], ALLOWED[0, 0], ALLOWED[0], np.zeros((5, 7), bool))),
-    *(Mask(np.array(M)) for M in (True, False)),
+    *(Mask(M) for M in (np.array(True), np.array(False), np.bool_(True), np.bool_(False))),
     *(Window(*sides, corner) for sides in SIZES for corner in ("top-left", "bottom-right")),
     *(Causal(corner) for corner in ("top-left", "bottom-right")),
 ]
