@@ -14,7 +14,7 @@ from cases import Gate
 
 import attnbook as ab
 from attnbook import checks
-from attnbook.ops import Bias, Dropout, Scale, Softcap, Window
+from attnbook.ops import Bias, Dropout, Mask, Scale, Softcap, Window
 from attnbook.spines import workers
 
 
@@ -27,6 +27,7 @@ S, P = ones(2, 3, 5), ones(2, 3, 5)
 X, W, b, dY = ones(2, 3, 5), ones(5, 7), ones(7), ones(2, 3, 7)
 _, RES = ab.attention(Q, K, V, bias=ones(5, 7), ops=[Scale(2.0)])
 _, BARE = ab.attention(Q, K, V)
+_, OF_OPS = ab.attention(Q, K, V, ops=[Bias(ones(5, 7)), Softcap(1.0)])
 dO = ones(2, 6, 5, 13)
 PARAMS = ab.MultiHeadParams(ones(5, 6), ones(5, 6), ones(5, 22), ones(22, 13))
 _, MULTI = ab.multi_head_attention(X, PARAMS, num_heads=2)
@@ -227,6 +228,19 @@ OPTIONS = [
         TypeError,
         "ops: expected objects with forward, vjp and jvp, got ufunc",
     ),
+    (lambda: attention(Q, K, V, ops=[Bias([0.0])]), TypeError, "ops, Bias: expected an array, got list"),
+    (
+        lambda: attention(Q, K, V, ops=[Bias(ones(5, 7, dtype="float32"))]),
+        TypeError,
+        "ops, Bias: expected dtype float64 like Q, got float32",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Softcap(1.0), Bias(ones(9, 9))]),
+        ValueError,
+        "ops, Bias: …the scores, (2, 6, 5, 7), got shape (9, 9)",
+    ),
+    (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
+    (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
     (lambda: attention(Q, K, V, ops="tanh"), TypeError, "ops: expected objects with forward, vjp and jvp, got str"),
     (
         lambda: attention(Q, K, V, method="flash"),
@@ -249,6 +263,7 @@ OPS = [
     (lambda: Softcap(float("inf")), ValueError, "cap: expected a positive number, got inf"),
     (lambda: Softcap(float("nan")), ValueError, "cap: expected a positive number, got nan"),
     (lambda: Softcap("2"), ValueError, "cap: expected a positive number, got '2'"),
+    (lambda: Softcap(True), ValueError, "cap: expected a positive number, got True"),
     (lambda: Softcap(None), ValueError, "cap: expected a positive number, got None"),
     (lambda: Dropout(1.0), ValueError, "p: expected a probability in [0, 1), got 1.0"),
     (lambda: Dropout(-0.1), ValueError, "p: expected a probability in [0, 1), got -0.1"),
@@ -295,6 +310,13 @@ DERIVATIVES = [
         "tbias: expected None, because attention had no bias, got an array",
     ),
     (lambda: jvp(Q, K, V, RES, tops=()), ValueError, "tops: expected 1 entries, one for each of ops, got 0"),
+    (lambda: jvp(Q, K, V, OF_OPS, tops=([0.0], None)), TypeError, "tops: expected an array, got list"),
+    (lambda: jvp(Q, K, V, OF_OPS, tops=(ones(7), None)), ValueError, "tops: expected shape (5, 7), got (7,)"),
+    (
+        lambda: jvp(Q, K, V, OF_OPS, tops=(None, ones(5, 7))),
+        ValueError,
+        "tops: expected None for Softcap, which has no parameter, got an array",
+    ),
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
 ]
 
@@ -454,6 +476,11 @@ CHECKS = [
         lambda: checks.check_jvp(np.sin, S, at=S, tangents=[S, S]),
         ValueError,
         "tangents: expected 1 arrays, one for each input, got 2",
+    ),
+    (
+        lambda: checks.check_jvp(np.sin, S, at=S, tangents=ones(5)),
+        ValueError,
+        "tangents: expected the shape of the input, (2, 3, 5), got (5,)",
     ),
     (
         lambda: checks.check_jvp(np.sin, STRICT, at=S, tangents=S),

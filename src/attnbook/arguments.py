@@ -51,18 +51,18 @@ def check_fits_scores(name, T, scores):
         raise ValueError(expected(name, f"a shape that broadcasts to the scores, {scores}", f"shape {tuple(T.shape)}"))
 
 
-def check_mask(mask, Q, like="Q"):
+def check_mask(mask, Q, like="Q", name="mask"):
     if mask is None:
         return
     if not is_array(mask):
-        raise TypeError(expected("mask", "a bool array (True = may attend)", type(mask).__name__))
+        raise TypeError(expected(name, "a bool array (True = may attend)", type(mask).__name__))
     if library(mask) != library(Q):
-        raise TypeError(expected("mask", f"a {library(Q)} array like {like}", f"a {library(mask)} array"))
+        raise TypeError(expected(name, f"a {library(Q)} array like {like}", f"a {library(mask)} array"))
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         wanted = "a bool array (True = may attend); to add numbers to the scores, pass them as bias"
-        raise TypeError(expected("mask", wanted, f"dtype {mask.dtype}"))
+        raise TypeError(expected(name, wanted, f"dtype {mask.dtype}"))
     if device(mask) != device(Q):
-        raise ValueError(expected("mask", f"device {device(Q)} like {like}", device(mask)))
+        raise ValueError(expected(name, f"device {device(Q)} like {like}", device(mask)))
 
 
 def check_scale(scale, d_k):

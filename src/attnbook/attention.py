@@ -112,6 +112,13 @@ def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"
     check_fits_scores("mask", mask, shape)
     scale = check_scale(scale, d_k or Q.shape[-1])
     ops = check_ops(ops)
+    for op in ops:  # of the package, with an array that lies over the scores
+        if isinstance(op, Bias):
+            agree(**{like: Q, "ops, Bias": op.B})
+            check_fits_scores("ops, Bias", op.B, shape)
+        elif isinstance(op, Mask):
+            check_mask(op.M, Q, like, "ops, Mask")
+            check_fits_scores("ops, Mask", op.M, shape)
     method = choose("method", method, {name: name for name in METHODS})
     corner = choose("causal", causal, CORNERS)
 
@@ -211,12 +218,18 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
         if bias is None:
             raise ValueError(expected("tbias", "None, because attention had no bias", "an array"))
         check_shape("tbias", tbias, tuple(bias.shape))
-    num_ops = sum(step.asked_by == "ops" for step in res.steps)
-    tops = (None,) * num_ops if tops is None else tops
+    ops = [step.op for step in res.steps if step.asked_by == "ops"]
+    tops = (None,) * len(ops) if tops is None else tops
     if not isinstance(tops, tuple | list):
         raise TypeError(expected("tops", "a tuple or a list", type(tops).__name__))
-    if len(tops) != num_ops:
-        raise ValueError(expected("tops", f"{num_ops} entries, one for each of ops", len(tops)))
+    if len(tops) != len(ops):
+        raise ValueError(expected("tops", f"{len(ops)} entries, one for each of ops", len(tops)))
+    for op, tangent in zip(ops, tops, strict=True):
+        if tangent is not None:
+            if getattr(op, "parameter", None) is None:
+                raise ValueError(expected("tops", f"None for {type(op).__name__}, which has no parameter", "an array"))
+            agree(Q=res.Q, tops=tangent)
+            check_shape("tops", tangent, tuple(op.parameter.shape))
     of_ops = iter(tops)
     tangent = {"bias": lambda: tbias, "ops": lambda: next(of_ops)}
     tparams = [tangent[step.asked_by]() if step.asked_by in tangent else None for step in res.steps]

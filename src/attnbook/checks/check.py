@@ -100,6 +100,9 @@ def check_jvp(f, tangent, *, at, tangents):
     if len(at) != len(tangents):
         raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
     _check_float64(at=at, tangents=tangents, tangent=(tangent,))
+    for x, t in zip(at, tangents, strict=True):
+        if t.shape != x.shape:
+            raise ValueError(expected("tangents", f"the shape of the input, {x.shape}", t.shape))
     Y = output_of(f(*at))
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 

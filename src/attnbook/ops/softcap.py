@@ -20,7 +20,7 @@ class Softcap:
     cap: float
 
     def __post_init__(self):
-        if not isinstance(self.cap, Real) or not (0 < self.cap < math.inf):
+        if not isinstance(self.cap, Real) or isinstance(self.cap, bool) or not (0 < self.cap < math.inf):
             raise ValueError(expected("cap", "a positive number", repr(self.cap)))
 
     def forward(self, S, tile):

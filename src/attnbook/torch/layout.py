@@ -134,6 +134,11 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
         raise TypeError(expected("module", "a torch.nn.MultiheadAttention", type(module).__name__))
     if module.training and module.dropout:
         raise ValueError(expected("module", "no dropout, or eval()", f"dropout={module.dropout}"))
+    for name, T in {"query": query, "key": key, "value": value}.items():
+        _check_tensor(name, T)
+        if T.ndim not in (2, 3):
+            wanted = "two axes (tokens, width), or a batch of these"
+            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
     X, key, value = (_swap_batch(module, T.detach()) for T in (query, key, value))
     *lead, n_q, _ = X.shape
     n_k = key.shape[-2]
@@ -142,7 +147,7 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
         ("key", key, (*lead, n_k, module.kdim)),
         ("value", value, (*lead, n_k, module.vdim)),
     ):
-        if tuple(T.shape) != wanted or T.ndim not in (2, 3):
+        if tuple(T.shape) != wanted:
             raise ValueError(expected(name, f"shape {wanted}, batch first", tuple(T.shape)))
     masks = _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask).values()
 
@@ -222,6 +227,11 @@ def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=No
     return found
 
 
+def _check_tensor(name, T):
+    if not isinstance(T, torch.Tensor):
+        raise TypeError(expected(name, "a tensor", type(T).__name__))
+
+
 def _swap_batch(module, T):
     """From the module's order of axes to ours, or back: swap tokens and batch, unless the batch comes first."""
     return T if module.batch_first or T.ndim < 3 else T.transpose(0, 1)
@@ -230,6 +240,9 @@ def _swap_batch(module, T):
 def _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask):
     """The masks that are given, in the axes of our scores, (..., h, n_q, n_k)."""
     h, found = module.num_heads, {}
+    for name, T in {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}.items():
+        if T is not None:
+            _check_tensor(name, T)
     if key_padding_mask is not None:
         check_shape("key_padding_mask", key_padding_mask, (*lead, n_k))
         found["key_padding_mask"] = key_padding_mask.detach()[..., None, None, :]
