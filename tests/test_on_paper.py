@@ -7,7 +7,7 @@ import pytest
 from built_site import PAGES
 
 CHAPTER = "chapters/06_cross.html"
-WIDTH = 670  # of the text on A4, in pixels
+WIDTH, HEIGHT = 670, 960  # of the text on A4, in pixels
 ONLY_ON_A_SCREEN = (
     ".bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, #pst-back-to-top, dialog, "
     "article button, article input, article select, .headerlink, a.proved, .onlyprint"
@@ -35,6 +35,8 @@ def test_all_of_it_is_on_paper(page, tab, address):
         f"[...document.querySelectorAll('article *')].filter(e => e.getBoundingClientRect().right > {WIDTH})"
         ".slice(0, 3).map(e => e.outerHTML.slice(0, 300))"
     )
+    tall = f"[...document.querySelectorAll('figure')].filter(e => e.getBoundingClientRect().height > {HEIGHT})"
+    assert tab.evaluate(f"{tall}.map(e => e.ariaLabel)") == []  # it would be cut, after an empty page
     assert tab.evaluate(f"[...document.querySelectorAll('{ONLY_ON_A_SCREEN}')].filter({SEEN}).length") == 0
     hidden = f"!({SEEN})(e) && !e.closest('details.hide, .run-bar, [hidden], .visits-case, .visually-hidden')"
     parts = "article :is(p, pre, figure, td, summary, .katex-display)"
