@@ -43,12 +43,13 @@ book: .venv/installed book/node_modules/installed
 	@$(BIN)/jupyter-book build . --all -W -n --keep-going --quiet
 	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
 
+# Files in the order of their names: the longest, test_axe, is among the first.
 test: book
 	@echo "Checking the style of the code ..."
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
 
 pdf: book
