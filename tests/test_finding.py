@@ -56,6 +56,9 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
     "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
     "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
+    "RoPE backward": ("08_variants.html#q-43",),  # no title says this: a section does
+    "GQA dK": ("08_variants.html#q-42",),
+    "why divide by sqrt d": ("07_in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
 }
 
 
@@ -127,11 +130,22 @@ class TestSearch:
         tab.locator("#search-results li > a").first.click()
         tab.wait_for_url("**/02_softmax.html*#equation-def-logsumexp")
 
-    def test_no_letter_is_marked_all_over_a_page(self, address, tab):
-        tab.goto(f"{address}search.html?q=D")
+    @pytest.mark.parametrize(
+        ("query", "result", "marked"),
+        [
+            ("softmax gradient", "[href*='#']", False),
+            ("softmax gradient", ":not([href*='#'])", True),
+            ("D", ":not([href*='#'])", False),
+        ],
+    )
+    def test_words_are_marked_on_whole_pages_and_no_letters(self, query, result, marked, address, tab):
+        tab.goto(f"{address}search.html?q={query}")
         self.results(tab)
-        tab.goto(f"{address}book/notation.html")
-        assert tab.locator(".highlighted").count() == 0
+        tab.locator(f"#search-results li > a{result}").first.click()
+        tab.wait_for_url(lambda url: "search.html" not in url)
+        tab.wait_for_timeout(100)  # Sphinx marks after 10 ms
+        assert (tab.locator(".highlighted").count() > 0) is marked
+        assert (tab.locator(".highlight-link").count() > 0) is marked
 
     def test_nothing_is_said_plainly(self, address, tab):
         tab.goto(f"{address}search.html?q=zzzz")
@@ -147,6 +161,7 @@ class TestSearch:
         (r"dA = dC\,B^{\mathsf T} \qquad dB = A^{\mathsf T} dC", "dA = dC Bᵀ; dB = Aᵀ dC"),
         (r"p = \frac{1}{1 + e^{-x}}", "p = 1 / (1 + e^{-x})"),
         (r"\tfrac12\,n\,(n + c)", "1/2 n (n + c)"),
+        (r"L_i \le M_i + \log n", "L_i ≤ M_i + log n"),
     ],
 )
 def test_a_formula_in_a_line(latex, said):
@@ -155,6 +170,7 @@ def test_a_formula_in_a_line(latex, said):
 
 def test_a_formula_in_html():
     assert html("dX_{ij} < e^{S_{ij}}") == "dX<sub>ij</sub> &lt; e<sup>S<sub>ij</sub></sup>"
+    assert html("W_Q and nan_to_num") == "W<sub>Q</sub> and nan_to_num"
     for equation in equations():
         assert BeautifulSoup(html(plain(equation.latex)), "html.parser").get_text().strip()
 

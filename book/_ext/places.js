@@ -7,14 +7,16 @@
     text.replace(/\^\{?\\?T\b\}?/g, "T").replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
       .split(/[^\p{L}\p{N}∘⊙∂]+/u).map((word) => (word.length > 3 ? word.replace(/s$/, "") : word))
       .filter(Boolean).join(" ");
-  const idle = new Set("a an are can do does for how i in is it may must my of or the to what when where why".split(" "));
+  const idle = new Set(
+    "a an and are at by can do does for from how i in is it may must my of on or that the to what when where which why with".split(" "));
   const text = (html) => html.replace(/<[^>]*>/g, "");
 
-  const places = PLACES.map(([page, anchor, title, kind, names, left]) => ({
+  const places = PLACES.map(([page, anchor, title, kind, names, left, said]) => ({
     result: [page, title, anchor && `#${anchor}`, kind, 0, `${page}.ipynb`],
     names, left,
     plainNames: names.map(plain),
     words: [...new Set(plain([text(title), ...names].join(" ")).split(" "))],
+    said: said ? plain(said).split(" ") : [],
   }));
 
   // A word of the query is a word of the place or, if it is longer than two letters, begins one.
@@ -26,8 +28,12 @@
     if (place.plainNames.includes(words)) return 4;
     if (place.left.includes(query)) return 3;
     const asked = words.split(" ").filter((word) => !idle.has(word));
-    const all = asked.length && asked.every((word) => fits(word, place.words));
-    return all || fits(words.replaceAll(" ", ""), place.words) ? 1 + 1 / place.words.length : 0;
+    const named = asked.filter((word) => fits(word, place.words));
+    const all = asked.length && named.length === asked.length;
+    if (all || fits(words.replaceAll(" ", ""), place.words)) return 1 + 1 / place.words.length;
+    // Not what the place is called, but said there. More words in its title come first, then the shorter place.
+    if (!asked.length || !asked.every((word) => fits(word, place.words) || fits(word, place.said))) return 0;
+    return (named.length / asked.length + 1 / place.said.length) / 2;
   };
 
   const find = (query) => {
@@ -44,8 +50,9 @@
   // What stands around a word on a page: its sentences, each formula once and in one line, and no buttons or pictures.
   const no_words = "script, style, svg, button, annotation, .katex-html, .headerlink, .proved, .run-bar";
   const between = { mfrac: "/", msub: "_", msup: "^", munder: "_", munderover: "_" };
-  Search.htmlToText = (html) => {
-    const article = new DOMParser().parseFromString(html, "text/html").querySelector("article");
+  Search.htmlToText = (html, anchor) => {
+    const page = new DOMParser().parseFromString(html, "text/html").querySelector("article");
+    const article = (anchor && page?.querySelector(`section[id="${anchor.slice(1)}"]`)) || page;
     if (!article) return "";
     article.querySelectorAll(no_words).forEach((part) => part.remove());
     article.querySelectorAll("msqrt").forEach((root) => root.prepend("√"));
@@ -53,13 +60,19 @@
     return article.textContent.replace(/[\u200b\u2061-\u2064]/g, "").replace(/\s+/g, " ").trim();
   };
 
+  let marks = "";
+  document.addEventListener("click", ({ target }) => {
+    const link = target.closest("#search-results a");
+    if (link && !link.hash) localStorage.setItem("sphinx_highlight_terms", marks);
+  });
+
   const pages = Search._performSearch; // best result last
   Search._performSearch = (query, terms, excluded, highlighted, objects) => {
     const found = find(query.trim());
     const at = new Set(found.map((result) => result[0] + result[2]));
-    // A search for D must not mark every d of a page.
-    highlighted.forEach((word) => word.length > 2 || highlighted.delete(word));
-    localStorage.setItem("sphinx_highlight_terms", [...highlighted].join(" "));
+    // Who goes to a place needs no marks; on a whole page they help, but a search for D must not mark every d.
+    localStorage.removeItem("sphinx_highlight_terms");
+    marks = [...highlighted].filter((word) => word.length > 2).join(" ");
     return [...pages(query, terms, excluded, highlighted, objects).filter((result) => !at.has(result[0] + result[2])), ...found.reverse()];
   };
 }

@@ -15,10 +15,11 @@ from plain_math import html, plain
 
 SCRIPT = Path(__file__).with_name("places.js")
 NOTATION, QUESTIONS = "book/notation", "book/questions"
+NO_PROSE = (nodes.section, nodes.title, nodes.term, nodes.literal_block, nodes.raw)
 
 
 class Place(NamedTuple):
-    """``title`` is HTML, ``names`` are what it is called, ``left`` the letters that a formula computes."""
+    """``title`` is HTML, ``names`` what it is called, ``left`` the letters a formula computes, ``said`` its words."""
 
     page: str
     anchor: str
@@ -26,6 +27,7 @@ class Place(NamedTuple):
     kind: str
     names: tuple = ()
     left: tuple = ()
+    said: str = ""
 
 
 def places(env):
@@ -75,19 +77,20 @@ def _sections(env, trees):
     for page, tree in trees.items():
         for heading in tree.findall(nodes.title):
             section, title = heading.parent, _text(heading)
+            said = _said(section) if page.startswith("chapters/") else ""
             if section.parent is tree:
-                yield Place(page, "", html(title), "page", (title,))
+                yield Place(page, "", html(title), "page", (title,), said=said)
             elif isinstance(section, nodes.section):
                 anchor = section["ids"][0]
                 kind = "mistake, " if anchor.startswith("mistake-") else ""
                 label = (anchor, anchor.partition("-")[2]) if anchor != nodes.make_id(title) else ()
-                yield Place(page, anchor, html(title), kind + _page(env, page), (title, *label))
+                yield Place(page, anchor, html(title), kind + _page(env, page), (title, *label), said=said)
 
 
 def _questions(tree):
     for term in tree.findall(nodes.term):
-        title = _text(term)
-        yield Place(QUESTIONS, term["ids"][0], html(title), "question", (title, term["ids"][0]))
+        title, anchor = _text(term), term["ids"][0]
+        yield Place(QUESTIONS, anchor, html(title), "question", (title, anchor), said=_said(term.parent))
 
 
 def _page(env, page):
@@ -101,6 +104,18 @@ def _text(node):
     leaves = node.findall(lambda leaf: isinstance(leaf, nodes.Text))
     parts = (leaf for leaf in leaves if not isinstance(leaf.parent, nodes.raw))
     return "".join(plain(leaf) if isinstance(leaf.parent, nodes.math) else leaf for leaf in parts).strip()
+
+
+def _said(node):
+    """Each word of a section or an answer once, less its title, its code, and the sections inside of it."""
+    return " ".join(dict.fromkeys(_prose(node).lower().split()))
+
+
+def _prose(node):
+    if isinstance(node, nodes.Text):
+        return plain(node) if isinstance(node.parent, nodes.math | nodes.math_block) else node
+    between = "" if isinstance(node, nodes.TextElement) else " "
+    return between.join(_prose(child) for child in node.children if not isinstance(child, NO_PROSE))
 
 
 def write(app, pagename, templatename, context, doctree):

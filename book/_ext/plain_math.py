@@ -15,9 +15,9 @@ TIDY = (
     (r" ([,;)])", r"\1"),
     (r"([({⟨]) ", r"\1"),
     (r" ?· ?", " · "),
-    (r" ?∘ ?", " ∘ "),
+    (r" ?([∘≤≥]) ?", r" \1 "),
 )
-RAISED = re.compile(r"([_^])(?:\{([^{}]*)\}|([^\s{}]))")
+RAISED = re.compile(r"([_^])(?:\{([^{}]*)\}|([^\s{}])(?![a-z]))")  # an index of d_k, not of nan_to_num
 
 
 def _fraction(node, l2tobj):
@@ -34,6 +34,7 @@ _convert = LatexNodes2Text(math_mode="text", latex_context=_macros, keep_braced_
 def plain(latex):
     """The formula in one line, with ``_{}`` and ``^{}`` for indices and exponents; its lines parted by semicolons."""
     latex = re.sub(r"\\[td]frac(?![a-z])", r"\\frac", re.sub(r"\\mathsf T|\\top", "{ᵀ}", latex))
+    latex = re.sub(r"(\\(?:log|exp|max|min|tanh))\s+(?=\w)", r"\1{} ", latex)
     latex = CASES.sub(lambda cases: cases[1].replace("&", r"\text{ if }").replace(r"\\", ","), latex)
     latex = re.sub(r"\\(?:begin|end)\{(?:aligned|cases|[pb]matrix)\}", " ", latex)
     latex = re.sub(r"(?<=\S) *&(?=[^&=\\]+&=)", "; ", latex).replace("&", " ")  # the next pair of columns
