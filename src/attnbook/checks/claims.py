@@ -64,10 +64,7 @@ class Row(NamedTuple):
         if not self.measured:
             return ["by reading"]
         parts = []
-        for name, (kind, outcomes) in self.measured.items():
-            if kind is Same:
-                parts.append(f"{name}: equal")
-                continue
+        for name, (_, outcomes) in self.measured.items():
             by_size = outcomes if len(set(outcomes.values())) > 1 else {"": next(iter(outcomes.values()))}
             parts.append(f"{name}: " + ", ".join(f"{what}{size and f' ({size})'}" for size, what in by_size.items()))
         return parts
@@ -149,6 +146,13 @@ def outcome(came, truth):
     return f"off by {off / size if size > 1e-9 else off:.2g}"
 
 
+def agreed(truth):
+    """What is said where both sides are the same: a fact as yes or no, a count as it is, all else as equal."""
+    if isinstance(truth, bool):
+        return "yes" if truth else "no"
+    return str(truth) if isinstance(truth, int) else "equal"
+
+
 def raised(call, error):
     """The name of the exception, which must be this one; None where nothing was raised."""
     try:
@@ -163,18 +167,19 @@ def run(claim, settings):
     if claim.run is None:
         assert claim.note, f"{claim.id} is not run, and does not say why"
         return {}
-    found = {}
+    found, same_as = {}, {}
     for setting in settings:
         for name, compared in claim.run(setting).items():
             kind, outcomes = found.setdefault(name, (type(compared), {}))
             outcomes[setting.name] = (raised if kind is Raises else outcome)(*compared)
+            same_as[name, setting.name] = agreed(compared[1])
     for name, (kind, outcomes) in found.items():
         bad = {size: what for size, what in outcomes.items() if what}
         if kind is Same:
             assert not bad, f"{claim.id}, {name}: should be equal, but {bad}"
         else:
             assert bad, f"{claim.id}, {name}: should differ, but is equal at every size"
-            outcomes.update({size: "equal" for size in outcomes if size not in bad})
+        outcomes.update({size: same_as[name, size] for size in outcomes if size not in bad})
     same = [kind is Same for kind, _ in found.values()]
     shown = {
         HOLDS: same and all(same),
