@@ -9,9 +9,10 @@ NEAR = """window.IntersectionObserver = class extends IntersectionObserver {
     constructor(seen, options) { super(seen, { ...options, rootMargin: "1000000px" }) }
 }"""
 STILL = "* { transition: none !important; animation: none !important }"
-# Axe takes its time with each part of a page, and most are like others: of the words in code and names, of the buttons
-# and of the contents, three of a kind stay. What is drawn of a formula has the color of the text around it, and is
-# nothing to a screen reader, which has MathML; a picture is one thing, with the name that stands on it.
+# Axe takes its time with each part of a page, and most are like others: of the words in code and names, of the buttons,
+# the functions and the contents three of a kind stay, and of a table twelve rows. What is drawn of a formula has the
+# color of the text around it, and is nothing to a screen reader, which has MathML; a picture is one thing, with the
+# name that stands on it.
 OPEN = """() => {
     for (const box of document.querySelectorAll("article details")) box.open = true;
     for (const drawing of document.querySelectorAll(".katex-html, article math")) drawing.replaceChildren("formula");
@@ -24,8 +25,9 @@ OPEN = """() => {
     }
     const words = [...document.querySelectorAll("article :is(span, em, code, strong):not([id])")];
     for (const part of words.filter(another)) part.replaceWith(...part.childNodes);
-    const controls = [...document.querySelectorAll("article .copybtn, .toc-entry a")];
-    for (const part of controls.filter(another)) part.remove();
+    for (const row of document.querySelectorAll("article tbody tr:nth-child(n + 13)")) row.remove();
+    const whole = [...document.querySelectorAll("article .copybtn, article dl.py, .toc-entry a")];
+    for (const part of whole.filter(another)) part.remove();
     document.normalize();
 }"""
 

@@ -36,13 +36,15 @@ def test_no_heavy_library_is_loaded(module):
     assert not HEAVY & set(loaded)
 
 
-def test_it_takes_less_than_a_third_of_a_second_beyond_numpy():
-    def milliseconds():
-        report = python("-X", "importtime", "-c", "import numpy; import attnbook").stderr.splitlines()
-        (line,) = (line for line in report if line.endswith("| attnbook"))
-        return int(line.split("|")[1]) / 1000
+def test_it_takes_few_times_what_numpy_takes():
+    """A ratio, in one process: how long either takes alone is the machine's affair. It was 2.7, NumPy not counted."""
 
-    assert min(milliseconds() for _ in range(3)) < 300
+    def ratio():
+        report = python("-X", "importtime", "-c", "import numpy; import attnbook").stderr.splitlines()
+        took = {line.split("|")[2].strip(): int(line.split("|")[1]) for line in report[1:]}
+        return took["attnbook"] / took["numpy"]
+
+    assert min(ratio() for _ in range(3)) < 4
 
 
 def room_of(path):
