@@ -30,6 +30,7 @@ def test_all_of_it_is_on_paper(page, tab, address):
     tab.wait_for_timeout(1200)  # fonts.js waits for a second
     loaded = "() => [...document.fonts].filter(f => f.status !== 'unloaded').map(f => f.family + f.weight + f.style)"
     before = set(tab.evaluate(loaded))
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     tab.emulate_media(media="print")
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTH, tab.evaluate(
         f"[...document.querySelectorAll('article *')].filter(e => e.getBoundingClientRect().right > {WIDTH})"

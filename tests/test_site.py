@@ -6,6 +6,7 @@ import formulas
 import pytest
 from bs4 import BeautifulSoup
 from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
+from playwright.sync_api import expect
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
 ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
@@ -103,6 +104,18 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     context.close()
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("chapters/")])
+def test_fields_wait_until_a_reader_is_near(page, address, browser):
+    """For a field of a form Chromium lays out the whole section around it."""
+    tab = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
+    tab.goto(address + page)
+    tab.wait_for_load_state("load")
+    far = "e => !e.checkVisibility({contentVisibilityAuto: true})"
+    fields = "article :is(form, select, textarea, input:not([type=radio]))"
+    assert tab.evaluate(f"[...document.querySelectorAll('{fields}')].filter({far}).map(e => e.outerHTML)") == []
+    tab.context.close()
+
+
 class TestTheSwitchOfNotation:
     """On the page of answers: one choice for all tables, by mouse, by keyboard, by address, and without JavaScript."""
 
@@ -131,6 +144,34 @@ class TestTheSwitchOfNotation:
     def test_by_address(self, address, browser):
         tab = self.open(browser, address, query="?notation=flash#answer-cross")
         assert tab.evaluate(self.chosen) == ["FlashAttention"] * 3
+        assert tab.evaluate(self.formulas) == [self.written(0), 0, 0, self.written(3), 0]
+        tab.context.close()
+
+    formulas = (
+        "[0, 1, 2, 3, 4].map(i => [...document.querySelectorAll('.answer .sd-tab-set')].map("
+        "set => set.querySelectorAll(':scope > .sd-tab-content')[i].querySelectorAll('.katex').length)"
+        ".reduce((a, b) => a + b))"
+    )
+
+    def written(self, i):
+        """How many formulas the file has in the i-th tabs."""
+        sets = soup(SITE / "book/answer.html").select(self.sets)
+        return sum(len(s.find_all(class_="sd-tab-content", recursive=False)[i].select(".katex")) for s in sets)
+
+    def test_what_is_closed_is_no_part_of_the_page_until_it_is_chosen(self, address, browser):
+        tab = self.open(browser, address, viewport={"width": 390, "height": 900})
+        first = self.written(0)
+        assert min(self.written(i) for i in range(4)) > 60
+        assert tab.evaluate(self.formulas) == [first, 0, 0, 0, 0]
+        tab.locator(f"{self.sets} > label", has_text="The question").last.click()
+        assert tab.evaluate(self.formulas) == [first, self.written(1), 0, 0, 0]
+        table = tab.locator(f"{self.sets} > .sd-tab-content:visible .pst-scrollable-table-container").last
+        table.scroll_into_view_if_needed()
+        assert table.evaluate("e => e.scrollWidth > e.clientWidth + 1")
+        expect(table).to_have_attribute("aria-label", "Table")
+        assert table.evaluate("e => e.tabIndex") == 0
+        tab.pdf()
+        assert tab.evaluate(self.formulas) == [self.written(i) for i in range(5)]
         tab.context.close()
 
     def test_without_javascript(self, address, browser):

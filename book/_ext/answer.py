@@ -456,7 +456,18 @@ class AnswerInOne(SphinxDirective):
         return [box]
 
 
+def set_closed_tabs_aside(app, doctree, docname):
+    """Closed tabs are four fifths of the page: with a script, they are no part of it until tabs.js puts them there."""
+    for tabs in doctree.findall(lambda node: "sd-tab-set" in getattr(node, "attributes", {}).get("classes", ())):
+        if "answer" in tabs.parent["classes"]:
+            _open, *closed = (node for node in tabs if "sd-tab-content" in node.get("classes", ()))
+            for tab in closed:
+                tab.insert(0, nodes.raw("", "<noscript>", format="html"))
+                tab.append(nodes.raw("", "</noscript>", format="html"))
+
+
 def setup(app):
     app.add_directive("answer", Answer)
     app.add_directive("answer-in-one", AnswerInOne)
+    app.connect("doctree-resolved", set_closed_tabs_aside)
     return {"parallel_read_safe": True}

@@ -98,6 +98,8 @@ def tidy(article):
         tag.decompose()
     for tag in article.select("details"):
         tag["open"] = ""
+    for tag in article.select("noscript"):
+        tag.unwrap()
     for formula in article.select(".katex"):  # one thing, read as its TeX, and not as the thousand boxes that draw it
         formula["role"] = "img"
         formula["aria-label"] = formula.find("annotation").get_text()

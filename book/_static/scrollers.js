@@ -16,12 +16,17 @@
     element.setAttribute("role", "group");
     element.setAttribute("aria-label", names[element.tagName]);
   };
-  for (const element of document.querySelectorAll(
-    "article pre, article .katex-display, article .pst-scrollable-table-container, article .output.text_html, figure.attnbook",
-  )) {
-    if (!element.hasAttribute("role")) {
+  const SCROLLERS =
+    "article pre, article .katex-display, article .pst-scrollable-table-container, article .output.text_html, figure.attnbook";
+  const watched = new WeakSet();
+  const watch = () => {
+    for (const element of document.querySelectorAll(SCROLLERS)) {
+      if (watched.has(element) || element.hasAttribute("role")) continue;
+      watched.add(element);
       mark(element);
       near.observe(element);
     }
-  }
+  };
+  document.addEventListener("attnbook:shown", watch); // a tab that is chosen, what a cell shows that the reader runs
+  watch();
 }

@@ -295,7 +295,12 @@ for (const box of document.querySelectorAll(".claims:not(.has-filters)")) {
     label.append(key === "source" ? "Text" : "Verdict", select);
     bar.append(label);
   }
-  box.prepend(bar);
+  // Not before a reader comes near: for a page's fields a browser lays out all that stands around them.
+  new IntersectionObserver((seen, observer) => {
+    if (!seen.some(entry => entry.isIntersecting)) return;
+    observer.disconnect();
+    box.prepend(bar);
+  }, { rootMargin: "100% 0%" }).observe(box);
   addEventListener("hashchange", () => {
     const row = document.getElementById(location.hash.slice(1));
     if (!rows.includes(row) || !row.hidden) return;
