@@ -38,6 +38,10 @@ def test_every_formula_is_set_and_can_be_read_aloud():
     formulas = [formula for page in PAGES for formula in soup(SITE / page).select("article .math")]
     assert len(formulas) > 3000
     assert not [str(formula) for formula in formulas if not formula.select_one(".katex math semantics mrow")]
+    for formula in formulas:  # else Firefox reads nothing
+        assert not formula.select("[columnspacing='']")
+        for name, children in {"msub": 2, "msup": 2, "mfrac": 2, "munder": 2, "mover": 2, "msubsup": 3}.items():
+            assert {len(part.find_all(recursive=False)) for part in formula.find_all(name)} <= {children}, formula
 
 
 def test_where_npm_could_install_nothing_a_formula_is_the_browsers_own(monkeypatch):
@@ -101,6 +105,9 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     assert tab.evaluate(BEGINS_A_LINE) == []
     if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
         assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
+    if theme == "dark":  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
+        tab.set_viewport_size({"width": 320, "height": 900})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 320
     context.close()
 
 

