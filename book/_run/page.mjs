@@ -15,6 +15,8 @@ const cells = [...document.querySelectorAll("article div.cell")].map((box, i) =>
 let worker, interrupts;
 let waiting; // the cell that the worker is at: { resolve, reject, started, printed }
 let loading = { what: "Python" }; // and how many bytes it has, where that is known
+const PATIENCE = 20; // seconds without news, after which the page says so
+let patience;
 const trouble = new Set(); // what could not be loaded, in words: said again at the end
 
 function lacking() {
@@ -43,6 +45,7 @@ function perhaps() {
 }
 
 function hear(data) {
+  clearTimeout(patience);
   if (data.loading) {
     loading = { what: data.loading, bytes: data.bytes };
     announce(`Loading ${loading.what}`);
@@ -63,13 +66,20 @@ function refusal({ refused, host, why }) {
 
 function arrived(received) {
   const { what, bytes } = loading;
-  say(`Loading ${what}: ${megabytes(received)}${bytes ? ` of ${megabytes(bytes)}` : ""} …`);
+  const words = `Loading ${what}: ${megabytes(received)}${bytes ? ` of ${megabytes(bytes)}` : ""} …`;
+  say(words);
+  patience = setTimeout(() => {
+    const slow = `No news for ${PATIENCE} seconds: the network or this device is slow, or something holds the file back.`;
+    say(`${words} ${slow} Stop ends the wait.`);
+    announce(`${slow} Stop ends the wait.`);
+  }, PATIENCE * 1000);
   if (bytes) Object.assign(progress, { max: bytes, value: Math.min(received, bytes) });
   else progress.removeAttribute("value");
 }
 
 // Ends Python, and all its variables with it.
 function end() {
+  clearTimeout(patience);
   worker?.terminate();
   worker = interrupts = undefined;
   for (const cell of cells) cell.ran = false;
