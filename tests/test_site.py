@@ -85,6 +85,17 @@ BEGINS_A_LINE = """[...document.querySelectorAll("article span.math")].filter(fo
     return mark.getBoundingClientRect().left < boxes.at(-1).left
 }).map(formula => formula.textContent)"""
 
+# headings and terms that would be lower without their permalink
+RAISED_BY_A_PERMALINK = """() => {
+    const heads = [...document.querySelectorAll("article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)")]
+    const before = heads.map(head => head.offsetHeight)
+    const without = document.head.appendChild(document.createElement("style"))
+    without.textContent = "article .headerlink { display: none !important }"
+    const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
+    without.remove()
+    return raised.map(head => head.textContent)
+}"""
+
 
 @pytest.mark.parametrize("page", ALL_PAGES)
 @pytest.mark.parametrize("theme", WIDTHS)
@@ -103,6 +114,7 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     assert tab.evaluate("document.documentElement.dataset.theme") == theme
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[theme]
     assert tab.evaluate(BEGINS_A_LINE) == []
+    assert tab.evaluate(RAISED_BY_A_PERMALINK) == []
     if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
         assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
     if theme == "dark":  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
