@@ -95,6 +95,10 @@ RAISED_BY_A_PERMALINK = """() => {
     without.remove()
     return raised.map(head => head.textContent)
 }"""
+# folded cells that show something to nobody, or nothing to everybody
+WRONGLY_FOLDED = """[...document.querySelectorAll("article .cell.tag_hide-input")]
+    .filter(cell => Boolean(cell.querySelector(".cell_output")) === (getComputedStyle(cell).display === "none"))
+    .map(cell => cell.innerText)"""
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
@@ -115,6 +119,7 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[theme]
     assert tab.evaluate(BEGINS_A_LINE) == []
     assert tab.evaluate(RAISED_BY_A_PERMALINK) == []
+    assert tab.evaluate(WRONGLY_FOLDED) == []
     if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
         assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
     if theme == "dark":  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
