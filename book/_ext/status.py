@@ -6,6 +6,7 @@ The only page that may differ from build to build: it says when it was built.
 import json
 import os
 import platform
+import re
 import time
 from importlib.metadata import PackageNotFoundError, version
 
@@ -26,11 +27,16 @@ def table(heads, rows, right=()):
     return [f"| {' | '.join(map(str, row))} |" for row in (heads, marks, *rows)]
 
 
+def whole(text):
+    """The same with dates that do not break, in a narrow column either."""
+    return re.sub(r"\d{4}-\d\d-\d\d", r"[\g<0>]{.together}", text)
+
+
 def built():
     """Commit, date, and the versions of what builds the book and runs its chapters and tests."""
     date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
     name, _ = commit()
-    yield f"Built on {date}" + (f", from commit {name}." if name else ".")
+    yield whole(f"Built on {date}" + (f", from commit {name}." if name else "."))
     yield ""
     rows = [("Python", platform.python_version(), "")]
     for title, packages in chosen():
@@ -62,7 +68,8 @@ def installed(package, pinned):
 def chapters():
     """How long each chapter ran when its outputs were stored."""
     known = json.loads(RUN_TIMES.read_text(encoding="utf-8"))
-    rows = [(f"{{doc}}`/chapters/{name}`", *(run[key] for key in COLUMNS)) for name, run in known.items()]
+    shown = {name: {**run, "date": whole(run["date"])} for name, run in known.items()}
+    rows = [(f"{{doc}}`/chapters/{name}`", *(run[key] for key in COLUMNS)) for name, run in shown.items()]
     yield from table(("Chapter", *COLUMNS), rows, right=("seconds",))
     yield ""
     total = sum(run["seconds"] for run in known.values())
@@ -91,7 +98,7 @@ def checks():
     ]
     yield from table(("What", "How many"), rows, right=("How many",))
     yield ""
-    yield f"Tests recorded on {known['date']} by `make coverage`. " + (
+    yield f"Tests recorded on {whole(known['date'])} by `make coverage`. " + (
         f"Not run there: {'; '.join(missing)}." if missing else "Nothing was left out, on a GPU neither."
     )
 
@@ -103,7 +110,12 @@ def benchmarks():
         known = json.loads(path.read_text(encoding="utf-8"))
         machine = ", ".join(str(known["machine"][key]) for key in ("cpu", "memory"))
         rows.append(
-            (known["what"], f"`{known['command']}`", known["date"], f"{machine}, {known['machine']['cores']} cores")
+            (
+                known["what"],
+                f"`{known['command']}`",
+                whole(known["date"]),
+                f"{machine}, {known['machine']['cores']} cores",
+            )
         )
     yield from table(("What", "Command", "Date", "Machine"), rows)
 
