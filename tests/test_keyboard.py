@@ -1,4 +1,7 @@
-"""By keyboard, on a phone: the skip link comes first, what scrolls inside itself is reached, seen to be, and moved."""
+"""By keyboard, on a phone: the skip link comes first, what scrolls inside itself is reached, seen to be, and moved.
+
+No formula of a chapter scrolls.
+"""
 
 import pytest
 from built_site import PAGES, lay_out
@@ -24,8 +27,10 @@ def test_what_scrolls_inside_itself_can_be_reached(page, tab, address):
     tab.goto(address + page)
     tab.wait_for_load_state("load")
     tab.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+    formula, number = "e => e.matches('[id^=equation-] > *')", "e => e.parentElement.id"
     missed = "e => e.tabIndex < 0 || !e.getAttribute('aria-label') || !['group', 'figure', 'img'].includes(e.role)"
     assert tab.evaluate(f"({SCROLLERS})().filter({missed}).map(e => e.outerHTML.slice(0, 200))") == []
+    assert tab.evaluate(f"document.fonts.ready.then(() => ({SCROLLERS})().filter({formula}).map({number}))") == []
 
 
 def test_a_chapter_by_keyboard(tab, address):
