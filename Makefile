@@ -67,7 +67,7 @@ lighthouse: book
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:8000) >/dev/null 2>&1 &
-	@$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(SITE)
+	@$(BIN)/python book/_ext/serve.py
 
 notebooks: .venv/installed
 	@$(BIN)/python book/_ext/run_chapters.py

@@ -6,6 +6,7 @@ import gzip
 import http.server
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
@@ -14,6 +15,10 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))  # for what runs without pytest
+
+import serve  # noqa: E402
+
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
@@ -63,7 +68,7 @@ def lay_out(tab):
     tab.route("**/*.html*", send)
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
+class Handler(serve.Handler):
     """Serves as GitHub Pages does: text compressed, and kept for ten minutes."""
 
     protocol_version = "HTTP/1.1"
@@ -74,10 +79,6 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def end_headers(self):
         self.send_header("Cache-Control", "max-age=600")
         super().end_headers()
-
-    def translate_path(self, path):
-        """The page for addresses that do not exist names its files as on the published site."""
-        return super().translate_path(path.removeprefix("/attnbook"))
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))

@@ -1,9 +1,12 @@
 """Finding things: search, the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
 
+import gzip
 import re
 import subprocess
 import sys
+from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urldefrag
+from urllib.request import urlopen
 from xml.etree import ElementTree
 
 import pytest
@@ -368,6 +371,15 @@ def test_a_missing_page_leads_back_from_any_depth():
             path = SITE / address.removeprefix("/attnbook/").partition("?")[0]
             assert address.startswith("/attnbook/"), address
             assert path.exists(), address
+
+
+def test_a_missing_page_has_its_style_on_this_machine_too(address):
+    with pytest.raises(HTTPError, match="404") as missing:
+        urlopen(f"{address}chapters/12_none.html")
+    page = BeautifulSoup(missing.value.read(), "html.parser")
+    assert page.select_one("article h1").get_text() == "This page does not exist"
+    with urlopen(address.rstrip("/") + page.select_one("link[rel=stylesheet]")["href"]) as style:
+        assert ".headerlink" in gzip.decompress(style.read()).decode()
 
 
 # --- the feed and the citation ------------------------------------------------------------------------------------
