@@ -61,6 +61,9 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
     "RoPE backward": ("08_variants.html#q-43",),  # no title says this: a section does
     "GQA dK": ("08_variants.html#q-42",),
+    "D = rowsum": (f"{HEAD}.html#q-13",),  # where these words stand in a row
+    "finite differences": ("01_gradients.html#differences",),  # a name that the section marks
+    "flash attention backward": ("10_memory_and_speed.html#the-tiled-backward-line-by-line",),
     "why divide by sqrt d": ("07_in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
 }
 

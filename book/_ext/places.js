@@ -2,38 +2,50 @@
 {
   const found_at_most = 12;
 
-  // "√d_k" is "sqrt d k", "log-sum-exp" is "log sum exp", "Ṡ" is "s", "masks" is "mask": what a reader can type.
+  // "√d_k" is "sqrt d k", "log-sum-exp" is "log sum exp", "Ṡ" is "s", "masks" and "mask’s" are "mask": what a reader can type.
   const plain = (text) =>
-    text.replace(/\^\{?\\?T\b\}?/g, "T").replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
+    text.replace(/\^\{?\\?T\b\}?/g, "T").replace(/[’']s\b/g, "").replaceAll("√", " sqrt ").normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase()
       .split(/[^\p{L}\p{N}∘⊙∂]+/u).map((word) => (word.length > 3 ? word.replace(/s$/, "") : word))
       .filter(Boolean).join(" ");
   const idle = new Set(
     "a an and are at by can do does for from how i in is it may must my of on or that the to what when where which why with".split(" "));
   const text = (html) => html.replace(/<[^>]*>/g, "");
 
-  const places = PLACES.map(([page, anchor, title, kind, names, left, said]) => ({
-    result: [page, title, anchor && `#${anchor}`, kind, 0, `${page}.ipynb`],
-    names, left,
-    plainNames: names.map(plain),
-    words: [...new Set(plain([text(title), ...names].join(" ")).split(" "))],
-    said: said ? plain(said).split(" ") : [],
-  }));
+  const places = PLACES.map(([page, anchor, title, kind, names, left, said]) => {
+    const plainNames = names.map(plain);
+    const called = [plain(text(title)), ...plainNames];
+    return {
+      result: [page, title, anchor && `#${anchor}`, kind, 0, `${page}.ipynb`],
+      names, left, plainNames, called,
+      words: [...new Set(called.join(" ").split(" "))],
+      said: said ? plain(said).split(" ") : [],
+    };
+  });
 
   // A word of the query is a word of the place or, if it is longer than two letters, begins one.
   const fits = (word, words) =>
     words.includes(word) || (word.length > 2 && words.some((longer) => longer.startsWith(word)));
+
+  // For each word of the query whether it does. Two may be one word there: "flash attention" is "FlashAttention".
+  const met = (asked, words) => {
+    const pair = (i) => i in asked && i + 1 in asked && fits(asked[i] + asked[i + 1], words);
+    return asked.map((word, i) => fits(word, words) || pair(i - 1) || pair(i));
+  };
 
   const score = (place, query, words) => {
     if (place.names.includes(query)) return 5;
     if (place.plainNames.includes(words)) return 4;
     if (place.left.includes(query)) return 3;
     const asked = words.split(" ").filter((word) => !idle.has(word));
-    const named = asked.filter((word) => fits(word, place.words));
-    const all = asked.length && named.length === asked.length;
-    if (all || fits(words.replaceAll(" ", ""), place.words)) return 1 + 1 / place.words.length;
+    const named = met(asked, place.words);
+    const all = asked.length && named.every(Boolean);
+    if (all || fits(words.replaceAll(" ", ""), place.words)) {
+      const in_a_row = place.called.some((name) => ` ${name} `.includes(` ${words} `)); // before the same words scattered
+      return (in_a_row ? 2 : 1) + 1 / (place.words.length + 1);
+    }
     // Not what the place is called, but said there. More words in its title come first, then the shorter place.
-    if (!asked.length || !asked.every((word) => fits(word, place.words) || fits(word, place.said))) return 0;
-    return (named.length / asked.length + 1 / place.said.length) / 2;
+    if (!asked.length || !met(asked, [...place.words, ...place.said]).every(Boolean)) return 0;
+    return (named.filter(Boolean).length / asked.length + 1 / place.said.length) / 2;
   };
 
   const find = (query) => {

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import symbols
 from docutils import nodes
 from plain_math import html, plain
+from sphinx import addnodes
 
 SCRIPT = Path(__file__).with_name("places.js")
 NOTATION, QUESTIONS = "book/notation", "book/questions"
@@ -84,7 +85,19 @@ def _sections(env, trees):
                 anchor = section["ids"][0]
                 kind = "mistake, " if anchor.startswith("mistake-") else ""
                 label = (anchor, anchor.partition("-")[2]) if anchor != nodes.make_id(title) else ()
-                yield Place(page, anchor, html(title), kind + _page(env, page), (title, *label), said=said)
+                names = (title, *label, *_called(section))
+                yield Place(page, anchor, html(title), kind + _page(env, page), names, said=said)
+
+
+def _called(section):
+    """What its text marks with the role ``index``: other names of what it is about."""
+    for node in section.findall(addnodes.index):
+        if _section_of(node) is section:
+            yield from (value for _, value, *_ in node["entries"])
+
+
+def _section_of(node):
+    return node if isinstance(node, nodes.section) else _section_of(node.parent)
 
 
 def _questions(tree):
