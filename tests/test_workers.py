@@ -160,6 +160,20 @@ def test_a_child_process_is_in_no_run():
     assert done.stdout.strip() == "0 True"
 
 
+AT_EXIT = """
+import atexit
+from attnbook.spines import workers
+@atexit.register
+def at_the_end():
+    workers.run(lambda place, entry: print(entry), "ab")
+"""
+
+
+def test_work_is_done_where_no_thread_can_be_started_any_more():
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["a", "b"]
+
+
 RUN_IN_A_RUN = """
 import threading
 import attnbook as ab

@@ -65,7 +65,8 @@ def run(task, todo):
     if len(todo) == 1:  # one small task is done before BLAS is set up
         return task(0, todo[0])
     threads = get_num_threads()
-    helpers = min(threads, len(todo)) - 1 if _threads_start() else 0
+    ending = not threading.main_thread().is_alive()  # in a function that atexit calls no thread can be started
+    helpers = min(threads, len(todo)) - 1 if _threads_start() and not ending else 0
     queue, stop = iter(enumerate(todo)), threading.Event()
     lock = threading.Lock()
 
