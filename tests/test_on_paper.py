@@ -18,6 +18,7 @@ SEEN = "e => e.checkVisibility({contentVisibilityAuto: true, visibilityProperty:
 @pytest.fixture(scope="module")
 def tab(browser):
     tab = browser.new_context(viewport={"width": WIDTH, "height": 950}).new_page()
+    tab.clock.install()
     yield tab
     tab.context.close()
 
@@ -26,8 +27,8 @@ def tab(browser):
 def test_all_of_it_is_on_paper(page, tab, address):
     tab.emulate_media(media="screen")
     tab.goto(address + page)
-    tab.wait_for_load_state("networkidle")
-    tab.wait_for_timeout(1200)  # fonts.js waits for a second
+    tab.wait_for_load_state("load")
+    tab.clock.run_for(1200)  # fonts.js waits for a second
     loaded = "() => [...document.fonts].filter(f => f.status !== 'unloaded').map(f => f.family + f.weight + f.style)"
     before = set(tab.evaluate(loaded))
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
