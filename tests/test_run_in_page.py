@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import run_in_page
@@ -196,6 +197,10 @@ class TestRunner:
 # --- in a browser ---------------------------------------------------------------------------------------------------
 
 
+# What a test serves is a network, also on a machine without one.
+ON_LINE = "Object.defineProperty(navigator, 'onLine', { get: () => true, configurable: true })"
+
+
 class Page:
     """A chapter in a tab of its own, every request noted, other hosts out of reach unless a test serves them."""
 
@@ -207,14 +212,14 @@ class Page:
         self.context.route(lambda url: not url.startswith(address), lambda route: route.abort())
         for pattern, answer in routes.get("routes", {}).items():
             self.context.route(pattern, answer)
-        if routes:  # what a test serves is a network, also on a machine without one
-            self.context.add_init_script("Object.defineProperty(navigator, 'onLine', { get: () => true })")
+        if routes:
+            self.context.add_init_script(ON_LINE)
         if script:
             self.context.add_init_script(script)
         self.tab = self.context.new_page()
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.goto(address + page)
-        self.tab.wait_for_load_state("networkidle")
+        self.tab.wait_for_load_state("load")
 
     def __enter__(self):
         return self
@@ -251,8 +256,42 @@ class Page:
         return self.result(place)
 
 
+@pytest.fixture(scope="module")
+def pinned(site):
+    """The one address outside the site that a page may ask: NumPy's."""
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    return site["packages"] + lock["packages"]["numpy"]["file_name"]
+
+
+@pytest.fixture(scope="module")
+def opened(site, address, browser):
+    with Page(browser, address) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened, pinned):
+    """A tab that tests share, since Python takes seconds to start: it may run already, but no cell is changed."""
+    if opened.tab.locator("[data-run=stop]").is_visible() or opened.tab.locator(".run-try").count():
+        opened.tab.reload()
+    opened.tab.evaluate("document.querySelectorAll('[data-run=reset]').forEach(button => button.click())")
+    opened.tab.wait_for_function("!document.querySelector('[data-run=reset]')")
+    opened.complaints.clear()
+    opened.asked.clear()
+    yield opened
+    assert set(opened.outside) <= {pinned}
+
+
+@pytest.fixture
+def fresh(page):
+    """The same tab, without Python, as it was when it was opened."""
+    page.tab.reload()
+    return page
+
+
 def test_nothing_is_loaded_and_nothing_runs_before_a_press(site, address, browser):
     with Page(browser, address, f"{FEW_PACKAGES}?run=all&code=print(1)#run-print(1)") as page:
+        page.tab.wait_for_load_state("networkidle")
         page.tab.wait_for_timeout(500)
         assert page.tab.locator("[data-run=run]").count() == page.tab.locator("article div.cell").count()
         assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
@@ -260,31 +299,44 @@ def test_nothing_is_loaded_and_nothing_runs_before_a_press(site, address, browse
         assert not page.tab.workers
 
 
-def test_what_was_written_or_stored_does_not_run_when_the_page_is_opened_again(site, address, browser):
-    with Page(browser, address) as page:
-        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        page.tab.evaluate("for (const s of [localStorage, sessionStorage]) s['cell'] = s['3'] = 'print(1)'")
-        page.asked.clear()
-        page.tab.reload()
-        page.tab.wait_for_timeout(500)
-        assert not page.tab.locator("textarea, .run-result").count()
-        assert not page.tab.workers
-        assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
+def test_without_a_network_the_page_says_so(fresh):
+    fresh.context.set_offline(True)
+    fresh.tab.locator("[data-run=all]").click()
+    fresh.tab.locator(".run-say", has_text="This device is offline.").wait_for()
+    fresh.context.set_offline(False)
+    assert fresh.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
 
 
-def test_while_a_cell_runs_no_other_does_and_none_is_reset(site, address, browser):
-    with Page(browser, address) as page:
-        page.write(3, "print('begun')\nwhile True: pass")
-        page.cell(3).locator(".run-result", has_text="begun").wait_for()
-        for button in (page.cell(3).locator("[data-run=reset]"), page.cell(4).locator("[data-run=run]")):
-            page.tab.evaluate("document.querySelector('.run-say').textContent = ''")
-            button.click()
-            page.tab.locator(".run-say", has_text="A cell is running. Stop it first.").wait_for()
-        page.tab.locator("[data-run=stop]").click()
-        assert "Stopped." in page.result(3)
-        page.cell(3).locator("[data-run=reset]").click()
-        assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        assert not page.complaints
+def test_cells_run_and_the_page_outlives_errors_and_endless_loops(page):
+    assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+    assert not page.outside  # plain Python takes no package
+    assert "ZeroDivisionError" in page.give(3, "kept = 6\n1 / 0")
+    assert page.give(4, "kept") == "Your version gives:\n\n6"
+    page.write(3, "print('begun')\nwhile True: pass")
+    page.cell(3).locator(".run-result", has_text="begun").wait_for()
+    page.tab.locator("[data-run=stop]").focus()
+    page.tab.keyboard.press("Enter")
+    assert "Stopped. Python was ended and its variables are gone" in page.result(3)
+    assert "NameError: name 'kept' is not defined" in page.give(4, "print(kept)")
+    page.cell(3).locator("[data-run=reset]").click()
+    page.cell(3).locator(".cell_input pre").wait_for()  # visible; a section is laid out a frame after it comes near
+    page.cell(3).locator(".cell_output").first.wait_for()
+    assert not page.cell(3).locator(".run-result, textarea").count()
+    assert not page.complaints
+
+
+def test_while_a_cell_runs_no_other_does_and_none_is_reset(page):
+    page.write(3, "print('begun')\nwhile True: pass")
+    page.cell(3).locator(".run-result", has_text="begun").wait_for()
+    for button in (page.cell(3).locator("[data-run=reset]"), page.cell(4).locator("[data-run=run]")):
+        page.tab.evaluate("document.querySelector('.run-say').textContent = ''")
+        button.click()
+        page.tab.locator(".run-say", has_text="A cell is running. Stop it first.").wait_for()
+    page.tab.locator("[data-run=stop]").click()
+    assert "Stopped." in page.result(3)
+    page.cell(3).locator("[data-run=reset]").click()
+    assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
+    assert not page.complaints
 
 
 @pytest.mark.parametrize(
@@ -292,58 +344,68 @@ def test_while_a_cell_runs_no_other_does_and_none_is_reset(site, address, browse
     ["import os; os._exit(1)", "x = []\nwhile True: x.append(bytearray(10**8))", "def f(): f()\nf()", "input()"],
     ids=["exit", "memory", "recursion", "input"],
 )
-def test_python_that_breaks_off_says_so_and_begins_anew(source, site, address, browser):
-    with Page(browser, address) as page:
-        page.write(3, source)
-        said = page.result(3)
-        assert re.search(r"Error|Python broke off", said)
-        assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        assert not page.complaints
+def test_python_that_breaks_off_says_so_and_begins_anew(source, page):
+    page.write(3, source)
+    said = page.result(3)
+    assert re.search(r"Error|Python broke off", said)
+    assert page.give(4, "print(6 * 7)") == "Your version gives:\n\n42\n"
+    assert not page.complaints
 
 
-def test_cells_run_and_the_page_outlives_errors_and_endless_loops(site, address, browser):
-    with Page(browser, address) as page:
-        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        assert not page.outside  # plain Python takes no package
-        assert "ZeroDivisionError" in page.give(3, "kept = 6\n1 / 0")
-        assert page.give(4, "kept") == "Your version gives:\n\n6"
-        page.write(3, "print('begun')\nwhile True: pass")
-        page.cell(3).locator(".run-result", has_text="begun").wait_for()
-        page.tab.locator("[data-run=stop]").focus()
-        page.tab.keyboard.press("Enter")
-        assert "Stopped. Python was ended and its variables are gone" in page.result(3)
-        assert "NameError: name 'kept' is not defined" in page.give(4, "print(kept)")
-        page.cell(3).locator("[data-run=reset]").click()
-        page.cell(3).locator(".cell_input pre").wait_for()  # visible; a section is laid out a frame after it comes near
-        page.cell(3).locator(".cell_output").first.wait_for()
-        assert not page.cell(3).locator(".run-result, textarea").count()
-        assert not page.complaints
+def test_a_figure_with_controls_that_a_cell_makes_answers(page):
+    states = [State({"t": {"text": word}}, f"It says {word}.") for word in ("one", "two")]
+    svg = document(99, 30, text(50, 15, "", part="t"))
+    figure = interactive(svg, [Control("Word", (1, 2))], states, alt="A word")
+    source = f"class Drawn:\n    _repr_html_ = lambda self: {figure._repr_html_()!r}\nDrawn()"
+    assert "It says one." in page.give(3, source)
+    page.cell(3).locator("input[type=range]").press("ArrowRight")
+    assert "It says two." in page.result(3)
+    assert page.cell(3).locator(".run-rich svg text").text_content() == "two"
 
 
-def test_cells_above_run_first_where_their_names_are_used(site, address, browser):
-    with Page(browser, address) as page:
-        page.cell(3).locator("[data-run=edit]").click()
-        page.cell(3).locator("textarea").fill("kept = 6")
-        assert page.give(4, "print(7 * kept)") == "Your version gives:\n\n42\n"
-        assert page.result(3) == "Your version ran, and printed nothing."
-        assert page.tab.locator(".run-result").count() >= 5
+def test_an_exercise_takes_the_reader_s_own_code(page):
+    page.tab.locator("[data-run=try]").first.click()
+    editor = page.tab.locator(".run-try textarea")
+    editor.wait_for()
+    assert "ab.diagnose" in editor.input_value()
+    editor.fill("for i in range(3):")
+    editor.press("End")
+    editor.press("Enter")  # a new line begins where the block does
+    page.tab.keyboard.type("print(i)")
+    assert editor.input_value() == "for i in range(3):\n    print(i)"
+    editor.press("Shift+Enter")
+    page.tab.locator(".run-try .run-result", has_text="0\n1\n2").wait_for()
 
 
-def test_numpy_is_asked_for_at_the_pinned_address_and_nothing_else_goes_out(site, address, browser):
-    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
-    pinned = site["packages"] + lock["packages"]["numpy"]["file_name"]
-    with Page(browser, address) as page:
-        page.tab.locator("[data-run=all]").click()
-        page.tab.locator("[data-run=stop]").wait_for(state="visible")
-        page.tab.locator("[data-run=all]").wait_for(state="visible")
-        assert page.outside == [pinned]
-        assert "NumPy could not be loaded from cdn.jsdelivr.net" in page.said
-        assert (
-            page.cell(1).locator(".run-result").inner_text()
-            == "Passed over: it needs numpy, which could not be loaded."
-        )
-        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        assert not page.complaints
+def test_what_was_written_or_stored_does_not_run_when_the_page_is_opened_again(page):
+    assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+    page.tab.evaluate("for (const s of [localStorage, sessionStorage]) s['cell'] = s['3'] = 'print(1)'")
+    page.asked.clear()
+    page.tab.reload()
+    page.tab.wait_for_timeout(500)
+    assert not page.tab.locator("textarea, .run-result").count()
+    assert not page.tab.workers
+    assert not [url for url in page.asked if "/run/" in url or "pyodide" in url]
+
+
+def test_cells_above_run_first_where_their_names_are_used(fresh):
+    fresh.cell(3).locator("[data-run=edit]").click()
+    fresh.cell(3).locator("textarea").fill("kept = 6")
+    assert fresh.give(4, "print(7 * kept)") == "Your version gives:\n\n42\n"
+    assert fresh.result(3) == "Your version ran, and printed nothing."
+    assert fresh.tab.locator(".run-result").count() >= 5
+
+
+def test_numpy_is_asked_for_at_the_pinned_address_and_nothing_else_goes_out(page, pinned):
+    page.tab.locator("[data-run=all]").click()
+    page.tab.locator("[data-run=stop]").wait_for(state="visible")
+    page.tab.locator("[data-run=all]").wait_for(state="visible")
+    assert page.outside == [pinned]
+    assert "NumPy could not be loaded from cdn.jsdelivr.net" in page.said
+    said = page.cell(1).locator(".run-result").inner_text()
+    assert said == "Passed over: it needs numpy, which could not be loaded."
+    assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+    assert not page.complaints
 
 
 def test_a_network_that_never_answers_is_told(site, address, browser):
@@ -388,10 +450,12 @@ print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_sp
 """
 
 
-def test_a_file_that_is_not_the_pinned_one_is_refused(site, address, browser):
-    with Page(browser, address, routes={f"{site['packages']}**": served(stub())}) as page:
-        assert page.give(1, IMPORTS) == "Passed over: it needs numpy, which could not be loaded."
-        assert "sent what this page did not ask for" in page.said
+def test_a_file_that_is_not_the_pinned_one_is_refused(page, pinned):
+    page.tab.evaluate(ON_LINE)
+    page.context.route(pinned, served(stub()))
+    assert page.give(1, IMPORTS) == "Passed over: it needs numpy, which could not be loaded."
+    assert "sent what this page did not ask for" in page.said
+    page.context.unroute(pinned)
 
 
 def test_our_wheels_arrive_and_a_stale_one_is_noticed(site, address, browser):
@@ -420,24 +484,35 @@ def test_what_a_browser_lacks_is_said_in_words(script, words, site, address, bro
         assert not page.complaints
 
 
-@pytest.mark.parametrize(
-    ("gone", "words"),
-    [
-        ("**/page.mjs*", "What runs the cells could not be loaded. Reload the page: the site may be newer than it."),
-        ("**/worker.mjs*", "What runs Python could not be loaded."),
-        ("**/site.json", "Python could not be loaded"),
-        ("**/pyodide.mjs", "Python could not be loaded"),
-        ("**/pyodide.asm.wasm", "Python could not be loaded"),
-        ("**/python_stdlib.zip", "Python could not be loaded"),
-    ],
-)
-def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(gone, words, site, address, browser):
-    with Page(
-        browser, address, routes={gone: lambda route: route.fulfill(status=404, body="<h1>Not found</h1>")}
-    ) as page:
-        page.tab.locator("[data-run=all]").click()
-        page.tab.locator(".run-say", has_text=words).wait_for()
-        page.context.unroute(gone)
+COULD_NOT = "Python could not be loaded"
+GONE = {  # in the order in which they are asked for
+    "page.mjs": "What runs the cells could not be loaded. Reload the page: the site may be newer than it.",
+    "worker.mjs": "What runs Python could not be loaded.",
+    "site.json": COULD_NOT,
+    "pyodide.mjs": COULD_NOT,
+    "pyodide.asm.wasm": COULD_NOT,
+    "python_stdlib.zip": COULD_NOT,
+}
+
+
+def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(site, address, browser):
+    """One at a time: it was asked for again where one that needs it is asked for, and the last where Python runs."""
+    gone, missed = None, []
+
+    def answer(route):
+        name = urlsplit(route.request.url).path.rpartition("/")[2]
+        if name != gone:
+            return route.fallback()
+        missed.append(name)
+        return route.fulfill(status=404, body="<h1>Not found</h1>")
+
+    with Page(browser, address, routes={"**/_static/**": answer}) as page:
+        for gone, words in GONE.items():
+            page.tab.evaluate("document.querySelector('.run-say').textContent = ''")
+            page.tab.locator("[data-run=all]").click()
+            page.tab.locator(".run-say", has_text=words).wait_for()
+            assert missed[-1] == gone
+        gone = None
         assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
 
 
@@ -447,15 +522,6 @@ def test_a_page_opened_from_a_file_says_what_it_needs(site, browser):
     tab.locator("[data-run=all]").click()
     tab.locator(".run-say", has_text="A page opened from a file may not start Python.").wait_for()
     tab.close()
-
-
-def test_without_a_network_the_page_says_so(site, address, browser):
-    with Page(browser, address) as page:
-        page.context.set_offline(True)
-        page.tab.locator("[data-run=all]").click()
-        page.tab.locator(".run-say", has_text="This device is offline.").wait_for()
-        page.context.set_offline(False)
-        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
 
 
 NO_STORAGE = """
@@ -477,33 +543,6 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
         page.tab.locator("[data-run=stop]").click()
         assert "KeyboardInterrupt" in page.result(3)
         assert "42\n" in page.give(4, "print(7 * kept)")
-
-
-def test_a_figure_with_controls_that_a_cell_makes_answers(site, address, browser):
-    states = [State({"t": {"text": word}}, f"It says {word}.") for word in ("one", "two")]
-    svg = document(99, 30, text(50, 15, "", part="t"))
-    figure = interactive(svg, [Control("Word", (1, 2))], states, alt="A word")
-    source = f"class Drawn:\n    _repr_html_ = lambda self: {figure._repr_html_()!r}\nDrawn()"
-    with Page(browser, address) as page:
-        assert "It says one." in page.give(3, source)
-        page.cell(3).locator("input[type=range]").press("ArrowRight")
-        assert "It says two." in page.result(3)
-        assert page.cell(3).locator(".run-rich svg text").text_content() == "two"
-
-
-def test_an_exercise_takes_the_reader_s_own_code(site, address, browser):
-    with Page(browser, address, "chapters/01_gradients.html") as page:
-        page.tab.locator("[data-run=try]").first.click()
-        editor = page.tab.locator(".run-try textarea")
-        editor.wait_for()
-        assert "ab.diagnose" in editor.input_value()
-        editor.fill("for i in range(3):")
-        editor.press("End")
-        editor.press("Enter")  # a new line begins where the block does
-        page.tab.keyboard.type("print(i)")
-        assert editor.input_value() == "for i in range(3):\n    print(i)"
-        editor.press("Shift+Enter")
-        page.tab.locator(".run-try .run-result", has_text="0\n1\n2").wait_for()
 
 
 @pytest.mark.skipif(not WHEELS, reason="ATTNBOOK_PYODIDE_WHEELS names no folder, so no chapter ran whole in a browser")
