@@ -4,12 +4,14 @@ The interpreter has to be asked for before anybody imports Triton, so conftest i
 """
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import itertools
 import linecache
 import os
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +30,29 @@ def triton_or_skip():
         if os.environ.get("CI"):
             raise ModuleNotFoundError(NO_TRITON)
         pytest.skip(NO_TRITON, allow_module_level=True)
+    if DEVICE == "cpu":
+        look_up_builtins_once()
+
+
+@functools.cache
+def look_up_builtins_once():
+    """At each call of a function, the interpreter looks through all of Triton's language for the builtins that it must
+    replace, and takes a quarter of its time for that. Their names stay the same, so here it is told them.
+    """
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    @functools.cache
+    def names(place):
+        return [name for name, member in inspect.getmembers(place) if tl.core.is_builtin(member)]
+
+    for place in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+        assert names(place)  # now, while none of them is replaced
+
+    def members(place):
+        return [(name, getattr(place, name)) for name in names(place)]
+
+    interpreter.inspect = SimpleNamespace(**{**vars(inspect), "getmembers": members})
 
 
 @contextlib.contextmanager
