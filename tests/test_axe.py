@@ -9,27 +9,42 @@ NEAR = """window.IntersectionObserver = class extends IntersectionObserver {
     constructor(seen, options) { super(seen, { ...options, rootMargin: "1000000px" }) }
 }"""
 STILL = "* { transition: none !important; animation: none !important }"
-# Axe takes its time with each part of a page, and most are like others: of the words in code and names, of the buttons,
-# the functions and the contents three of a kind stay, and of a table twelve rows. What is drawn of a formula has the
-# color of the text around it, and is nothing to a screen reader, which has MathML; a picture is one thing, with the
-# name that stands on it.
-OPEN = """() => {
-    for (const box of document.querySelectorAll("article details")) box.open = true;
+# Axe takes its time with each part of a page, and most are like others: of the words in code and names, the formulas
+# and links of a text, the buttons, the functions, the contents, the cells and the paragraphs without parts three of a
+# kind stay, and of a table twelve rows. Those of a kind have tag, classes, style and the names of their attributes in
+# common, as their parents have, and a cell all parts; an empty one is of no kind with one that has text. What is drawn
+# of a formula has the color of the text around it, and is nothing to a screen reader, which has MathML; a picture is
+# one thing, with the name that stands on it.
+FEWER = """() => {
     for (const drawing of document.querySelectorAll(".katex-html, article math")) drawing.replaceChildren("formula");
     for (const picture of document.querySelectorAll("figure svg[aria-hidden]")) picture.replaceChildren();
-    const seen = {};
-    const name = (part) => part.tagName + "." + part.className;
-    function another(part) {
-        const kind = [part.parentElement.parentElement, part.parentElement, part].map(name).join(" ");
+    const seen = {}, remove = (part) => part.remove();
+    function name(part) {
+        const style = (part.getAttribute("style") || "").replace(/--height: [^;]*/, "");
+        const empty = !part.textContent.trim();
+        return [part.tagName, part.getAttribute("class"), style, part.getAttributeNames(), empty].join();
+    }
+    function another(part, inside = "") {
+        const kind = [part.parentElement.parentElement, part.parentElement, part].map(name).join(" ") + inside;
         return (seen[kind] = (seen[kind] || 0) + 1) > 3;
     }
-    const words = [...document.querySelectorAll("article :is(span, em, code, strong):not([id])")];
-    for (const part of words.filter(another)) part.replaceWith(...part.childNodes);
+    function few(selector, leave) {
+        const more = [...document.querySelectorAll(selector)].filter((part) => another(part));
+        more.forEach(leave);
+    }
+    const words = "article :is(span, em, code, strong):not([id]), article section > p :is(a, math):not([id])";
+    few(words, (part) => part.replaceWith(...part.childNodes));
+    few("article :is(.copybtn, .headerlink:not(td *), dl.py), .toc-entry a", remove);
     for (const row of document.querySelectorAll("article tbody tr:nth-child(n + 13)")) row.remove();
-    const whole = [...document.querySelectorAll("article .copybtn, article dl.py, .toc-entry a")];
-    for (const part of whole.filter(another)) part.remove();
+    for (const cell of document.querySelectorAll("article div.cell")) {
+        const parts = new Set([...cell.querySelectorAll("*")].map(name));
+        if (another(cell, [...parts].sort().join(" "))) cell.remove();
+    }
+    few("article section > p:not(:has(*)), .toc-entry:not(:has(*))", remove);
     document.normalize();
 }"""
+COME = """() => ![...document.querySelectorAll("figure.interactive:has(> form[hidden], > template)")]
+    .some((figure) => figure.checkVisibility())"""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +65,9 @@ def test_axe_finds_nothing(page, tab, address):
         tab.goto(address + page)
         tab.wait_for_load_state("load")
         tab.add_style_tag(content=STILL)
-        tab.evaluate(OPEN)
-        tab.wait_for_timeout(200)
+        tab.evaluate("document.querySelectorAll('article details').forEach(box => { box.open = true })")
+        tab.wait_for_function(COME)
+        tab.evaluate(FEWER)
         # Of the other theme only the colors differ, and of the other width what is near to what.
         options = {"resultTypes": ["violations"]} | (
             {"runOnly": ["color-contrast", "target-size"]} if theme == "dark" else {}
