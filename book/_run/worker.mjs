@@ -35,6 +35,7 @@ const loading = (what, bytes = 0) => {
 };
 
 let site, pyodide, runner, module;
+const there = new Set(); // what was loaded, our own files with NumPy
 const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
 
 async function start() {
@@ -52,8 +53,7 @@ async function start() {
 }
 
 async function load(name) {
-  if (name in pyodide.loadedPackages && !refused.has(name)) return true;
-  if (refused.has(name)) return false;
+  if (there.has(name) || refused.has(name)) return there.has(name);
   loading(name === "numpy" ? "NumPy and the book's package" : name);
   const complaints = [];
   try {
@@ -61,6 +61,8 @@ async function load(name) {
     await pyodide.loadPackage(name, { messageCallback() {}, errorCallback: (text) => complaints.push(text) });
     if (!(name in pyodide.loadedPackages)) throw new Error(complaints.join(" "));
     if (name === "numpy") for (const archive of site.archives) await unpack(archive);
+    pyodide.pyimport("importlib").invalidate_caches(); // which remember what a cell looked for in vain
+    there.add(name);
     return true;
   } catch (error) {
     refused.add(name);
