@@ -62,7 +62,8 @@ def lay_out(tab):
 
     def send(route):
         page = route.fetch()
-        style = "<style>.bd-article > section > section { content-visibility: visible !important }</style>"
+        late = ".bd-article > section > section, .symbols .pst-scrollable-table-container"
+        style = f"<style>{late} {{ content-visibility: visible !important }}</style>"
         route.fulfill(response=page, body=page.text() + style)
 
     tab.route("**/*.html*", send)
