@@ -72,6 +72,16 @@ def test_solutions_are_open(pdf, text):
         assert last in text
 
 
+def test_closed_tabs_are_open():
+    """A browser with scripts, which prints it, shows nothing of a <noscript>."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    document = BeautifulSoup(make_pdf.bind([("", ["book/answer"])], config), "html.parser")
+    tabs = document.select(".answer .sd-tab-content")
+    assert len(tabs) == 15
+    assert all(tab.select_one("table") for tab in tabs)
+    assert not document.select("noscript")
+
+
 def test_marks_and_clips_of_pictures_are_in_the_document():
     """Ids are renamed where pages become one document, and so must be what refers to them: curves lost their marks."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
