@@ -6,6 +6,7 @@ The book derives every line of it; see the chapter that each docstring names.
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
 from attnbook.checks.diagnose import diagnose
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
+from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
 from attnbook.multi_head import (
     MultiHeadGrads,
     MultiHeadParams,
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionGrads",
     "LinearGrads",
+    "MergeGrads",
     "MultiHeadGrads",
     "MultiHeadParams",
     "attention",
@@ -41,6 +43,9 @@ __all__ = [
     "logsumexp",
     "logsumexp_jvp",
     "logsumexp_vjp",
+    "merge",
+    "merge_jvp",
+    "merge_vjp",
     "multi_head_attention",
     "multi_head_attention_vjp",
     "set_num_threads",

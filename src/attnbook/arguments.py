@@ -4,7 +4,7 @@ import math
 import reprlib
 from numbers import Real
 
-from attnbook.arrays import array_namespace, broadcasts_to, device, expected, is_array, library
+from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array
 
 
 def scores_shape(Q, K, V):
@@ -46,23 +46,18 @@ def broadcast(a, b):
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True)) if fit else None
 
 
-def check_fits_scores(name, T, scores):
-    if T is not None and not broadcasts_to(tuple(T.shape), scores):
-        raise ValueError(expected(name, f"a shape that broadcasts to the scores, {scores}", f"shape {tuple(T.shape)}"))
+def check_broadcasts(name, shape, target, of, came=None):
+    if not broadcasts_to(shape, target):
+        raise ValueError(expected(name, f"a shape that broadcasts to {of}, {target}", came or f"shape {shape}"))
 
 
-def check_mask(mask, Q, like="Q", name="mask"):
-    if mask is None:
-        return
+def check_mask(mask, like, like_name="Q", name="mask"):
     if not is_array(mask):
         raise TypeError(expected(name, "a bool array (True = may attend)", type(mask).__name__))
-    if library(mask) != library(Q):
-        raise TypeError(expected(name, f"a {library(Q)} array like {like}", f"a {library(mask)} array"))
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         wanted = "a bool array (True = may attend); to add numbers to the scores, pass them as bias"
         raise TypeError(expected(name, wanted, f"dtype {mask.dtype}"))
-    if device(mask) != device(Q):
-        raise ValueError(expected(name, f"device {device(Q)} like {like}", device(mask)))
+    agree_on_place(name, mask, like_name, like)
 
 
 def check_scale(scale, d_k):
@@ -77,19 +72,6 @@ def check_scale(scale, d_k):
     if not math.isfinite(factor):
         raise ValueError(expected("scale", "a finite number", factor))
     return factor
-
-
-def check_ops(ops):
-    try:
-        ops = tuple(ops)
-    except TypeError:
-        raise TypeError(expected("ops", "a sequence of ops", type(ops).__name__)) from None
-    for op in ops:
-        missing = [m for m in ("forward", "vjp", "jvp") if not callable(getattr(op, m, None))]
-        if isinstance(op, type) or missing:
-            came = f"the class {op.__name__} itself" if isinstance(op, type) else f"{type(op).__name__}"
-            raise TypeError(expected("ops", "objects with forward, vjp and jvp", came))
-    return ops
 
 
 def choose(name, came, choices):

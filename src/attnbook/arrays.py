@@ -14,6 +14,7 @@ from array_api_compat import device
 __all__ = [
     "accumulation_dtype",
     "agree",
+    "agree_on_place",
     "array_namespace",
     "axis_of",
     "broadcasts_to",
@@ -127,6 +128,14 @@ def expected(name, wanted, came):
 def library(T):
     """The name of the array library that ``T`` comes from, for messages."""
     return array_namespace(T).__name__.removeprefix("array_api_compat.")
+
+
+def agree_on_place(name, T, like_name, like):
+    """An error that names T, where it is of another library or on another device than ``like``."""
+    if library(T) != library(like):
+        raise TypeError(expected(name, f"a {library(like)} array like {like_name}", f"a {library(T)} array"))
+    if device(T) != device(like):
+        raise ValueError(expected(name, f"device {device(like)} like {like_name}", device(T)))
 
 
 def agree(optional=None, **arrays):

@@ -1,24 +1,14 @@
 """Scaled dot-product attention and its derivatives: the public face. Chapter: :doc:`/chapters/03_single_head`.
 
-Arguments are checked here, turned into ops, and handed to a spine; no mathematics happens in this file.
+Arguments are checked here, turned into a plan, and handed to a spine; no mathematics happens in this file.
 """
 
 from typing import NamedTuple
 
-from attnbook.arguments import (
-    check_fits_scores,
-    check_mask,
-    check_ops,
-    check_scale,
-    check_shape,
-    choose,
-    scores_shape,
-)
+from attnbook.arguments import check_shape, scores_shape
 from attnbook.arrays import agree, expected
-from attnbook.ops import Bias, Causal, Mask, Scale, Step
-from attnbook.spines import METHODS, pick, spine_of
-
-CORNERS = {False: None, True: "top-left", "top-left": "top-left", "bottom-right": "bottom-right"}
+from attnbook.plan import resolve
+from attnbook.spines import SPINES
 
 
 class AttentionGrads(NamedTuple):
@@ -96,43 +86,15 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     >>> res.P.round(4).tolist()
     [[0.7311, 0.2689], [0.5, 0.5]]
     """
-    agree(Q=Q, K=K, V=V, optional={"bias": bias})
-    shape = scores_shape(Q, K, V)
-    forward, steps = plan(Q, shape, mask=mask, bias=bias, causal=causal, scale=scale, ops=ops, method=method)
-    return forward(Q, K, V, steps, shape)
+    given = {"Q": Q, "K": K, "V": V}
+    agree(**given)
+    shape, widths = scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
+    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    plan = resolve(given, shape, widths, **options)
+    return SPINES[plan.spine].forward(Q, K, V, plan)
 
 
-def plan(Q, shape, *, mask, bias, causal, scale, ops, method, d_k=None, like="Q"):
-    """The forward of the spine that the options ask for, and the steps; an error where an option does not fit.
-
-    ``Q`` stands for library and device, and is called ``like`` in messages; d_k is its width where none is given.
-    """
-    check_fits_scores("bias", bias, shape)
-    check_mask(mask, Q, like)
-    check_fits_scores("mask", mask, shape)
-    scale = check_scale(scale, d_k or Q.shape[-1])
-    ops = check_ops(ops)
-    for op in ops:  # of the package, with an array that lies over the scores
-        if isinstance(op, Bias):
-            agree(**{like: Q, "ops, Bias": op.B})
-            check_fits_scores("ops, Bias", op.B, shape)
-        elif isinstance(op, Mask):
-            check_mask(op.M, Q, like, "ops, Mask")
-            check_fits_scores("ops, Mask", op.M, shape)
-    method = choose("method", method, {name: name for name in METHODS})
-    corner = choose("causal", causal, CORNERS)
-
-    steps = [Step("scale", Scale(scale)), *(Step("ops", op) for op in ops)]
-    if bias is not None:
-        steps.append(Step("bias", Bias(bias)))
-    if mask is not None:
-        steps.append(Step("mask", Mask(mask)))
-    if corner is not None:
-        steps.append(Step("causal", Causal(corner)))
-    return pick(method, Q, shape), steps
-
-
-def attention_vjp(dO, res):
+def attention_vjp(dO, res, dL=None):
     """Pull a gradient back through attention: the one backward behind all of the book's formulas.
 
     .. math::
@@ -150,6 +112,8 @@ def attention_vjp(dO, res):
         The gradient that arrives at the output.
     res : Residuals
         As :func:`attention` returned it. It is not changed, and may be used again.
+    dL : array (..., n_q) like ``res.L``, optional
+        The gradient that arrives at L, where the loss uses that too. It makes dS = P ∘ (dP − (D − dL)).
 
     Returns
     -------
@@ -160,22 +124,29 @@ def attention_vjp(dO, res):
     Raises
     ------
     TypeError, ValueError
-        ``dO`` does not fit the output, or ``res`` is not a residual.
+        ``dO`` does not fit the output, ``dL`` not L, or ``res`` is not a residual.
 
     Notes
     -----
     A row with no allowed key gives and gets exactly 0. Chapter: :doc:`/chapters/03_single_head`.
     """
-    spine = spine_of(res)
+    plan = _plan_of(res)
     agree(Q=res.Q, dO=dO)
-    check_shape("dO", dO, (*res.shape[:-1], res.V.shape[-1]))
-    dQ, dK, dV, dparams = spine.vjp(dO, res)
-    asked = [(step.asked_by, dparam) for step, dparam in zip(res.steps, dparams, strict=True)]
-    dbias = next((dparam for asked_by, dparam in asked if asked_by == "bias"), None)
-    return AttentionGrads(dQ, dK, dV, dbias, tuple(dparam for asked_by, dparam in asked if asked_by == "ops"))
+    check_shape("dO", dO, (*plan.shape[:-1], plan.widths[1]))
+    if dL is not None:
+        agree({"dL": dL}, **{"res.L": res.M})
+        check_shape("dL", dL, plan.shape[:-1])
+    *grads, dparams = SPINES[plan.spine].vjp(dO, dL, res)
+    return AttentionGrads(*grads, *split_by_asker(dparams, plan))
 
 
-def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
+def split_by_asker(dparams, plan):
+    """The gradient of the argument bias, and those of the argument ops."""
+    dbias = next((d for d, asked_by in zip(dparams, plan.asked_by, strict=True) if asked_by == "bias"), None)
+    return dbias, tuple(d for d, asked_by in zip(dparams, plan.asked_by, strict=True) if asked_by == "ops")
+
+
+def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
     """Push changes of queries, keys and values forward through attention, all at once.
 
     .. math::
@@ -195,10 +166,12 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
         Zero where it is not given.
     tops : sequence, optional
         The tangent of each op's parameter, None for zero.
+    with_L : bool
+        Also return the tangent of L, rowsum(Ṡ ∘ P).
 
     Returns
     -------
-    tO : array (..., n_q, d_v)
+    tO : array (..., n_q, d_v); with ``with_L`` a pair, tO and tL (..., n_q), the latter 0 in a row with no allowed key
 
     Raises
     ------
@@ -209,28 +182,31 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
     -----
     Chapter: :doc:`/chapters/03_single_head`.
     """
-    spine = spine_of(res)
-    agree(Q=res.Q, tQ=tQ, tK=tK, tV=tV, optional={"tbias": tbias})
+    plan = _plan_of(res)
+    agree({"tbias": tbias}, Q=res.Q, tQ=tQ, tK=tK, tV=tV)
     for name, tangent, T in (("tQ", tQ, res.Q), ("tK", tK, res.K), ("tV", tV, res.V)):
         check_shape(name, tangent, tuple(T.shape))
-    bias = next((step.op.B for step in res.steps if step.asked_by == "bias"), None)
-    if tbias is not None:
-        if bias is None:
-            raise ValueError(expected("tbias", "None, because attention had no bias", "an array"))
-        check_shape("tbias", tbias, tuple(bias.shape))
-    ops = [step.op for step in res.steps if step.asked_by == "ops"]
-    tops = (None,) * len(ops) if tops is None else tops
+    if tbias is not None and "bias" not in plan.asked_by:
+        raise ValueError(expected("tbias", "None, because attention had no bias", "an array"))
+    n_ops = plan.asked_by.count("ops")
+    tops = (None,) * n_ops if tops is None else tops
     if not isinstance(tops, tuple | list):
         raise TypeError(expected("tops", "a tuple or a list", type(tops).__name__))
-    if len(tops) != len(ops):
-        raise ValueError(expected("tops", f"{len(ops)} entries, one for each of ops", len(tops)))
-    for op, tangent in zip(ops, tops, strict=True):
+    if len(tops) != n_ops:
+        raise ValueError(expected("tops", f"{n_ops} entries, one for each of ops", len(tops)))
+    tparams = (*tops, *(tbias if asked_by == "bias" else None for asked_by in plan.asked_by[n_ops:]))
+    for op, tangent, asked_by in zip(plan.ops, tparams, plan.asked_by, strict=True):
         if tangent is not None:
-            if getattr(op, "parameter", None) is None:
-                raise ValueError(expected("tops", f"None for {type(op).__name__}, which has no parameter", "an array"))
-            agree(Q=res.Q, tops=tangent)
-            check_shape("tops", tangent, tuple(op.parameter.shape))
-    of_ops = iter(tops)
-    tangent = {"bias": lambda: tbias, "ops": lambda: next(of_ops)}
-    tparams = [tangent[step.asked_by]() if step.asked_by in tangent else None for step in res.steps]
-    return spine.jvp(tQ, tK, tV, tparams, res)
+            name = "tops" if asked_by == "ops" else "tbias"
+            if op.parameter is None:
+                raise ValueError(expected(name, f"None for {type(op).__name__}, which has no parameter", "an array"))
+            agree(Q=res.Q, **{name: tangent})
+            check_shape(name, tangent, tuple(op.parameter.shape))
+    tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
+    return (tO, tL) if with_L else tO
+
+
+def _plan_of(res):
+    if type(res) not in {spine.Residuals for spine in SPINES.values()}:
+        raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
+    return res.plan

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from attnbook.arrays import agree, expected, mT, narrow, rows_of, widen
+from attnbook.arrays import agree, array_namespace, expected, mT, narrow, rows_of, widen
 
 
 class LinearGrads(NamedTuple):
@@ -44,8 +44,7 @@ def linear(X, W, b=None):
     """
     agree(X=X, W=W, optional={"b": b})
     _check_shapes(X, W, b)
-    Y = widen(X) @ widen(W)
-    return narrow(Y if b is None else Y + widen(b), X.dtype)
+    return narrow(project(widen(X), widen(W), None if b is None else widen(b)), X.dtype)
 
 
 def linear_vjp(dY, X, W):
@@ -75,16 +74,12 @@ def linear_vjp(dY, X, W):
     -----
     Chapter: :doc:`/chapters/01_gradients`.
     """
-    xp = agree(dY=dY, X=X, W=W)
+    agree(dY=dY, X=X, W=W)
     _check_shapes(X, W, None)
     wanted = (*X.shape[:-1], W.shape[1])
     if tuple(dY.shape) != wanted:
         raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
-    g = widen(dY)
-    dX = g @ mT(widen(W))
-    dW = mT(rows_of(widen(X))) @ rows_of(g)
-    db = xp.sum(rows_of(g), axis=0)
-    return LinearGrads(*(narrow(T, X.dtype) for T in (dX, dW, db)))
+    return LinearGrads(*(narrow(T, X.dtype) for T in project_vjp(widen(dY), widen(X), widen(W))))
 
 
 def linear_jvp(tX, tW, tb, X, W):
@@ -120,6 +115,18 @@ def linear_jvp(tX, tW, tb, X, W):
             raise ValueError(expected(name, f"shape {tuple(T.shape)}", tuple(tangent.shape)))
     tY = widen(tX) @ widen(W) + widen(X) @ widen(tW)
     return narrow(tY if tb is None else tY + widen(tb), X.dtype)
+
+
+def project(X, W, b=None):
+    """:func:`linear` on what has been checked and widened, as a layer calls it; likewise :func:`project_vjp`."""
+    return X @ W if b is None else X @ W + b
+
+
+def project_vjp(dY, X, W):
+    dX = dY @ mT(W)
+    rows = rows_of(dY)
+    dW = mT(rows_of(X)) @ rows
+    return dX, dW, array_namespace(rows).sum(rows, axis=0)
 
 
 def _check_shapes(X, W, b, bias_name="b"):

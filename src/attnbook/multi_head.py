@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, expected, narrow, widen
-from attnbook.attention import attention_vjp, plan
+from attnbook.attention import split_by_asker
 from attnbook.heads import merge_heads, split_heads
-from attnbook.linear import linear, linear_vjp
+from attnbook.linear import project, project_vjp
+from attnbook.plan import resolve
+from attnbook.spines import SPINES
 
 
 class MultiHeadParams(NamedTuple):
@@ -112,18 +114,19 @@ def multi_head_attention(
     16-bit floats are widened to float32 at the door, and narrowed once, at the end.
     Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/04_multi_head`.
     """
-    h, h_kv, n_k = _check(X, p, memory, bias, num_heads, num_kv_heads)
+    h, h_kv, n_k = _check(X, p, memory, num_heads, num_kv_heads)
     shape = (*X.shape[:-2], h, X.shape[-2], n_k)
+    widths = p.W_Q.shape[1] // h, p.W_V.shape[1] // h_kv
     options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
-    forward, steps = plan(X, shape, **options, d_k=p.W_Q.shape[1] // h, like="X")
+    plan = resolve({"X": X, "memory": memory, **p._asdict()}, shape, widths, **options)
     x, m, w = _operands(X, memory, p)
-    Q = split_heads(linear(x, w.W_Q, w.b_Q), h)
-    K = split_heads(linear(m, w.W_K, w.b_K), h_kv)
-    V = split_heads(linear(m, w.W_V, w.b_V), h_kv)
-    O, inner = forward(Q, K, V, steps, shape)
+    Q = split_heads(project(x, w.W_Q, w.b_Q), h)
+    K = split_heads(project(m, w.W_K, w.b_K), h_kv)
+    V = split_heads(project(m, w.W_V, w.b_V), h_kv)
+    O, kept = SPINES[plan.spine].forward(Q, K, V, plan)
     C = merge_heads(O)
-    Y = linear(C, w.W_O, w.b_O)
-    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), inner)
+    Y = project(C, w.W_O, w.b_O)
+    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), kept)
 
 
 def multi_head_attention_vjp(dY, res):
@@ -164,16 +167,18 @@ def multi_head_attention_vjp(dY, res):
     agree(X=res.X, dY=dY)
     check_shape("dY", dY, (*res.C.shape[:-1], res.params.W_O.shape[-1]))
     x, m, w = _operands(res.X, res.memory, res.params)
-    dC, dW_O, db_O = linear_vjp(widen(dY), res.C, w.W_O)
-    inner = attention_vjp(split_heads(dC, res.heads[0]), res.attention)
-    by_Q, dW_Q, db_Q = linear_vjp(merge_heads(inner.dQ), x, w.W_Q)
-    by_K, dW_K, db_K = linear_vjp(merge_heads(inner.dK), m, w.W_K)
-    by_V, dW_V, db_V = linear_vjp(merge_heads(inner.dV), m, w.W_V)
+    plan = res.attention.plan
+    dC, dW_O, db_O = project_vjp(widen(dY), res.C, w.W_O)
+    *heads, dparams = SPINES[plan.spine].vjp(split_heads(dC, res.heads[0]), None, res.attention)
+    dQ, dK, dV = map(merge_heads, heads)
+    by_Q, dW_Q, db_Q = project_vjp(dQ, x, w.W_Q)
+    by_K, dW_K, db_K = project_vjp(dK, m, w.W_K)
+    by_V, dW_V, db_V = project_vjp(dV, m, w.W_V)
     biases = (None if b is None else db for b, db in zip(w[4:], (db_Q, db_K, db_V, db_O), strict=True))
     dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)
-    dparams = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))
-    dX, dmemory, dbias, *dops = _each(narrow, (dX, dmemory, inner.dbias, *inner.dops), res.X.dtype)
-    return MultiHeadGrads(dX, dmemory, dparams, dbias, tuple(dops))
+    of_layer = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))
+    dX, dmemory, *dparams = _each(narrow, (dX, dmemory, *dparams), res.X.dtype)
+    return MultiHeadGrads(dX, dmemory, of_layer, *split_by_asker(dparams, plan))
 
 
 def _operands(X, memory, p):
@@ -187,13 +192,13 @@ def _each(f, arrays, *args):
     return (None if T is None else f(T, *args) for T in arrays)
 
 
-def _check(X, p, memory, bias, num_heads, num_kv_heads):
+def _check(X, p, memory, num_heads, num_kv_heads):
     """h, h_kv and n_k, or an error that names what does not fit."""
     if not isinstance(p, MultiHeadParams):
         raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))
     weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
-    agree({"memory": memory, **biases, "bias": bias}, X=X, **weights)
+    agree({"memory": memory, **biases}, X=X, **weights)
     h = _count("num_heads", num_heads)
     h_kv = h if num_kv_heads is None else _count("num_kv_heads", num_kv_heads)
     if h % h_kv:

@@ -3,12 +3,16 @@
 Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, and every derivative is 0, with no warning.
 """
 
+import numpy as np
+
 from attnbook.arrays import (
     agree,
+    array_namespace,
     axis_of,
     device,
     expected,
     narrow,
+    scalar,
     widen,
 )
 
@@ -43,10 +47,9 @@ def softmax(S, axis=-1):
     -----
     Residual: P itself, nothing else. 16-bit floats are computed in float32. Chapter: :doc:`/chapters/02_softmax`.
     """
-    xp = agree(S=S)
-    axis = axis_of("S", S, axis)
-    E, Z, _ = _exponentials(xp, widen(S), axis)
-    return narrow(E / xp.where(Z == 0, xp.ones_like(Z), Z), S.dtype)
+    agree(S=S)
+    P, _, _ = normalize(widen(S), axis_of("S", S, axis))
+    return narrow(P, S.dtype)
 
 
 def softmax_vjp(dP, P, axis=-1):
@@ -181,9 +184,8 @@ def logsumexp(S, axis=-1):
     """
     xp = agree(S=S)
     axis = axis_of("S", S, axis)
-    _, Z, M = _exponentials(xp, widen(S), axis)
-    L = xp.where(Z == 0, -xp.inf * xp.ones_like(Z), M + xp.log(xp.where(Z == 0, xp.ones_like(Z), Z)))
-    return narrow(xp.squeeze(L, axis=axis), S.dtype)
+    _, M, Z = normalize(widen(S), axis)
+    return narrow(xp.squeeze(row_logsumexp(M, Z), axis=axis), S.dtype)
 
 
 def logsumexp_vjp(dL, P, axis=-1):
@@ -255,15 +257,25 @@ def logsumexp_jvp(tS, P, axis=-1):
     return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)
 
 
-def _exponentials(xp, S, axis):
-    """E = exp(S − M), its sum Z and the shift M, the row's maximum; M = 0 where that is −∞, so that E = 0, not NaN."""
+@np.errstate(over="ignore", under="ignore")
+def normalize(S, axis=-1):
+    """P = exp(S − M) / Z with the row's maximum M and the sum Z: L = M + log Z. In a row of −∞ only, M = 0 and Z = ∞."""
+    xp = array_namespace(S)
     if S.shape[axis] == 0:  # no maximum to take
-        Z = xp.sum(S, axis=axis, keepdims=True)
-        return S, Z, Z
+        nothing = xp.sum(S, axis=axis, keepdims=True)
+        return S, nothing, nothing + xp.inf
     M = xp.max(S, axis=axis, keepdims=True)
     M = xp.where(-xp.inf == M, xp.zeros_like(M), M)
     E = xp.exp(S - M)
-    return E, xp.sum(E, axis=axis, keepdims=True), M
+    Z = xp.sum(E, axis=axis, keepdims=True)
+    Z = xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)
+    return E / Z, M, Z
+
+
+def row_logsumexp(M, Z, unit=1.0):
+    """L = M·unit + log Z; −∞ where Z = ∞ says that no key is allowed."""
+    xp = array_namespace(Z)
+    return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), M * unit + xp.log(Z))
 
 
 def _same_shape(*, P, axis, **incoming):

@@ -6,8 +6,8 @@ A spine runs them in order over tiles of the score table, and their vjps in reve
 from attnbook.ops.bias import Bias
 from attnbook.ops.dropout import Dropout
 from attnbook.ops.masks import Causal, Mask, Masking, Window
-from attnbook.ops.op import Op, Step, Tile
+from attnbook.ops.op import Kernel, Op, Tile
 from attnbook.ops.scale import Scale
 from attnbook.ops.softcap import Softcap
 
-__all__ = ["Bias", "Causal", "Dropout", "Mask", "Masking", "Op", "Scale", "Softcap", "Step", "Tile", "Window"]
+__all__ = ["Bias", "Causal", "Dropout", "Kernel", "Mask", "Masking", "Op", "Scale", "Softcap", "Tile", "Window"]

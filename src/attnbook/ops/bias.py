@@ -2,30 +2,36 @@
 
 from dataclasses import dataclass
 
-from attnbook.arrays import unbroadcast, widen
+from attnbook.arrays import unbroadcast
+from attnbook.ops.op import Op
 
 
 @dataclass(frozen=True, eq=False)
-class Bias:
+class Bias(Op):
     """Add ``B``, which broadcasts to the scores. −∞ in B forbids a key, as a mask does.
 
     .. math:: S' = S + B \\qquad dS = dS' \\qquad dB = \\textstyle\\sum_{\\text{broadcast axes}} dS'
 
-    Equation :eq:`eq-op-bias`. No scale in dB: the bias is added after scaling.
-    It keeps nothing for the backward but the shape of B. Chapter: :doc:`/chapters/03_single_head`.
+    Equation :eq:`eq-op-bias`. No scale in dB: the bias is added after scaling. It keeps nothing for the backward.
+    Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/03_single_head`.
     """
 
     B: object
+    fixed: bool = False
+    arrays = ("B",)
 
     @property
-    def parameter(self):
-        return self.B
+    def learns(self):
+        return None if self.fixed else "B"
 
     def forward(self, S, tile):
-        return S + widen(tile.cut(self.B)), None
+        return S + self.here(tile, self.B), None
 
     def vjp(self, dS, saved, tile):
-        return dS, unbroadcast(dS, tile.cut(self.B).shape)
+        return dS, None if self.fixed else unbroadcast(dS, tile.cut(self.B).shape)
 
     def jvp(self, tS, saved, tile, tparam=None):
-        return tS if tparam is None else tS + widen(tile.cut(tparam))
+        return tS if tparam is None else tS + self.here(tile, tparam)
+
+    def in_kernel(self, kernel, table):
+        return kernel._replace(bias=self.B) if kernel.bias is None else None

@@ -1,61 +1,65 @@
-"""The steps of one run in order, on one tile: what every spine does with its ops.
+"""Ops in order, on one tile: what every spine does with them.
 
-``on`` picks the steps that act on the "scores", before the softmax, or on the "weights", after it.
+``steps`` are pairs, the place of an op among all of the call and the op itself; a plan has those on the scores and
+those on the weights.
 """
 
-from attnbook.arrays import array_namespace, broadcasts_to, device
+from attnbook.arrays import array_namespace, device, expected
 
 
-def forward(steps, T, tile, on):
-    """T after every op that acts on ``on``, and the steps, these with what they saved."""
-    done = []
-    for step in steps:
-        if step.on == on:
-            T, saved = step.op.forward(T, tile)
-            step = step._replace(saved=saved)
-        done.append(step)
-    return T, tuple(done)
+def forward(steps, T, tile):
+    """T after these ops, and what each saved."""
+    saved = []
+    for _, op in steps:
+        T, kept = _pair(op, "forward", op.forward(T, tile))
+        saved.append(kept)
+    return T, saved
 
 
-def vjp(steps, dT, tile, on):
-    """The gradient before these ops, and that of each step's parameter, by the step's place."""
+def vjp(steps, saved, dT, tile):
+    """The gradient before these ops, and that of each parameter, by the op's place."""
     dparams = {}
-    for place, step in reversed(list(enumerate(steps))):
-        if step.on == on:
-            dT, dparams[place] = step.op.vjp(dT, step.saved, tile)
+    for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
+        dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile))
+        if (dparam is None) != (op.parameter is None):
+            wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
+            raise TypeError(expected(f"ops, {type(op).__name__}.vjp", wanted, type(dparam).__name__))
+        if dparam is not None:
+            dparams[place] = dparam
     return dT, dparams
 
 
-def collect(dparams, of_tile, steps, tile, block):
-    """Add the parameters' gradients of one tile, by the step's place, to those of the ``block`` that it lies in.
-
-    The gradient of a parameter that lies over the table comes cut to the tile; any other, whole.
-    """
-    for place, dparam in of_tile.items():
-        if dparam is None:
-            continue
-        shape = tuple(steps[place].op.parameter.shape)
-        # A table of distances may have as many entries as there are keys, or as a tile has, by chance.
-        over_table = broadcasts_to(shape[-2:], (tile.n_q, tile.n_k)) and tuple(dparam.shape) == tile.shape(shape)
-        if place not in dparams:
-            whole = block.shape(shape) if over_table else shape
-            xp = array_namespace(dparam)
-            dparams[place] = xp.zeros(whole, dtype=dparam.dtype, device=device(dparam))
-        at = tile.within(block).index(dparams[place].shape) if over_table else ...
-        dparams[place][at] += dparam
-
-
-def jvp(steps, tT, tile, tparams, on):
+def jvp(steps, saved, tT, tile, tparams):
     """The tangent after these ops."""
-    for step, tparam in zip(steps, tparams, strict=True):
-        if step.on == on:
-            tT = step.op.jvp(tT, step.saved, tile, tparam)
+    for (place, op), kept in zip(steps, saved, strict=True):
+        tT = op.jvp(tT, kept, tile, tparams[place])
     return tT
 
 
-def live(steps, tile):
+def collect(dparams, found, ops, tile, block):
+    """Add the parameters' gradients on one tile, by place, to those of the ``block`` that it lies in."""
+    for place, dparam in found.items():
+        op = ops[place]
+        shape = tuple(op.parameter.shape)
+        if tuple(dparam.shape) != (wanted := tile.shape(shape, op.own_axes)):
+            name = f"ops, {type(op).__name__}.vjp"
+            raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", tuple(dparam.shape)))
+        if place not in dparams:
+            size = block.shape(shape, op.own_axes)
+            dparams[place] = array_namespace(dparam).zeros(size, dtype=dparam.dtype, device=device(dparam))
+        dparams[place][tile.within(block).index(dparams[place].shape, op.own_axes)] += dparam
+
+
+def live(ops, tile):
     """The part of the tile that no op forbids as a whole. It may be empty."""
-    for step in steps:
-        if tile and hasattr(step.op, "live"):
-            tile = step.op.live(tile)
+    for op in ops:
+        if tile:
+            tile = op.live(tile)
     return tile
+
+
+def _pair(op, method, came):
+    if not isinstance(came, tuple) or len(came) != 2:
+        got = f"{len(came)} things" if isinstance(came, tuple) else type(came).__name__
+        raise TypeError(expected(f"ops, {type(op).__name__}.{method}", "a pair", got))
+    return came

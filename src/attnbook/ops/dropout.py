@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from numbers import Real
 
-from attnbook.arrays import array_namespace, device, expected, scalar
+from attnbook.arrays import agree_on_place, array_namespace, device, expected, is_array, scalar
+from attnbook.ops.op import Op
 
 _32_BITS = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
-class Dropout:
+@dataclass(frozen=True, eq=False)
+class Dropout(Op):
     """Drop each weight with probability ``p``, and divide the others by 1 − p, so that the mean stays.
 
     .. math:: W = \\frac{R \\circ P}{1 - p} \\qquad dP = \\frac{R \\circ dW}{1 - p}
@@ -17,18 +18,32 @@ class Dropout:
     Equation :eq:`eq-op-dropout`. The rows of W no longer sum to 1, and the softmax's own derivative needs P, not W.
     R is never stored. Whether a weight is kept is read off a number made from ``seed`` and the weight's place
     (batch, head, query, key), so the backward draws the same R again, a tile at a time, in any order, on any device.
-    It acts on the weights, after the softmax. Chapter: :doc:`/chapters/08_variants`.
+    It acts on the weights, after the softmax. An integer array for ``seed`` is one seed for each place on the first of
+    the leading axes, and R there what it would be in a call apart. Chapter: :doc:`/chapters/08_variants`.
     """
 
     p: float
-    seed: int = 0
+    seed: object = 0
     on = "weights"
 
     def __post_init__(self):
         if not isinstance(self.p, Real) or isinstance(self.p, bool) or not 0 <= self.p < 1:
             raise ValueError(expected("p", "a probability in [0, 1)", repr(self.p)))
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            raise TypeError(expected("seed", "an integer", repr(self.seed)))
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        if not whole and not (is_array(self.seed) and array_namespace(self.seed).isdtype(self.seed.dtype, "integral")):
+            raise TypeError(expected("seed", "an integer, or an array of them", repr(self.seed)))
+
+    @property
+    def arrays(self):
+        return () if isinstance(self.seed, int) else ("seed",)
+
+    def check(self, name, like, like_name, shape):
+        if self.arrays:
+            agree_on_place(name, self.seed, like_name, like)
+            if tuple(self.seed.shape) != tuple(shape[: self.seed.ndim]):
+                raise ValueError(
+                    expected(name, f"seeds for the first axes of {shape}", f"shape {tuple(self.seed.shape)}")
+                )
 
     def forward(self, P, tile):
         return self._drop(P, tile), None
@@ -43,9 +58,14 @@ class Dropout:
         """R on this tile: bool, True = kept."""
         xp = array_namespace(T)
         lead = tile.lead or tuple(range(n) for n in T.shape[:-2])
-        seed = _mix(self.seed & _32_BITS ^ _mix(self.seed >> 32 & _32_BITS))
-        number = xp.full((), seed, dtype=xp.int64, device=device(T))
-        for places in (*lead, tile.rows, tile.cols):  # one more axis of the tile at a time
+        seed, added = self.seed, 0
+        if self.arrays:
+            added = seed.ndim
+            seed = xp.astype(seed[tuple(slice(r.start, r.stop) for r in lead[:added])], xp.int64)
+        number = _mix(seed & _32_BITS ^ _mix(seed >> 32 & _32_BITS))
+        if not self.arrays:
+            number = xp.full((), number, dtype=xp.int64, device=device(T))
+        for places in (*lead[added:], tile.rows, tile.cols):  # one more axis of the tile at a time
             place = xp.arange(places.start, places.stop, dtype=xp.int64, device=device(T))
             number = _mix(number[..., None] ^ _mix(place + 1))
         return number >= int(self.p * 2**32)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from attnbook.arguments import check_broadcasts, check_mask
 from attnbook.arrays import array_namespace, device, expected, on_host, scalar
-from attnbook.ops.op import Tile
+from attnbook.ops.op import Op, Tile
 
 
-class Masking:
+class Masking(Op):
     """The three passes that all masks share; a mask adds ``allowed(S, tile)``, bool, True = may attend.
 
     Which pairs these are must not depend on S, given for its library and device: in a backward it is a gradient.
@@ -14,6 +15,12 @@ class Masking:
     −∞ before the softmax, never 0 after it: a zeroed weight has already taken part in its row's sum. And ``where``,
     never a product: 0 · ∞ and 0 · NaN are NaN.
     """
+
+    forbids = True
+
+    def allowed(self, S, tile):
+        """Which pairs of the tile are allowed."""
+        raise NotImplementedError
 
     def forward(self, S, tile):
         return self._keep(S, tile, elsewhere=float("-inf")), None
@@ -31,10 +38,6 @@ class Masking:
     def pattern(self, tile):
         """One tile for all with the same allowed pairs, counted from their corners; None where that is not known."""
         return
-
-    def live(self, tile):
-        """The smallest tile with all allowed pairs."""
-        return tile
 
     def _keep(self, T, tile, elsewhere):
         if self.allows_all(tile):
@@ -54,9 +57,21 @@ class Mask(Masking):
     """
 
     M: object
+    arrays = ("M",)
+
+    @property
+    def heads_alike(self):
+        return all(n == 1 for n in self.M.shape[:-2])
 
     def allowed(self, S, tile):
         return tile.cut(self.M)
+
+    def check(self, name, like, like_name, shape):
+        check_mask(self.M, like, like_name, name)
+        check_broadcasts(name, tuple(self.M.shape), shape, "the scores")
+
+    def in_kernel(self, kernel, table):
+        return kernel._replace(mask=self.M) if kernel.mask is None else None
 
     def live(self, tile):
         if not on_host(self.M):
@@ -86,6 +101,7 @@ class Window(Masking):
     left: int | None = None
     right: int | None = None
     corner: str = "top-left"
+    heads_alike = True
 
     def __post_init__(self):
         for name in ("left", "right"):
@@ -128,6 +144,14 @@ class Window(Masking):
             rows = range(rows.start, min(rows.stop, cols.stop - shift + self.left))
             cols = range(max(cols.start, rows.start + shift - self.left), cols.stop)
         return tile._replace(rows=rows, cols=cols)
+
+    def in_kernel(self, kernel, table):
+        low, high = kernel.low, kernel.high
+        if self.left is not None:
+            low = max(self._shift(table) - self.left, -table.n_q if low is None else low)
+        if self.right is not None:
+            high = min(self._shift(table) + self.right, table.n_k if high is None else high)
+        return kernel._replace(low=low, high=high)
 
     def _shift(self, tile):
         return tile.n_k - tile.n_q if self.corner == "bottom-right" else 0

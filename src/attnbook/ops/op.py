@@ -1,6 +1,10 @@
-"""What an op is, the tile of the score table that it is given, and the step that records it."""
+"""What an op is, and the tile of the score table that it is given."""
 
-from typing import NamedTuple, Protocol
+import copy
+from typing import ClassVar, NamedTuple
+
+from attnbook.arguments import check_broadcasts
+from attnbook.arrays import agree, expected, widen
 
 
 class Tile(NamedTuple):
@@ -22,22 +26,27 @@ class Tile(NamedTuple):
         """The tile that is the whole table."""
         return cls(range(n_q), range(n_k), n_q, n_k)
 
-    def cut(self, T):
-        """The part of T, which broadcasts to (..., n_q, n_k), that lies on this tile. Axes of length 1 stay."""
-        return T[self.index(T.shape)] if T.ndim else T
+    def cut(self, T, own_axes=None):
+        """The part of T that lies on this tile; axes of length 1 stay. T broadcasts to (..., n_q, n_k), or has after
+        its leading axes only ``own_axes`` of its own.
+        """
+        return T[self.index(T.shape, own_axes)] if T.ndim else T
 
-    def index(self, shape):
+    def index(self, shape, own_axes=None):
         """Where the part that lies on this tile stands in an array of ``shape``: a slice for each of its axes."""
-        axes = (*(self.lead or ()), self.rows, self.cols)[-len(shape) :] if shape else ()
+        axes = (self.rows, self.cols) if own_axes is None else (None,) * own_axes
+        axes = (*(self.lead or ()), *axes)[-len(shape) :] if shape else ()
         picked = [
-            slice(None) if n == 1 else slice(r.start, r.stop) for n, r in zip(shape[-len(axes) :], axes, strict=True)
+            slice(None) if n == 1 or r is None else slice(r.start, r.stop)
+            for n, r in zip(shape[-len(axes) :] if axes else (), axes, strict=True)
         ]
         return (*(slice(None),) * (len(shape) - len(axes)), *picked)
 
-    def shape(self, shape):
+    def shape(self, shape, own_axes=None):
         """The shape of the part of an array of ``shape`` that lies on this tile."""
         return tuple(
-            n if at == slice(None) else at.stop - at.start for n, at in zip(shape, self.index(shape), strict=True)
+            n if at == slice(None) else at.stop - at.start
+            for n, at in zip(shape, self.index(shape, own_axes), strict=True)
         )
 
     def within(self, block):
@@ -55,43 +64,97 @@ class Tile(NamedTuple):
         return len(self.rows) > 0 and len(self.cols) > 0
 
 
-class Op(Protocol):
-    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Write a class with these three methods.
+class Op:
+    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Derive a class with the three passes.
 
-    ``S``, ``dS`` and ``tS`` are tiles (..., rows, cols), in the accumulation dtype.
+    ``S``, ``dS`` and ``tS`` are tiles (..., rows, cols), in the accumulation dtype. What else an op is, it declares;
+    each default is right for the simplest op.
 
-    An op may say more of itself.
-
-    ``parameter``
-        The array whose gradient ``vjp`` returns.
+    ``arrays``
+        The names of its fields that hold arrays.
+    ``learns``
+        The name of the one whose gradient ``vjp`` returns, :attr:`parameter`.
+    ``own_axes``
+        How that lies. None: its last two axes are queries and keys, or broadcast to them. A number: so many last axes
+        are its own, none for a number a head, one for a table of distances; those before are batch and heads.
     ``on = "weights"``
         It acts on P after the softmax, not on S before it. It must then multiply each weight by a number of its own,
         so that rowsum(dP ∘ P) stays rowsum(dO ∘ O).
-    ``live(tile)``
-        The smallest tile with all pairs that the op does not forbid: a tiled spine does not look beyond it.
+    ``forbids``
+        It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`.
     """
+
+    arrays: ClassVar[tuple] = ()
+    learns: ClassVar[str | None] = None
+    own_axes: ClassVar[int | None] = None
+    on: ClassVar[str] = "scores"
+    forbids: ClassVar[bool] = False
 
     def forward(self, S, tile):
         """Return the new scores and what the derivatives need of the old ones (None, if nothing)."""
+        raise NotImplementedError
 
     def vjp(self, dS, saved, tile):
-        """Return the gradient of the old scores, and that of the parameter (None, if there is none).
-
-        A parameter that lies over the table gets it cut to the tile; any other, such as a table of distances, whole.
+        """Return the gradient of the old scores, and that of the parameter, of the shape that :meth:`here` gives it
+        (None, if there is none).
         """
+        raise NotImplementedError
 
     def jvp(self, tS, saved, tile, tparam=None):
         """Return the tangent of the new scores; ``tparam`` is the tangent of the op's parameter, None for zero."""
+        raise NotImplementedError
 
-
-class Step(NamedTuple):
-    """An op in one run of attention: the argument that asked for it, the op, and what it saved for the backward."""
-
-    asked_by: str
-    op: Op
-    saved: object = None
+    def live(self, tile):
+        """The smallest tile with all pairs that the op does not forbid: a tiled spine does not look beyond it."""
+        return tile
 
     @property
-    def on(self):
-        """What the op acts on, "scores" or "weights"."""
-        return getattr(self.op, "on", "scores")
+    def heads_alike(self):
+        """Whether :meth:`live` says the same of every head."""
+        return type(self).live is Op.live
+
+    def in_kernel(self, kernel, table):
+        """The fused kernels' :class:`Kernel` with this op after what it does already; None where they cannot."""
+        return
+
+    @property
+    def parameter(self):
+        """The array that learns, or None."""
+        return None if self.learns is None else getattr(self, self.learns)
+
+    def here(self, tile, T=None):
+        """What of the parameter, or of its tangent T, lies on this tile, in the accumulation dtype."""
+        return widen(tile.cut(self.parameter if T is None else T, self.own_axes))
+
+    def with_arrays(self, arrays):
+        """The same op with other arrays, by the names of their fields."""
+        twin = copy.copy(self)
+        for name, T in arrays.items():
+            object.__setattr__(twin, name, T)  # of a frozen dataclass, too
+        return twin
+
+    def check(self, name, like, like_name, shape):
+        """An error, where its arrays do not fit scores of ``shape`` and arrays like ``like``."""
+        if self.parameter is None:
+            return
+        agree({name: self.parameter}, **{like_name: like})
+        own = tuple(self.parameter.shape)
+        if self.own_axes is None:
+            check_broadcasts(name, own, shape, "the scores")
+        elif len(own) < self.own_axes:
+            raise ValueError(expected(name, f"at least {self.own_axes} axes", f"shape {own}"))
+        else:
+            lead = own[: len(own) - self.own_axes]
+            check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", f"shape {own}")
+
+
+class Kernel(NamedTuple):
+    """What the fused kernels do to a score, in this order: the scale, cap, bias, and what is forbidden, by a mask or
+    outside of the band low ≤ j − i ≤ high; each None for none.
+    """
+
+    cap: float | None = None
+    bias: object = None
+    mask: object = None
+    low: int | None = None
+    high: int | None = None

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from attnbook.ops.op import Op
+
 
 @dataclass(frozen=True, eq=False)
-class Scale:
-    """Multiply every score by ``factor``, 1/√d_k unless the caller says otherwise.
+class Scale(Op):
+    """Multiply every score by ``factor``. A spine multiplies the queries by the scale instead, which are fewer.
 
     .. math:: S' = c\\,S \\qquad dS = c\\,dS' \\qquad \\dot S' = c\\,\\dot S
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from numbers import Real
 
 from attnbook.arrays import array_namespace, expected
+from attnbook.ops.op import Kernel, Op
 
 
 @dataclass(frozen=True)
-class Softcap:
+class Softcap(Op):
     """Keep every score between −``cap`` and ``cap``, and leave small ones as they are.
 
     .. math:: S' = c\\,\\tanh(S / c) \\qquad dS = \\bigl(1 - (S'/c)^2\\bigr) \\circ dS'
@@ -32,3 +33,6 @@ class Softcap:
 
     def jvp(self, tS, saved, tile, tparam=None):
         return (1 - saved * saved) * tS
+
+    def in_kernel(self, kernel, table):
+        return Kernel(cap=float(self.cap)) if kernel == Kernel() else None  # first of all

@@ -5,62 +5,83 @@ Every pass widens its inputs at the door and narrows its outputs at the end; bet
 
 from typing import NamedTuple
 
-from attnbook.arrays import mT, narrow, widen
+from attnbook.arrays import array_namespace, mT, narrow, widen
 from attnbook.ops import Tile, chain
-from attnbook.softmax import softmax, softmax_jvp, softmax_vjp
-from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
+from attnbook.softmax import normalize, row_logsumexp
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, quietly, stretch
 
 
 class Residuals(NamedTuple):
-    """What the backward needs: the inputs as they came, the weights P (..., n_q, n_k), and the steps of the scores."""
+    """What the backward needs: the inputs as they came, the weights P (..., n_q, n_k), what makes L, and what the ops
+    on the scores saved.
+
+    L = M + log Z, with the row's maximum M and the sum Z of the exponentials above it, both (..., n_q, 1); M = 0 and
+    Z = ∞ in a row with no allowed key.
+    """
 
     Q: object
     K: object
     V: object
     P: object
-    steps: tuple
+    M: object
+    Z: object
+    saved: list
+    plan: NamedTuple
 
     @property
-    def shape(self):
-        """The shape of the scores."""
-        return tuple(self.P.shape)
+    def L(self):
+        """The log-sum-exp of each row of scores (..., n_q); −∞ for a row with no allowed key."""
+        return array_namespace(self.Z).squeeze(row_logsumexp(self.M, self.Z), axis=-1)
 
 
-def forward(Q, K, V, steps, shape):
-    """O = softmax(opₘ(… op₁(Q Kᵀ))) V, with scores of ``shape`` (..., n_q, n_k), and the residuals."""
-    q, k, v = operands(Q, K, V)
-    tile = Tile.whole(*shape[-2:])
-    S = stretch(q @ mT(k), shape)
-    S, steps = chain.forward(steps, S, tile, "scores")
-    P = softmax(S)
-    W, steps = chain.forward(steps, P, tile, "weights")  # W is P, unless there is dropout
-    return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, steps)
+def prepare(plan, given):
+    """The plan: nothing is to be settled."""
+    return plan
 
 
-def vjp(dO, res):
-    """The forward, read backwards: dQ, dK, dV, and the gradient of each step's parameter."""
-    q, k, v = operands(res.Q, res.K, res.V)
-    tile = Tile.whole(*res.shape[-2:])
+@quietly
+def forward(Q, K, V, plan):
+    """O = softmax(opₘ(… op₁(scale Q Kᵀ))) V, and the residuals."""
+    q, k, v = operands(Q, K, V, plan.scale)
+    table = Tile.whole(*plan.shape[-2:])
+    S = stretch(q @ mT(k), plan.shape)
+    S, saved = chain.forward(plan.scores, S, table)
+    P, M, Z = normalize(S)
+    W, _ = chain.forward(plan.weights, P, table)  # W is P, unless there is dropout
+    return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
+
+
+@quietly
+def vjp(dO, dL, res):
+    """The forward, read backwards: dQ, dK, dV, and the gradient of each op's parameter."""
+    plan, P = res.plan, res.P
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
     dO = widen(dO)
-    W, _ = chain.forward(res.steps, res.P, tile, "weights")
+    W, saved = chain.forward(plan.weights, P, table)
     dV = mT(W) @ dO  # O = W V
     dW = dO @ mT(v)
-    dP, of_weights = chain.vjp(res.steps, dW, tile, "weights")
-    dS = softmax_vjp(dP, res.P)  # P = softmax(S)
-    dS, of_scores = chain.vjp(res.steps, dS, tile, "scores")  # S' = op(S)
-    dQ = dS @ k  # S = Q Kᵀ
-    dK = mT(dS) @ q
+    dP, of_weights = chain.vjp(plan.weights, saved, dW, table)
+    D = xp.sum(dP * P, axis=-1, keepdims=True)
+    dS = P * (dP - less_dL(D, dL, res.Z))  # P = softmax(S), L = logsumexp(S)
+    dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)  # S' = op(S)
+    dQ = plan.scale * (dS @ k)  # S = scale Q Kᵀ
+    dK = mT(dS) @ q  # with the scale in q
     return *operands_vjp(dQ, dK, dV, res), in_order(of_weights | of_scores, res)
 
 
+@quietly
 def jvp(tQ, tK, tV, tparams, res):
-    """The forward, with every line replaced by its derivative."""
-    q, k, v = operands(res.Q, res.K, res.V)
-    tq, tk, tv = operands(tQ, tK, tV)
-    tile = Tile.whole(*res.shape[-2:])
-    tS = stretch(tq @ mT(k) + q @ mT(tk), res.shape)  # S = Q Kᵀ
-    tS = chain.jvp(res.steps, tS, tile, tparams, "scores")  # S' = op(S)
-    tP = softmax_jvp(tS, res.P)  # P = softmax(S)
-    W, _ = chain.forward(res.steps, res.P, tile, "weights")
-    tW = chain.jvp(res.steps, tP, tile, tparams, "weights")
-    return narrow(tW @ v + W @ tv, res.Q.dtype)  # O = W V
+    """The forward, with every line replaced by its derivative: the tangents of O and L."""
+    plan, P = res.plan, res.P
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    tq, tk, tv = operands(tQ, tK, tV, plan.scale)
+    xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
+    tS = stretch(tq @ mT(k) + q @ mT(tk), plan.shape)  # S = scale Q Kᵀ
+    tS = chain.jvp(plan.scores, res.saved, tS, table, tparams)  # S' = op(S)
+    tL = xp.sum(P * tS, axis=-1, keepdims=True)  # L = logsumexp(S)
+    tP = P * (tS - tL)  # P = softmax(S)
+    W, saved = chain.forward(plan.weights, P, table)
+    tW = chain.jvp(plan.weights, saved, tP, table, tparams)
+    tO = tW @ v + W @ tv  # O = W V
+    return narrow(tO, res.Q.dtype), xp.squeeze(tL, axis=-1)

@@ -1,68 +1,69 @@
 """The dense spine on NumPy: the lines of :mod:`attnbook.spines.dense`, each written over an array no longer needed.
 
-For tables so small that tiles, workers and even a second array would cost more than the arithmetic. The scale goes into
-Q, which is smaller than S, and what is masked is written into S once: the backward needs neither, as P is 0 there. Any
-other op runs as it is written.
+For tables so small that tiles, workers and even a second array would cost more than the arithmetic. What is masked is
+written into S once: the backward need not do so, as P is 0 there. Any other op runs as it is written.
 """
 
 import numpy as np
 
 from attnbook.arrays import narrow, widen
 from attnbook.ops import Tile, chain
-from attnbook.spines import dense
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.dense import Residuals
-from attnbook.spines.operands import in_order, operands, operands_vjp, scale_and_masks
+from attnbook.spines.dense import Residuals, jvp, prepare
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, quietly
 
-jvp = dense.jvp
+__all__ = ["Residuals", "forward", "jvp", "prepare", "vjp"]
 
 
-def forward(Q, K, V, steps, shape):
+@quietly
+def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.dense.forward`."""
-    q, k, v = operands(Q, K, V)
-    tile, found = Tile.whole(*shape[-2:]), scale_and_masks(steps)
-    S = np.empty(shape, q.dtype)
-    if found:
-        np.matmul(q * found.factor, k.mT, out=S)
-        put(S, cuts_of(found.masks, tile, S.dtype), -np.inf)
-        P = W = _softmax(S, out=S)
+    q, k, v = operands(Q, K, V, plan.scale)
+    table, saved = Tile.whole(*plan.shape[-2:]), [None] * len(plan.scores)
+    S = np.matmul(q, k.mT, out=np.empty(plan.shape, q.dtype))
+    P = S
+    if plan.only_forbids:
+        if plan.scores:
+            put(S, cuts_of([op for _, op in plan.scores], table, S.dtype), -np.inf)
     else:
-        S, steps = chain.forward(steps, np.matmul(q, k.mT, out=S), tile, "scores")
-        P = _softmax(S, out=np.empty_like(S))  # an op may have saved S itself
-        W, steps = chain.forward(steps, P, tile, "weights")
-    return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, tuple(steps))
+        S, saved = chain.forward(plan.scores, S, table)
+        P = np.empty_like(S)  # an op may have saved S itself
+    P, M, Z = _normalize(S, out=P)
+    W = chain.forward(plan.weights, P, table)[0] if plan.weights else P
+    return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
 
 
-def vjp(dO, res):
+@quietly
+def vjp(dO, dL, res):
     """As :func:`attnbook.spines.dense.vjp`."""
-    q, k, v = operands(res.Q, res.K, res.V)
-    tile, dO, found = Tile.whole(*res.shape[-2:]), widen(dO), scale_and_masks(res.steps)
-    dP, dparams, W = dO @ v.mT, {}, res.P
-    if not found:
-        W, _ = chain.forward(res.steps, W, tile, "weights")
-        dP, dparams = chain.vjp(res.steps, dP, tile, "weights")
+    plan, W = res.plan, res.P
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    table, dO, dparams = Tile.whole(*plan.shape[-2:]), widen(dO), {}
+    dP = dO @ v.mT
+    if plan.weights:
+        W, saved = chain.forward(plan.weights, W, table)
+        dP, dparams = chain.vjp(plan.weights, saved, dP, table)
     dV = W.mT @ dO
-    dS = np.subtract(dP, np.vecdot(dP, res.P)[..., None], out=dP)
+    D = np.vecdot(dP, res.P)[..., None]
+    dS = np.subtract(dP, less_dL(D, dL, res.Z), out=dP)
     dS *= res.P
-    if found:
-        dQ, dK = dS @ k, dS.mT @ q
-        dQ *= found.factor
-        dK *= found.factor
-    else:
-        dS, of_scores = chain.vjp(res.steps, dS, tile, "scores")
-        dQ, dK, dparams = dS @ k, dS.mT @ q, dparams | of_scores
+    if not plan.only_forbids:
+        dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)
+        dparams |= of_scores
+    dQ, dK = dS @ k, dS.mT @ q
+    dQ *= plan.scale
     return *operands_vjp(dQ, dK, dV, res), in_order(dparams, res)
 
 
-def _softmax(S, out):
-    """softmax(S), into ``out``, which may be S."""
+def _normalize(S, out):
+    """softmax(S) into ``out``, which may be S, and what makes L, as :func:`attnbook.softmax.normalize`."""
     if not S.shape[-1]:
-        return S
+        return S, np.zeros((*S.shape[:-1], 1), S.dtype), np.full((*S.shape[:-1], 1), np.inf, S.dtype)
     M = np.max(S, axis=-1, keepdims=True)
     M[-np.inf == M] = 0
     P = np.subtract(S, M, out=out)
     np.exp(P, out=P)
     Z = P @ np.ones((P.shape[-1], 1), P.dtype)  # a product adds up faster than a sum
-    Z[Z == 0] = 1
+    Z[Z == 0] = np.inf
     P /= Z
-    return P
+    return P, M, Z

@@ -31,53 +31,74 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.arrays import narrow, unbroadcast, widen
-from attnbook.ops import Tile, Window, chain
-from attnbook.spines import tiled
+from attnbook.ops import Tile, chain
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import in_order, scale_and_masks
-from attnbook.spines.tiled import Residuals, pieces
+from attnbook.spines.operands import in_order, less_dL, quietly
+from attnbook.spines.tiled import Residuals, jvp, pieces
 from attnbook.spines.workers import InOrder, run
 
+__all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
+
 LOG2E, LN2 = math.log2(math.e), math.log(2)
-ROWS, COLS = 512, 256  # in float64; float32 has twice the rows, and so as many bytes
-SCORES_A_TILE, TASKS = 2**17, 8  # small heads are put together up to so many scores, while so many tasks remain
-SCORES_A_TASK = 2**16  # or up to so many: with less to do, workers mostly wait for Python's lock
-KEYS_A_TASK = 1024
-BITS_WITHOUT_SHIFT = 32.0  # 2^-32 ≤ exp2(S) ≤ 2^32: its sums, and its products with V, stay far inside float32
 
 
-def forward(Q, K, V, steps, shape):
+class Tiles(NamedTuple):
+    """How the table is cut.
+
+    Tiles of ``rows`` × ``cols``; a task of the backward has ``keys``, whole tiles of them. Small heads are put together
+    up to so many ``scores``, while so many ``tasks`` remain, or up to ``scores_a_task``: with less to do, workers mostly
+    wait for Python's lock. No shift where scores are below so many ``bits``: 2^-32 ≤ exp2(S) ≤ 2^32, whose sums, and
+    products with V, stay far inside float32.
+    """
+
+    rows: int = 512
+    cols: int = 256
+    keys: int = 1024
+    scores: int = 2**17
+    tasks: int = 8
+    scores_a_task: int = 2**16
+    bits: float = 32.0
+
+
+def prepare(plan, given):
+    """The plan with tiles: float32 has twice the rows of float64, and so as many bytes; and fewer columns where the edge
+    of a mask cuts through tiles, half of each lost.
+    """
+    if plan.tiles is not None:
+        return plan
+    tiles, n_k = Tiles(), plan.shape[-1]
+    wide = next(iter(given.values())).dtype.itemsize == 8
+    cols = min(tiles.cols, max(tiles.cols // 4, n_k // 16)) if plan.scores and n_k > tiles.cols // 2 else tiles.cols
+    keys = max(1, tiles.keys // cols) * cols  # whole tiles: the backward cuts as the forward did
+    return plan._replace(tiles=tiles._replace(rows=tiles.rows * (1 if wide else 2), cols=cols, keys=keys))
+
+
+def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.tiled.forward`."""
-    work = _Work(Q, K, V, steps, shape)
+    work = _Work(Q, K, V, plan)
     O = np.empty_like(work.q, shape=(*work.lead, work.n_q, work.v.shape[-1]))
     M, Z = (np.empty((*work.lead, work.n_q, 1), work.dtype) for _ in range(2))
 
     def task(_, block):
         work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)))
 
-    run(task, work.blocks(work.rows, work.n_k))
-    O, M, Z = (T.reshape(*shape[:-1], T.shape[-1]) for T in (O, M, Z))
-    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), LN2)
+    run(task, work.blocks(work.tiles.rows, work.n_k))
+    O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
+    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, work.unit)
 
 
-def vjp(dO, res):
+def vjp(dO, dL, res):
     """As :func:`attnbook.spines.tiled.vjp`."""
-    work = _Work(res.Q, res.K, res.V, res.steps, res.shape)
-    dO, *kept = (T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in (widen(dO), res.O, res.M, res.Z))
+    work = _Work(res.Q, res.K, res.V, res.plan)
+    kept = [widen(dO), res.O, res.M, res.Z]
+    if dL is not None:
+        kept.append(less_dL(np.zeros_like(res.Z), dL, res.Z))
+    kept = [T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in kept]
     sums = _Sums(work)
-    run(
-        lambda place, block: work.backward_block(place, block, dO, *kept, sums),
-        work.blocks(work.n_q, work.keys),
-    )
+    run(lambda place, block: work.backward_block(place, block, kept, sums), work.blocks(work.n_q, work.tiles.keys))
     found = zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
     dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
     return dQ, dK, dV, in_order(sums.dparams, res)
-
-
-def jvp(tQ, tK, tV, tparams, res):
-    """As :func:`attnbook.spines.tiled.jvp`, with M in nats."""
-    _, res = tiled.forward(res.Q, res.K, res.V, res.steps, res.shape)
-    return tiled.jvp(tQ, tK, tV, tparams, res)
 
 
 class _Visit(NamedTuple):
@@ -92,22 +113,18 @@ class _Visit(NamedTuple):
 class _Work:
     """One call: its operands, its steps, and how the table is cut. The methods are what a worker does."""
 
-    def __init__(self, Q, K, V, steps, shape):
+    def __init__(self, Q, K, V, plan):
         self.q, self.k, self.v = widen(Q), widen(K), widen(V)
-        self.dtype = self.q.dtype
-        *lead, self.n_q, self.n_k = shape
-        self.lead, self.steps = tuple(lead), tuple(steps)
-        on_scores = [step for step in self.steps if step.on == "scores"]
-        others, found = [step.op for step in on_scores[1:]], scale_and_masks(on_scores)
-        self.drops = len(on_scores) < len(self.steps)
-        self.fast = found is not None
+        self.dtype, self.plan, self.tiles = self.q.dtype, plan, plan.tiles
+        *lead, self.n_q, self.n_k = plan.shape
+        self.lead, self.fast, self.drops = tuple(lead), plan.only_forbids, bool(plan.weights)
         self.plain = self.fast and not self.drops  # no op is run, so none needs to know which heads a tile has
-        self.masks = found.masks if self.fast else ()
-        self.heads_differ = any(hasattr(op, "live") and not isinstance(op, Window) for op in others)
-        # What Q takes in, and what the gradients made from that Q, and from K, still need at the end.
-        self.in_q, self.in_dQ, self.in_dK = (found.factor * LOG2E, found.factor, LN2) if self.fast else (1.0, 1.0, 1.0)
-        self.rows, self.cols = ROWS * 8 // self.dtype.itemsize, _cols(self.n_k, cut=bool(others))
-        self.keys = max(1, KEYS_A_TASK // self.cols) * self.cols  # whole tiles: the backward cuts as the forward did
+        self.masks = [op for _, op in plan.scores] if self.fast else ()
+        self.heads_differ = not all(op.heads_alike for op in plan.ops)
+        # Scores are in bits on the fast lane, else in nats. Q takes the unit in, with the scale; what is made from that
+        # Q needs it back at the end.
+        self.unit, self.exp = (LN2, np.exp2) if self.fast else (1.0, np.exp)
+        self.in_q, self.in_dQ, self.in_dK = plan.scale / self.unit, plan.scale, self.unit
         if self.plain and not self.heads_differ:
             self.merge()
         self._visits, self._shifts = {}, {}
@@ -125,9 +142,9 @@ class _Work:
         """The table in blocks, one a task: some heads, ``rows`` queries and ``cols`` keys. The last queries or keys
         come first: under a causal mask the keys with most work are then done last, in the order of the sums.
         """
-        *outer, h = self.lead or (1,)
-        scores = max(1, min(self.n_q, self.rows) * min(self.n_k, self.cols))
-        size = min(h, max(min(SCORES_A_TILE // scores, h // TASKS), SCORES_A_TASK // scores))
+        (*outer, h), tiles = self.lead or (1,), self.tiles
+        scores = max(1, min(self.n_q, tiles.rows) * min(self.n_k, tiles.cols))
+        size = min(h, max(min(tiles.scores // scores, h // tiles.tasks), tiles.scores_a_task // scores))
         for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
             if T.ndim > 2 and T.shape[-3] not in (1, h):
                 size = math.gcd(size, h // T.shape[-3])
@@ -148,9 +165,9 @@ class _Work:
         key = (block.rows, block.cols, block.lead if self.heads_differ else None)
         if key not in self._visits:
             strips = []
-            for rows in pieces(block.rows, self.rows):
-                tiles = (block._replace(rows=rows, cols=cols) for cols in pieces(block.cols, self.cols))
-                live = [tile for tile in (chain.live(self.steps, tile) for tile in tiles) if tile]
+            for rows in pieces(block.rows, self.tiles.rows):
+                tiles = (block._replace(rows=rows, cols=cols) for cols in pieces(block.cols, self.tiles.cols))
+                live = [tile for tile in (chain.live(self.plan.ops, tile) for tile in tiles) if tile]
                 visits = [
                     _Visit(
                         tile,
@@ -175,16 +192,16 @@ class _Work:
             safe = self.fast and q.size and k.size
             if safe:
                 longest_q, longest_k, longest_v = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v))
-                safe = longest_q * longest_k * abs(self.in_q) < BITS_WITHOUT_SHIFT and longest_v < 2.0**60  # no, if NaN
+                safe = longest_q * longest_k * abs(self.in_q) < self.tiles.bits and longest_v < 2.0**60  # no, if NaN
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
-    @np.errstate(under="ignore")  # a weight may be too small for a float; it is 0 then
+    @quietly
     def forward_block(self, block, O, M, Z):
         """The online softmax of one block of queries, into O, M and Z."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
-        scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.cols, 1), self.dtype)
+        scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.tiles.cols, 1), self.dtype)
         strips = self.strips(block)
         straight = _starts_with(strips, block.rows)
         Z[...], M[...] = 0, -np.inf if shifted else 0
@@ -199,31 +216,32 @@ class _Work:
                 A, m, z = O[..., here, :], M[..., here, :], Z[..., here, :]
                 E = np.matmul(q1[..., here, :], k[..., there, :].mT, out=scores.view((*z.shape[:-1], len(tile.cols))))
                 if not self.fast:
-                    E = chain.forward(self.steps, E, tile, "scores")[0] * self.dtype.type(LOG2E)
+                    E, _ = chain.forward(self.plan.scores, E, tile)
                 elif shifted:
                     put(E, cuts, -np.inf)
                 if shifted:
                     highest = np.maximum(m, np.max(E, axis=-1, keepdims=True))
                     shift = np.where(highest == -np.inf, self.dtype.type(0), highest)
-                    fade = np.exp2(m - shift)
-                    E -= shift
+                    fade = self.exp(m - shift)
+                    E = np.subtract(E, shift, out=E if self.fast else None)  # an op may have saved E itself
                     A *= fade
                     z *= fade
                     m[...] = highest
-                np.exp2(E, out=E)
+                self.exp(E, out=E)
                 if not shifted:
                     put(E, cuts, 0)
                 z += E @ ones[: len(tile.cols)]
-                W = chain.forward(self.steps, E, tile, "weights")[0] if self.drops else E
+                W = chain.forward(self.plan.weights, E, tile)[0] if self.drops else E
                 straight = _add(A, W, v[..., there, :], products, straight)
         dead = Z == 0
         Z[dead], M[dead] = np.inf, 0
         O /= Z
 
-    @np.errstate(under="ignore")
-    def backward_block(self, place, block, dO, O, M, Z, sums):
+    @quietly
+    def backward_block(self, place, block, kept, sums):
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
         q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        dO, O, M, Z, *minus_dL = kept
         shifted = self.needs_shift(block.lead, q, k, v)
         # The forward may have had other heads beside these, one of which needed a shift: vmap regroups them.
         shifted = shifted or bool(np.any(M[block.index((*self.lead, self.n_q, 1))[:-1]]))
@@ -251,6 +269,8 @@ class _Work:
             np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1)
             np.divide(dO[at], Z[at], out=dO1[..., :-1])
             np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
+            if minus_dL:  # D − dL in place of D
+                dO1[..., -1] -= minus_dL[0][at][..., 0] / Z[at][..., 0]
             M_i = M[at]
             for tile, here, there, cuts in visits:
                 if not self.plain:
@@ -258,10 +278,10 @@ class _Work:
                 shape = (*size, len(tile.rows), len(tile.cols))
                 q_i, dO_i = q1[..., here, :], dO1[..., here, :]
                 S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
-                E, steps = self.exponentials(S, M_i[..., here, :], tile, cuts, shifted)
-                W, steps = chain.forward(steps, E, tile, "weights") if self.drops else (E, steps)
+                E, saved = self.exponentials(S, M_i[..., here, :], tile, cuts, shifted)
+                W, kept_by = chain.forward(self.plan.weights, E, tile) if self.drops else (E, ())
                 _add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
-                dS = self.dS(dO_i, v1[..., there, :], E, steps, tile, gradients.view(shape), dparams, block)
+                dS = self.dS(dO_i, v1[..., there, :], E, (saved, kept_by), tile, gradients.view(shape), dparams, block)
                 first = _add(dQ[..., here, :], dS, k[..., there, :], products, first)
                 _add(dK[..., there, :], dS.mT, q_i, products, straight)
             dQ *= self.dtype.type(self.in_dQ)
@@ -270,33 +290,34 @@ class _Work:
         sums.give("keys", place, [(all_dK, dK), (all_dV, dV), *sums.of_parameters(dparams, block)])
 
     def exponentials(self, S, M, tile, cuts, shifted):
-        """exp2(S − M) on a tile, and the steps with what they saved. The same product as in the forward, and M
-        subtracted after it as there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
+        """exp(S − M) on a tile, and what the ops saved. The same product as in the forward, and M subtracted after it as
+        there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
         """
         if not self.fast:
-            S, steps = chain.forward(self.steps, S, tile, "scores")
-            return np.exp2(S * self.dtype.type(LOG2E) - M), steps
+            S, saved = chain.forward(self.plan.scores, S, tile)
+            return np.exp(S - M), saved
         if shifted:
             S -= M
             put(S, cuts, -np.inf)
         E = np.exp2(S, out=S)
         if not shifted:
             put(E, cuts, 0)
-        return E, self.steps
+        return E, ()
 
-    def dS(self, dO1, v1, E, steps, tile, out, dparams, block):
+    def dS(self, dO1, v1, E, saved, tile, out, dparams, block):
         """P ∘ (dP − D), and back through the ops. P = E/Z, and dO1 has that 1/Z in it, and −D/Z in its last column."""
+        of_ops = {}
         if not self.drops:
             dS = np.matmul(dO1, v1.mT, out=out)
         else:
             dW = np.matmul(dO1[..., :-1], v1[..., :-1].mT, out=out)
-            dP, of_weights = chain.vjp(steps, dW, tile, "weights")
-            chain.collect(dparams, of_weights, steps, tile, block)
+            dP, of_ops = chain.vjp(self.plan.weights, saved[1], dW, tile)
             dS = np.add(dP, dO1[..., -1:], out=out)
         dS *= E
         if not self.fast:  # behind a mask, P is 0 already
-            dS, of_scores = chain.vjp(steps, dS, tile, "scores")
-            chain.collect(dparams, of_scores, steps, tile, block)
+            dS, of_scores = chain.vjp(self.plan.scores, saved[0], dS, tile)
+            of_ops |= of_scores
+        chain.collect(dparams, of_ops, self.plan.ops, tile, block)
         return dS
 
 
@@ -306,7 +327,7 @@ class _Sums:
     """
 
     def __init__(self, work):
-        blocks_of_keys = len(pieces(range(work.n_k), work.keys))
+        blocks_of_keys = len(pieces(range(work.n_k), work.tiles.keys))
         # The blocks that add to the same place; where there is one alone, it may write there at once.
         writers = (("dQ", work.q, blocks_of_keys), ("dK", work.k, 1), ("dV", work.v, 1))
         self._alone = {name: T.shape[:-2] == work.lead and n <= 1 for name, T, n in writers}
@@ -315,11 +336,11 @@ class _Sums:
             for name, T, _ in writers
         }
         self.dparams = {
-            place: np.zeros(step.op.parameter.shape, work.dtype)
-            for place, step in enumerate(work.steps)
-            if getattr(step.op, "parameter", None) is not None
+            place: np.zeros(op.parameter.shape, work.dtype)
+            for place, op in enumerate(work.plan.ops)
+            if op.parameter is not None
         }
-        self._lead, self._order = work.lead, InOrder()
+        self._ops, self._lead, self._order = work.plan.ops, work.lead, InOrder()
 
     def place(self, name, block, places):
         """Where these rows of a gradient belong, and where the block writes them, over whatever is there: the same, if
@@ -332,10 +353,10 @@ class _Sums:
         return target, np.empty((*map(len, block.lead), *target.shape[-2:]), T.dtype)
 
     def of_parameters(self, dparams, block):
-        """As :meth:`place`, for gradients of parameters by step."""
-        for step, dparam in dparams.items():
-            total = self.dparams[step]
-            yield total[... if dparam.shape == total.shape else block.index(total.shape)], dparam
+        """As :meth:`place`, for gradients of parameters by the place of their op."""
+        for place, dparam in dparams.items():
+            total = self.dparams[place]
+            yield total[block.index(total.shape, self._ops[place].own_axes)], dparam
 
     def give(self, key, place, pairs):
         """Take what the block at ``place`` has written for the places named ``key``."""
@@ -354,11 +375,6 @@ class _Buffer:
         if self._memory.size < size:
             self._memory = np.empty(size, self._memory.dtype)
         return self._memory[:size].reshape(shape)
-
-
-def _cols(n_k, cut):
-    """Columns of a tile: fewer where the edge of a mask cuts through tiles, half of each lost."""
-    return min(COLS, max(COLS // 4, n_k // 16)) if cut and n_k > COLS // 2 else COLS
 
 
 def _heads(shape, lead, sizes):

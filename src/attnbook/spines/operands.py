@@ -1,16 +1,21 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
-from typing import NamedTuple
+import numpy as np
 
 from attnbook.arrays import array_namespace, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
-from attnbook.ops import Masking, Scale
+
+quietly = np.errstate(over="ignore", under="ignore")
+"""For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0."""
 
 
-def operands(Q, K, V):
-    """Q, K, V in the accumulation dtype, each key and value head repeated for the query heads that share it."""
+def operands(Q, K, V, scale):
+    """Scaled queries, keys, values, in the accumulation dtype; each head of these repeated for those that share it.
+
+    The scale goes into Q, which is smaller than the table, and where a product might overflow.
+    """
     h = Q.shape[-3] if Q.ndim >= 3 else 1
-    return widen(Q), share_heads(widen(K), h), share_heads(widen(V), h)
+    return widen(Q) * scale, share_heads(widen(K), h), share_heads(widen(V), h)
 
 
 def operands_vjp(dQ, dK, dV, res):
@@ -21,8 +26,8 @@ def operands_vjp(dQ, dK, dV, res):
 
 
 def in_order(dparams, res):
-    """The gradients of the steps' parameters, one a step, from those found by place; None for a step without."""
-    found = (dparams.get(place) for place in range(len(res.steps)))
+    """The gradients of the ops' parameters, one an op, from those found by place; None for an op without."""
+    found = map(dparams.get, range(len(res.plan.ops)))
     return tuple(T if T is None else narrow(T, res.Q.dtype) for T in found)
 
 
@@ -31,16 +36,10 @@ def stretch(S, shape):
     return S if tuple(S.shape) == tuple(shape) else array_namespace(S).broadcast_to(S, shape)
 
 
-class ScaleAndMasks(NamedTuple):
-    """Steps that need not be run one by one: a factor, which a product can take in, and what is forbidden."""
-
-    factor: float
-    masks: tuple
-
-
-def scale_and_masks(steps):
-    """The steps in this form, if they are the scale and masks and nothing else; else None."""
-    scale, *others = (step.op for step in steps)
-    if isinstance(scale, Scale) and all(isinstance(op, Masking) for op in others):
-        return ScaleAndMasks(scale.factor, tuple(others))
-    return None
+def less_dL(D, dL, Z):
+    """D − dL: all that a gradient of L changes in a backward (:eq:`eq-dL`). L of a dead row is −∞ whatever the scores are."""
+    if dL is None:
+        return D
+    xp = array_namespace(Z)
+    dL = xp.expand_dims(widen(dL), axis=-1)
+    return D - xp.where(xp.inf == Z, xp.zeros_like(dL), dL)

@@ -8,11 +8,9 @@ Nothing here imports torch or Triton before a call does.
 builds, in its order, ``limits`` says what they can do, and ``launch`` starts them. Chapter: :doc:`/chapters/11_gpu`.
 """
 
-from attnbook.arguments import check_shape
-from attnbook.arrays import agree
 from attnbook.spines import tiled
-from attnbook.spines.fused.limits import refusal
-from attnbook.spines.operands import operands_vjp
+from attnbook.spines.fused.limits import kernel_of, refusal
+from attnbook.spines.operands import in_order, operands_vjp
 
 
 class Residuals(tiled.Residuals):
@@ -21,26 +19,33 @@ class Residuals(tiled.Residuals):
     __slots__ = ()
 
 
-def forward(Q, K, V, steps, shape):
-    """O and the residuals, or an error that says why the kernels cannot do this."""
-    if (error := refusal(Q, K, V, steps, shape)) is not None:
+def prepare(plan, given):
+    """The plan with what the kernels do, and with tiles for derivatives that they do not have; or an error that says
+    why they cannot.
+    """
+    plan = tiled.prepare(plan, given)._replace(kernel=kernel_of(plan))
+    if (error := refusal(plan, given)) is not None:
         raise error
+    return plan
+
+
+def forward(Q, K, V, plan):
+    """O and the residuals."""
     from attnbook.spines.fused import launch
 
-    O, M, Z, unit = launch.forward(Q, K, V, steps, shape)
-    return O, Residuals(Q, K, V, O, M, Z, tuple(steps), tuple(shape), unit)
+    O, M, Z, unit = launch.forward(Q, K, V, plan)
+    return O, Residuals(Q, K, V, O, M, Z, plan, unit)
 
 
-def vjp(dO, res):
-    """The backward, from residuals of :func:`forward`; each sum in one order, so the same call gives the same bits."""
-    agree(Q=res.Q, dO=dO)
-    check_shape("dO", dO, (*res.shape[:-1], res.V.shape[-1]))
+def vjp(dO, dL, res):
+    """The backward; each sum in one order, so the same call gives the same bits."""
     from attnbook.spines.fused import launch
 
-    dQ, dK, dV, dparams = launch.vjp(dO, res)
-    return *operands_vjp(dQ, dK, dV, res), tuple(map(dparams.get, range(len(res.steps))))
+    dQ, dK, dV, dbias = launch.vjp(dO, dL, res)
+    place = next((i for i, op in enumerate(res.plan.ops) if op.parameter is not None), None)
+    return *operands_vjp(dQ, dK, dV, res), in_order({} if place is None else {place: dbias}, res)
 
 
 jvp = tiled.jvp
 
-__all__ = ["Residuals", "forward", "jvp", "refusal", "vjp"]
+__all__ = ["Residuals", "forward", "jvp", "prepare", "refusal", "vjp"]

@@ -10,8 +10,8 @@ import triton
 
 from attnbook.spines.fused import backward_kernels as kernels
 from attnbook.spines.fused.forward_kernel import forward_kernel
-from attnbook.spines.fused.limits import plan
 from attnbook.spines.fused.tile import Pairs, Rows, Table
+from attnbook.spines.operands import less_dL
 
 INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)
 """Whether Triton's interpreter runs the kernels: TRITON_INTERPRET was set when Triton was imported."""
@@ -78,17 +78,17 @@ class Call(NamedTuple):
     widths: dict
     scale: float
     sign: int
-    plan: object
+    kernel: object
     like: torch.Tensor
 
 
-def forward(Q, K, V, steps, shape):
+def forward(Q, K, V, plan):
     """O, M and Z (..., n_q, 1), and the unit of M in nats. What is asked for is known to be possible."""
-    *lead, n_q, _ = shape
-    if 0 in shape:
+    *lead, n_q, _ = plan.shape
+    if 0 in plan.shape:
         O, M = (torch.zeros((*lead, n_q, width), dtype=torch.float32, device=Q.device) for width in (V.shape[-1], 1))
         return O.to(Q.dtype), M, torch.full_like(M, torch.inf), 1.0
-    call = prepare(Q, K, V, steps, shape)
+    call = prepare(Q, K, V, plan)
     O = torch.empty((*lead, n_q, V.shape[-1]), dtype=call.like.dtype, device=Q.device)
     M, Z = (torch.empty((*lead, n_q, 1), dtype=torch.float32, device=Q.device) for _ in "MZ")
     size = blocks("forward", call.like, max(call.widths["WIDE_K"], call.widths["WIDE_V"]))
@@ -97,13 +97,12 @@ def forward(Q, K, V, steps, shape):
     return O.to(Q.dtype), M, Z, call.table.unit * LN2
 
 
-def vjp(dO, res):
-    """dQ, dK, dV, not yet summed over the axes that were broadcast, and ``dbias`` by the place of its step."""
-    if 0 in res.shape:
-        bias_at = plan(res.steps, *res.shape[-2:]).bias_at
-        dbias = {} if bias_at is None else {bias_at: torch.zeros_like(res.steps[bias_at].op.B)}
-        return *map(torch.zeros_like, (res.Q, res.K, res.V)), dbias
-    call = prepare(res.Q, res.K, res.V, res.steps, res.shape)
+def vjp(dO, dL, res):
+    """dQ, dK, dV, not yet summed over the axes that were broadcast, and dbias, if it is asked for."""
+    bias = next((op.parameter for op in res.plan.ops if op.parameter is not None), None)
+    if 0 in res.plan.shape:
+        return *map(torch.zeros_like, (res.Q, res.K, res.V)), None if bias is None else torch.zeros_like(bias)
+    call = prepare(res.Q, res.K, res.V, res.plan)
     table, lead = call.table, call.lead
     h, n_q, n_k, d_v = table.h, table.n_q, table.n_k, res.V.shape[-1]
     wide = {"dtype": torch.float32, "device": dO.device}
@@ -114,6 +113,8 @@ def vjp(dO, res):
     size = Blocks(64, 0, 4, 1)
     shape = {"D_V": d_v, "WIDE_V": call.widths["WIDE_V"], "ROWS": size.rows}
     run(kernels.row_sums, heads(call) * triton.cdiv(n_q, size.rows), size, dO, O, Z, D, G, h, n_q, **shape)
+    if dL is not None:
+        D = less_dL(D[..., None], dL, Z)[..., 0]
     of_rows = M, G, D
     width = max(call.widths["WIDE_K"], call.widths["WIDE_V"])
 
@@ -132,8 +133,7 @@ def vjp(dO, res):
     start(kernels.backward_queries, heads(call) * triton.cdiv(n_q, size.rows), size, call,
           call.Q, call.K, call.V, dO, rows(dQ, lead), *of_rows, table, call.scale * call.sign)  # fmt: skip
 
-    place = call.plan.bias_at
-    return dQ, dK, dV, {} if place is None else {place: bias_vjp(dO, of_rows, call)}
+    return dQ, dK, dV, None if bias is None else bias_vjp(dO, of_rows, call)
 
 
 def bias_vjp(dO, of_rows, call):
@@ -142,7 +142,7 @@ def bias_vjp(dO, of_rows, call):
     A bias with both axes of the table is added up in the kernel over the heads that share it, and no larger array is
     made. One with a single axis, or none, is added up there over the other axis, and over the heads here.
     """
-    bias, table, lead = call.plan.bias, call.table, call.lead
+    bias, table, lead = call.kernel.bias, call.table, call.lead
     wide = {"dtype": torch.float32, "device": bias.device}
     own = (*(1,) * (len(lead) + 2 - bias.ndim), *bias.shape)
     by_col = own[-1] == table.n_k
@@ -164,15 +164,14 @@ def bias_vjp(dO, of_rows, call):
 # --- from tensors to what the kernels take ------------------------------------------------------------------------
 
 
-def prepare(Q, K, V, steps, shape):
+def prepare(Q, K, V, plan):
     """The call, with a scale that is positive: its sign goes into Q."""
-    *lead, n_q, n_k = shape
-    p = plan(steps, n_q, n_k)
+    (*lead, n_q, n_k), p = plan.shape, plan.kernel
     # The interpreter multiplies bfloat16 as if they were whole numbers.
     like = Q.float() if INTERPRETED and Q.dtype == torch.bfloat16 else Q
-    sign = (p.factor > 0) - (p.factor < 0)
+    sign = (plan.scale > 0) - (plan.scale < 0)
     q = like if sign == 1 else like * sign
-    scale = abs(p.factor) or 1.0
+    scale = abs(plan.scale) or 1.0
     h = lead[-1] if lead else 1
     factor = scale if p.cap is None else p.cap
     table = Table(

@@ -1,0 +1,154 @@
+"""The merge of two partial attentions, over other keys each: an attention over two keys, with L for scores.
+
+Rings, split keys and sinks stand on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_shape
+from attnbook.arrays import accumulation_dtype, agree, agree_on_place, expected, narrow, widen
+from attnbook.softmax import normalize, row_logsumexp
+
+
+class MergeGrads(NamedTuple):
+    """The gradients of :func:`merge`, each with the shape of its variable."""
+
+    dO1: object
+    dL1: object
+    dO2: object
+    dL2: object
+
+
+def merge(O1, L1, O2, L2):
+    """Join what the same queries got from two sets of keys into what they would have got from all.
+
+    .. math::
+       (w_1, w_2) = \\operatorname{softmax}(L_1, L_2) \\qquad O = w_1 O_1 + w_2 O_2 \\qquad
+       L = \\log\\bigl(e^{L_1} + e^{L_2}\\bigr)
+
+    Equation :eq:`eq-merge`. It is associative, and the order of the sets does not matter.
+
+    Parameters
+    ----------
+    O1, O2 : arrays (..., n_q, d_v)
+        The outputs of the two attentions.
+    L1, L2 : arrays (..., n_q), of the dtype of ``res.L``
+        Their log-sum-exps; −∞ where a query may attend to no key of the set.
+
+    Returns
+    -------
+    O : array like O1
+        0 where both L are −∞.
+    L : array like L1
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument whose type, dtype or shape does not fit.
+
+    Notes
+    -----
+    On torch tensors autograd follows it, in every order. Residuals: the arguments.
+    """
+    xp, W, L = _weights(O1, L1, O2, L2)
+    O = W[0] * widen(O1) + W[1] * widen(O2)
+    return narrow(O, O1.dtype), xp.squeeze(L, axis=-1)
+
+
+def merge_vjp(dO, dL, O1, L1, O2, L2):
+    """Pull gradients of O and L back through :func:`merge`.
+
+    .. math::
+       dO_a = w_a\\,dO \\qquad
+       dL_a = w_a \\circ \\bigl(\\operatorname{rowsum}(dO \\circ O_a) - D + dL\\bigr) \\qquad
+       D = \\operatorname{rowsum}(dO \\circ O)
+
+    Equation :eq:`eq-merge-vjp`: dP − D + dL of an attention over two keys.
+
+    Parameters
+    ----------
+    dO : array like O
+    dL : array like L, or None
+    O1, L1, O2, L2 : arrays
+        As :func:`merge` was given them.
+
+    Returns
+    -------
+    MergeGrads
+        0 where the set had no key for the query.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`merge`.
+    """
+    xp, W, _ = _weights(O1, L1, O2, L2)
+    agree(O1=O1, dO=dO)
+    check_shape("dO", dO, tuple(O1.shape))
+    agree({"dL": dL}, L1=L1)
+    dO = widen(dO)
+    parts = [xp.sum(dO * widen(O), axis=-1, keepdims=True) for O in (O1, O2)]
+    D = W[0] * parts[0] + W[1] * parts[1]
+    if dL is not None:
+        check_shape("dL", dL, tuple(L1.shape))
+        alive = xp.squeeze(W[0] + W[1], axis=-1) > 0
+        D = D - xp.expand_dims(xp.where(alive, dL, xp.zeros_like(dL)), axis=-1)
+    dL1, dL2 = (xp.squeeze(w * (part - D), axis=-1) for w, part in zip(W, parts, strict=True))
+    dO1, dO2 = (narrow(w * dO, O1.dtype) for w in W)
+    return MergeGrads(dO1, dL1, dO2, dL2)
+
+
+def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
+    """Push changes of both attentions forward through :func:`merge`.
+
+    .. math::
+       \\dot L = w_1 \\dot L_1 + w_2 \\dot L_2 \\qquad
+       \\dot O = \\textstyle\\sum_a w_a \\bigl(\\dot O_a + (\\dot L_a - \\dot L)\\,O_a\\bigr)
+
+    Equation :eq:`eq-merge-jvp`.
+
+    Parameters
+    ----------
+    tO1, tL1, tO2, tL2 : arrays of the shapes of O1, L1, O2, L2
+        Tangents.
+    O1, L1, O2, L2 : arrays
+        As :func:`merge` was given them.
+
+    Returns
+    -------
+    tO, tL : arrays like O and L
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`merge`.
+    """
+    xp, W, _ = _weights(O1, L1, O2, L2)
+    agree(O1=O1, tO1=tO1, tO2=tO2)
+    agree(L1=L1, tL1=tL1, tL2=tL2)
+    for name, T, like in (("tO1", tO1, O1), ("tO2", tO2, O1), ("tL1", tL1, L1), ("tL2", tL2, L1)):
+        check_shape(name, T, tuple(like.shape))
+    tL1, tL2 = (
+        xp.where(w > 0, xp.expand_dims(t, axis=-1), xp.zeros_like(w)) for w, t in zip(W, (tL1, tL2), strict=True)
+    )
+    tL = W[0] * tL1 + W[1] * tL2
+    tO = sum(
+        w * (widen(tO) + (t - tL) * widen(O)) for w, tO, t, O in zip(W, (tO1, tO2), (tL1, tL2), (O1, O2), strict=True)
+    )
+    return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
+
+
+def _weights(O1, L1, O2, L2):
+    """What the two outputs are weighted with, (..., n_q, 1) each, and L, likewise."""
+    xp = agree(O1=O1, O2=O2)
+    if O1.ndim < 2:
+        raise ValueError(expected("O1", "at least two axes (..., tokens, width)", f"shape {tuple(O1.shape)}"))
+    check_shape("O2", O2, tuple(O1.shape))
+    agree(L1=L1, L2=L2)
+    agree_on_place("L1", L1, "O1", O1)
+    if L1.dtype != (wide := accumulation_dtype(xp, O1.dtype)):
+        raise TypeError(expected("L1", f"dtype {wide}, as res.L has", L1.dtype))
+    for name, L in (("L1", L1), ("L2", L2)):
+        check_shape(name, L, tuple(O1.shape[:-1]))
+    P, M, Z = normalize(xp.stack((L1, L2), axis=-1))
+    return xp, (P[..., 0:1], P[..., 1:2]), row_logsumexp(M, Z)

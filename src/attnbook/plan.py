@@ -1,0 +1,85 @@
+"""A call of attention, resolved once, at the door: what every pass reads, so that none asks again."""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_scale, choose
+from attnbook.arrays import expected, is_numpy
+from attnbook.ops import Bias, Causal, Mask, Op
+from attnbook.spines import NUMPY_TWIN, SPINES, WAYS, Way, pick
+
+CORNERS = {
+    False: None,
+    True: Causal("top-left"),
+    "top-left": Causal("top-left"),
+    "bottom-right": Causal("bottom-right"),
+}
+
+
+class Plan(NamedTuple):
+    """The options of a call, as its passes need them.
+
+    ``ops`` are all of its ops in order, ``asked_by`` the arguments that asked for them; ``scores`` and ``weights`` are
+    those before and after the softmax, each with its place among all. ``tiles`` and ``kernel`` are the spine's own.
+    """
+
+    shape: tuple
+    widths: tuple
+    scale: float
+    ops: tuple
+    asked_by: tuple
+    scores: tuple
+    weights: tuple
+    spine: str
+    tiles: object = None
+    kernel: object = None
+
+    @property
+    def only_forbids(self):
+        """Whether all that happens to the scaled scores is that some are forbidden."""
+        return all(op.forbids for _, op in self.scores)
+
+
+def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
+    """The plan, or an error where an option does not fit.
+
+    ``given`` are the arrays of the call by name; the first speaks for library, dtype and device. The scores have
+    ``shape``, ``widths`` are d_k and d_v.
+    """
+    like_name, like = next(iter(given.items()))
+    steps = [("ops", op) for op in _ops(ops)]
+    if bias is not None:
+        steps.append(("bias", Bias(bias)))
+    if mask is not None:
+        steps.append(("mask", Mask(mask)))
+    if (corner := choose("causal", causal, CORNERS)) is not None:
+        steps.append(("causal", corner))
+    for asked_by, op in steps:
+        op.check(f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by, like, like_name, shape)
+    return _plan(given, shape, widths, check_scale(scale, widths[0]), steps, method)
+
+
+def _plan(given, shape, widths, scale, steps, method):
+    like = next(iter(given.values()))
+    way = method if isinstance(method, Way) else choose("method", method, WAYS)
+    if way is None:
+        way = pick(like, shape)
+    spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
+    asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
+    placed = tuple(enumerate(ops))
+    scores, weights = (tuple(step for step in placed if step[1].on == on) for on in ("scores", "weights"))
+    plan = Plan(shape, widths, scale, ops, asked_by, scores, weights, spine, way.tiles)
+    return SPINES[spine].prepare(plan, given)
+
+
+def _ops(ops):
+    try:
+        ops = tuple(ops)
+    except TypeError:
+        raise TypeError(expected("ops", "a sequence of ops", type(ops).__name__)) from None
+    for op in ops:
+        if isinstance(op, type) or not isinstance(op, Op):
+            came = f"the class {op.__name__} itself" if isinstance(op, type) else type(op).__name__
+            raise TypeError(expected("ops", "instances of classes derived from attnbook.ops.Op", came))
+        if missing := [m for m in ("forward", "vjp", "jvp") if getattr(type(op), m) is getattr(Op, m)]:
+            raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
+    return ops
