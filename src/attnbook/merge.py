@@ -128,13 +128,10 @@ def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
     agree(L1=L1, tL1=tL1, tL2=tL2)
     for name, T, like in (("tO1", tO1, O1), ("tO2", tO2, O1), ("tL1", tL1, L1), ("tL2", tL2, L1)):
         check_shape(name, T, tuple(like.shape))
-    tL1, tL2 = (
-        xp.where(w > 0, xp.expand_dims(t, axis=-1), xp.zeros_like(w)) for w, t in zip(W, (tL1, tL2), strict=True)
-    )
+    tL1, tL2 = (xp.expand_dims(t, axis=-1) for t in (tL1, tL2))
+    tL1, tL2 = (xp.where(w > 0, t, xp.zeros_like(t)) for w, t in zip(W, (tL1, tL2), strict=True))
     tL = W[0] * tL1 + W[1] * tL2
-    tO = sum(
-        w * (widen(tO) + (t - tL) * widen(O)) for w, tO, t, O in zip(W, (tO1, tO2), (tL1, tL2), (O1, O2), strict=True)
-    )
+    tO = W[0] * (widen(tO1) + (tL1 - tL) * widen(O1)) + W[1] * (widen(tO2) + (tL2 - tL) * widen(O2))
     return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
 
 

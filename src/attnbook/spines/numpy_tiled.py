@@ -46,9 +46,9 @@ class Tiles(NamedTuple):
     """How the table is cut.
 
     Tiles of ``rows`` × ``cols``; a task of the backward has ``keys``, whole tiles of them. Small heads are put together
-    up to so many ``scores``, while so many ``tasks`` remain, or up to ``scores_a_task``: with less to do, workers mostly
-    wait for Python's lock. No shift where scores are below so many ``bits``: 2^-32 ≤ exp2(S) ≤ 2^32, whose sums, and
-    products with V, stay far inside float32.
+    up to so many ``scores``, while so many ``tasks`` remain, or up to ``scores_a_task``: with less to do, workers
+    mostly wait for Python's lock. No shift where scores are below so many ``bits``: 2^-32 ≤ exp2(S) ≤ 2^32, whose sums,
+    and products with V, stay far inside float32.
     """
 
     rows: int = 512
@@ -61,8 +61,8 @@ class Tiles(NamedTuple):
 
 
 def prepare(plan, given):
-    """The plan with tiles: float32 has twice the rows of float64, and so as many bytes; and fewer columns where the edge
-    of a mask cuts through tiles, half of each lost.
+    """The plan with tiles: float32 has twice the rows of float64, and so as many bytes; and fewer columns where the
+    edge of a mask cuts through tiles, half of each lost.
     """
     if plan.tiles is not None:
         return plan
@@ -290,8 +290,8 @@ class _Work:
         sums.give("keys", place, [(all_dK, dK), (all_dV, dV), *sums.of_parameters(dparams, block)])
 
     def exponentials(self, S, M, tile, cuts, shifted):
-        """exp(S − M) on a tile, and what the ops saved. The same product as in the forward, and M subtracted after it as
-        there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
+        """exp(S − M) on a tile, and what the ops saved. The same product as in the forward, and M subtracted after it
+        as there: so S − M is exactly 0 where M was found, and a weight of 1 stays 1.
         """
         if not self.fast:
             S, saved = chain.forward(self.plan.scores, S, tile)

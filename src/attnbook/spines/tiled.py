@@ -135,9 +135,7 @@ def vjp(dO, dL, res):
 @quietly
 def jvp(tQ, tK, tV, tparams, res):
     """The tangents of O and L, a tile at a time: Ȯ = Σ W∘(Ṡ − L̇) V + W V̇ with L̇ = rowsum(P∘Ṡ), summed on the way."""
-    if (
-        res.unit != 1.0
-    ):  # M, not in nats, is rounded by the unit: at large scores too much to make P from other products
+    if res.unit != 1.0:  # M·unit is rounded: at large scores too much to make P from other products
         _, res = forward(res.Q, res.K, res.V, res.plan)
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
