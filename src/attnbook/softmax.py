@@ -259,7 +259,7 @@ def logsumexp_jvp(tS, P, axis=-1):
 
 @np.errstate(over="ignore", under="ignore")
 def normalize(S, axis=-1):
-    """P = exp(S − M) / Z with the row's maximum M and the sum Z; so L = M + log Z. A row of −∞ only has M = 0, Z = ∞."""
+    """P = exp(S − M) / Z with each row's maximum M and sum Z; L = M + log Z. A row of −∞ only has M = 0, Z = ∞."""
     xp = array_namespace(S)
     if S.shape[axis] == 0:  # no maximum to take
         nothing = xp.sum(S, axis=axis, keepdims=True)

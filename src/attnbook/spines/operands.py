@@ -37,7 +37,7 @@ def stretch(S, shape):
 
 
 def less_dL(D, dL, Z):
-    """D − dL, all that a gradient of L changes in a backward (:eq:`eq-dL`). L of a dead row is −∞, and does not move."""
+    """D − dL, all that a gradient of L changes (:eq:`eq-dS-L`). L of a dead row is −∞, and does not move."""
     if dL is None:
         return D
     xp = array_namespace(Z)
