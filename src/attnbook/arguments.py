@@ -20,6 +20,8 @@ def scores_shape(Q, K, V):
         raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
     lead = of_queries = tuple(Q.shape[:-2])
     for name, T in (("K", K), ("V", V)):
+        if T.shape[:-2] == lead:  # most calls
+            continue
         lead = broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries))
         if lead is None:
             wanted = (

@@ -34,11 +34,12 @@ __all__ = [
 ]
 
 is_array = array_api_compat.is_array_api_obj
+_CHAR = operator.attrgetter("dtype.char")
 
 
 def array_namespace(*arrays):
     """The namespace of the arrays' library, with the names of the array API standard."""
-    if all(type(T) is np.ndarray for T in arrays):  # most calls, and small tables feel the longer way
+    if set(map(type, arrays)) <= {np.ndarray}:  # most calls, and small tables feel the longer way
         return array_api_compat.numpy
     return array_api_compat.array_namespace(*arrays)
 
@@ -83,7 +84,7 @@ def accumulation_dtype(xp, dtype):
 
 def widen(T):
     """T in its accumulation dtype. No copy where it already is."""
-    if is_numpy(T) and T.dtype.char in "fd":
+    if type(T) is np.ndarray and T.dtype.char in "fd":
         return T
     xp = array_namespace(T)
     return narrow(T, accumulation_dtype(xp, T.dtype))
@@ -145,9 +146,12 @@ def agree(optional=None, **arrays):
 
     Raises a ``TypeError`` or ``ValueError`` that names the first argument that differs from the first one given.
     """
-    given = {**arrays, **{name: T for name, T in (optional or {}).items() if T is not None}}
-    if all(is_numpy(T) for T in given.values()) and {T.dtype.char for T in given.values()} in ({"f"}, {"d"}):
-        return array_namespace()  # most calls, and small tables feel the longer way
+    given = arrays
+    for name, T in (optional or {}).items():
+        if T is not None:
+            given[name] = T
+    if set(map(type, given.values())) == {np.ndarray} and set(map(_CHAR, given.values())) in ({"f"}, {"d"}):
+        return array_api_compat.numpy  # most calls, and small tables feel the longer way
     for name, T in given.items():
         if not is_array(T):
             raise TypeError(expected(name, "an array", type(T).__name__))

@@ -10,6 +10,8 @@ from attnbook.arrays import agree, expected
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
 
+RESIDUALS = {spine.Residuals for spine in SPINES.values()}
+
 
 class AttentionGrads(NamedTuple):
     """The gradients of :func:`attention`, each with the shape of its variable."""
@@ -142,8 +144,8 @@ def attention_vjp(dO, res, dL=None):
 
 def split_by_asker(dparams, plan):
     """The gradient of the argument bias, and those of the argument ops."""
-    dbias = next((d for d, asked_by in zip(dparams, plan.asked_by, strict=True) if asked_by == "bias"), None)
-    return dbias, tuple(d for d, asked_by in zip(dparams, plan.asked_by, strict=True) if asked_by == "ops")
+    n_ops = plan.asked_by.count("ops")  # they come first
+    return dparams[plan.asked_by.index("bias")] if "bias" in plan.asked_by else None, tuple(dparams[:n_ops])
 
 
 def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
@@ -207,6 +209,6 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
 
 
 def _plan_of(res):
-    if type(res) not in {spine.Residuals for spine in SPINES.values()}:
+    if type(res) not in RESIDUALS:
         raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
     return res.plan

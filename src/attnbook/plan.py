@@ -19,7 +19,8 @@ class Plan(NamedTuple):
     """The options of a call, as its passes need them.
 
     ``ops`` are all of its ops in order, ``asked_by`` the arguments that asked for them; ``scores`` and ``weights`` are
-    those before and after the softmax, each with its place among all. ``tiles`` and ``kernel`` are the spine's own.
+    those before and after the softmax, each with its place among all; ``only_forbids``, whether the former do nothing
+    else. ``tiles`` and ``kernel`` are the spine's own.
     """
 
     shape: tuple
@@ -29,14 +30,10 @@ class Plan(NamedTuple):
     asked_by: tuple
     scores: tuple
     weights: tuple
+    only_forbids: bool
     spine: str
     tiles: object = None
     kernel: object = None
-
-    @property
-    def only_forbids(self):
-        """Whether all that happens to the scaled scores is that some are forbidden."""
-        return all(op.forbids for _, op in self.scores)
 
 
 def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
@@ -65,9 +62,11 @@ def _plan(given, shape, widths, scale, steps, method):
         way = pick(like, shape)
     spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
-    placed = tuple(enumerate(ops))
-    scores, weights = (tuple(step for step in placed if step[1].on == on) for on in ("scores", "weights"))
-    plan = Plan(shape, widths, scale, ops, asked_by, scores, weights, spine, way.tiles)
+    on, only_forbids = {"scores": [], "weights": []}, True
+    for place, op in enumerate(ops):
+        on[op.on].append((place, op))
+        only_forbids &= op.forbids or op.on == "weights"
+    plan = Plan(shape, widths, scale, ops, asked_by, *map(tuple, on.values()), only_forbids, spine, way.tiles)
     return SPINES[spine].prepare(plan, given)
 
 

@@ -36,11 +36,10 @@ class Tile(NamedTuple):
         """Where the part that lies on this tile stands in an array of ``shape``: a slice for each of its axes."""
         axes = (self.rows, self.cols) if own_axes is None else (None,) * own_axes
         axes = (*(self.lead or ()), *axes)[-len(shape) :] if shape else ()
-        picked = [
-            slice(None) if n == 1 or r is None else slice(r.start, r.stop)
-            for n, r in zip(shape[-len(axes) :] if axes else (), axes, strict=True)
-        ]
-        return (*(slice(None),) * (len(shape) - len(axes)), *picked)
+        picked = [slice(None)] * (len(shape) - len(axes))
+        for n, r in zip(shape[-len(axes) :] if axes else (), axes, strict=True):
+            picked.append(slice(None) if n == 1 or r is None else slice(r.start, r.stop))
+        return tuple(picked)
 
     def shape(self, shape, own_axes=None):
         """The shape of the part of an array of ``shape`` that lies on this tile."""

@@ -77,13 +77,15 @@ def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.tiled.forward`."""
     work = _Work(Q, K, V, plan)
     O = np.empty_like(work.q, shape=(*work.lead, work.n_q, work.v.shape[-1]))
-    M, Z = (np.empty((*work.lead, work.n_q, 1), work.dtype) for _ in range(2))
+    M, Z = np.empty((2, *work.lead, work.n_q, 1), work.dtype)
 
     def task(_, block):
-        work.forward_block(block, *(T[block.index((*work.lead, work.n_q, 1))[:-1]] for T in (O, M, Z)))
+        at = work.rows_of(block)
+        work.forward_block(block, O[at], M[at], Z[at])
 
     run(task, work.blocks(work.tiles.rows, work.n_k))
-    O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
+    if work.lead != plan.shape[:-2]:
+        O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, work.unit)
 
 
@@ -93,12 +95,13 @@ def vjp(dO, dL, res):
     kept = [widen(dO), res.O, res.M, res.Z]
     if dL is not None:
         kept.append(less_dL(np.zeros_like(res.Z), dL, res.Z))
-    kept = [T.reshape(*work.lead, work.n_q, T.shape[-1]) for T in kept]
+    kept = work.merged(kept)
     sums = _Sums(work)
     run(lambda place, block: work.backward_block(place, block, kept, sums), work.blocks(work.n_q, work.tiles.keys))
-    found = zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
-    dQ, dK, dV = (narrow(dT.reshape(T.shape), T.dtype) for dT, T in found)
-    return dQ, dK, dV, in_order(sums.dparams, res)
+    grads = [
+        narrow(dT.reshape(T.shape), T.dtype) for dT, T in zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
+    ]
+    return *grads, in_order(sums.dparams, res)
 
 
 class _Visit(NamedTuple):
@@ -127,6 +130,7 @@ class _Work:
         self.in_q, self.in_dQ, self.in_dK = plan.scale / self.unit, plan.scale, self.unit
         if self.plain and not self.heads_differ:
             self.merge()
+        self.all_heads = tuple(map(range, self.lead))
         self._visits, self._shifts = {}, {}
 
     def merge(self):
@@ -166,24 +170,30 @@ class _Work:
         if key not in self._visits:
             strips = []
             for rows in pieces(block.rows, self.tiles.rows):
-                tiles = (block._replace(rows=rows, cols=cols) for cols in pieces(block.cols, self.tiles.cols))
-                live = [tile for tile in (chain.live(self.plan.ops, tile) for tile in tiles) if tile]
-                visits = [
-                    _Visit(
-                        tile,
-                        _slice(tile.rows, rows),
-                        _slice(tile.cols, block.cols),
-                        cuts_of(self.masks, tile, self.dtype),
-                    )
-                    for tile in live
-                ]
+                visits = []
+                for cols in pieces(block.cols, self.tiles.cols):
+                    tile = chain.live(self.plan.ops, block._replace(rows=rows, cols=cols))
+                    if tile:
+                        here, there = _slice(tile.rows, rows), _slice(tile.cols, block.cols)
+                        visits.append(_Visit(tile, here, there, cuts_of(self.masks, tile, self.dtype)))
                 strips.append((rows, visits))
             self._visits[key] = strips
         return self._visits[key]
 
+    def merged(self, arrays):
+        """Arrays of the call's leading axes, with those of the work."""
+        return [T.reshape(*self.lead, *T.shape[-2:]) for T in arrays]
+
     def part(self, T, lead):
         """T at these heads."""
-        return T[_heads(T.shape, lead, self.lead)]
+        return T if lead == self.all_heads else T[_heads(T.shape, lead, self.lead)]
+
+    def operands(self, lead):
+        return self.part(self.q, lead), self.part(self.k, lead), self.part(self.v, lead)
+
+    def rows_of(self, block):
+        """Where the rows of a block stand in arrays like O."""
+        return block.index((*self.lead, self.n_q, 1))[:-1]
 
     @np.errstate(over="ignore")
     def needs_shift(self, lead, q, k, v):
@@ -191,7 +201,7 @@ class _Work:
         if lead not in self._shifts:
             safe = self.fast and q.size and k.size
             if safe:
-                longest_q, longest_k, longest_v = (math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v))
+                longest_q, longest_k, longest_v = [math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v)]
                 safe = longest_q * longest_k * abs(self.in_q) < self.tiles.bits and longest_v < 2.0**60  # no, if NaN
             self._shifts[lead] = not safe
         return self._shifts[lead]
@@ -199,7 +209,7 @@ class _Work:
     @quietly
     def forward_block(self, block, O, M, Z):
         """The online softmax of one block of queries, into O, M and Z."""
-        q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        q, k, v = self.operands(block.lead)
         size, shifted = Z.shape[:-2], self.needs_shift(block.lead, q, k, v)
         scores, products, ones = _Buffer(self.dtype), _Buffer(self.dtype), np.ones((self.tiles.cols, 1), self.dtype)
         strips = self.strips(block)
@@ -240,19 +250,19 @@ class _Work:
     @quietly
     def backward_block(self, place, block, kept, sums):
         """What one block of keys gives to dQ of all queries, to dK and dV of these keys, and to the parameters."""
-        q, k, v = (self.part(T, block.lead) for T in (self.q, self.k, self.v))
+        q, k, v = self.operands(block.lead)
         dO, O, M, Z, *minus_dL = kept
         shifted = self.needs_shift(block.lead, q, k, v)
         # The forward may have had other heads beside these, one of which needed a shift: vmap regroups them.
-        shifted = shifted or bool(np.any(M[block.index((*self.lead, self.n_q, 1))[:-1]]))
+        shifted = shifted or bool(np.any(M[self.rows_of(block)]))
         k, v = k[..., _slice(block.cols), :], v[..., _slice(block.cols), :]
         size = tuple(map(len, block.lead))
-        (all_dK, dK), (all_dV, dV) = (sums.place(name, block, block.cols) for name in ("dK", "dV"))
+        all_dK, dK = sums.place("dK", block, block.cols)
+        all_dV, dV = sums.place("dV", block, block.cols)
         v1, dparams = _with_ones(v), {}
-        exponentials, gradients, products = (_Buffer(self.dtype) for _ in range(3))
+        exponentials, gradients, products = map(_Buffer, (self.dtype,) * 3)
         strips = self.strips(block)
-        tiles = [(visit.tile.rows, visit.tile.cols) for _, visits in strips for visit in visits]
-        straight = tiles == [(block.rows, block.cols)]  # the only tile need not add to zeros
+        straight = len(strips) == 1 and [v.tile[:2] for v in strips[0][1]] == [block[:2]]  # need not add to zeros
         if not straight:
             dK[...], dV[...] = 0, 0
         for strip, (rows, visits) in enumerate(strips):
@@ -263,7 +273,7 @@ class _Work:
             if not visits:
                 sums.give(strip, place, [])
                 continue
-            at = block._replace(rows=rows).index((*self.lead, self.n_q, 1))[:-1]
+            at = self.rows_of(block._replace(rows=rows))
             q1 = np.empty((*size, len(rows), k.shape[-1]), self.dtype)
             dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), self.dtype)
             np.multiply(q[..., _slice(rows), :], self.dtype.type(self.in_q), out=q1)
@@ -330,24 +340,23 @@ class _Sums:
         blocks_of_keys = len(pieces(range(work.n_k), work.tiles.keys))
         # The blocks that add to the same place; where there is one alone, it may write there at once.
         writers = (("dQ", work.q, blocks_of_keys), ("dK", work.k, 1), ("dV", work.v, 1))
-        self._alone = {name: T.shape[:-2] == work.lead and n <= 1 for name, T, n in writers}
-        self.grads = {
-            name: (np.empty_like if self._alone[name] else np.zeros_like)(T)  # and so with the memory layout of T
-            for name, T, _ in writers
-        }
+        self._alone, self.grads = {}, {}
+        for name, T, n in writers:
+            self._alone[name] = alone = T.shape[:-2] == work.lead and n <= 1
+            self.grads[name] = (np.empty_like if alone else np.zeros_like)(T)  # and so with the memory layout of T
         self.dparams = {
             place: np.zeros(op.parameter.shape, work.dtype)
             for place, op in enumerate(work.plan.ops)
             if op.parameter is not None
         }
-        self._ops, self._lead, self._order = work.plan.ops, work.lead, InOrder()
+        self._work, self._order = work, InOrder()
 
     def place(self, name, block, places):
         """Where these rows of a gradient belong, and where the block writes them, over whatever is there: the same, if
         no other block adds to it.
         """
         T = self.grads[name]
-        target = T[_heads(T.shape, block.lead, self._lead)][..., _slice(places), :]
+        target = self._work.part(T, block.lead)[..., _slice(places), :]
         if self._alone[name]:
             return target, target
         return target, np.empty((*map(len, block.lead), *target.shape[-2:]), T.dtype)
@@ -356,7 +365,7 @@ class _Sums:
         """As :meth:`place`, for gradients of parameters by the place of their op."""
         for place, dparam in dparams.items():
             total = self.dparams[place]
-            yield total[block.index(total.shape, self._ops[place].own_axes)], dparam
+            yield total[block.index(total.shape, self._work.plan.ops[place].own_axes)], dparam
 
     def give(self, key, place, pairs):
         """Take what the block at ``place`` has written for the places named ``key``."""
@@ -392,7 +401,7 @@ def _slice(places, within=range(0)):
 
 def _starts_with(strips, rows):
     """Whether the first tile has all these rows: then it need not add to zeros."""
-    return any(visits and visits[0].tile.rows == rows for _, visits in strips[:1])
+    return bool(strips and strips[0][1]) and strips[0][1][0].tile.rows == rows
 
 
 def _add(T, A, B, buffer, straight):

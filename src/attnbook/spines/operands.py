@@ -22,11 +22,14 @@ def operands_vjp(dQ, dK, dV, res):
     """The gradients summed back to the shapes of Q, K, V over heads and axes that were shared, in their dtype."""
     dQ = unbroadcast(dQ, res.Q.shape)
     dK, dV = share_heads_vjp(dK, res.K.shape), share_heads_vjp(dV, res.V.shape)
-    return tuple(narrow(T, res.Q.dtype) for T in (dQ, dK, dV))
+    dtype = res.Q.dtype
+    return narrow(dQ, dtype), narrow(dK, dtype), narrow(dV, dtype)
 
 
 def in_order(dparams, res):
     """The gradients of the ops' parameters, one an op, from those found by place; None for an op without."""
+    if not dparams:
+        return (None,) * len(res.plan.ops)
     found = map(dparams.get, range(len(res.plan.ops)))
     return tuple(T if T is None else narrow(T, res.Q.dtype) for T in found)
 

@@ -60,6 +60,8 @@ def prepare(plan, given):
 
 def pieces(places, size):
     """The range ``places``, cut into ranges of ``size`` and a rest."""
+    if 0 < len(places) <= size:
+        return [places]
     return [places[start : start + size] for start in range(0, len(places), max(1, size))]
 
 
