@@ -2,6 +2,7 @@
 
 import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
+import torch
 from built_site import address, browser  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
@@ -13,6 +14,7 @@ from hypothesis import settings
 from libraries import LIBRARIES
 from routes import ROUTES, taking
 
+torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore

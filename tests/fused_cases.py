@@ -3,11 +3,12 @@
 from functools import partial
 
 import kernels
-import laws
 import numpy as np
 import torch
 from cases import CASES, Case, Distances, Gate, Squash
+from compare import draw
 from kernels import DEVICE
+from naive import low_precision, naive_scores
 
 import attnbook as ab
 from attnbook.ops import Bias, Dropout, Softcap, Window
@@ -56,14 +57,14 @@ OF = {case.name: case for case in (*CASES, *ON_TILES)}
 
 
 def exact(case, dtype=FLOAT32, **options):
-    laws.low_precision(case, dtype, on=DEVICE, method="fused", **options)
+    low_precision(case, dtype, on=DEVICE, method="fused", **options)
 
 
 def attend(case, dtype=FLOAT32, seed=0):
     """O, the residuals, and a cotangent, of the fused spine; and the inputs."""
     inputs = [torch.tensor(T, dtype=dtype, device=DEVICE) for T in case.draw(seed)]
     O, res = ab.attention(*inputs[:3], method="fused", **case.options(inputs[0], *inputs[3:]))
-    return O, res, torch.tensor(laws.draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
+    return O, res, torch.tensor(draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
 
 
 def large_scores(case, dtype=FLOAT32):
@@ -78,7 +79,7 @@ def large_scores_in_any_order(case):
 
 def L_is_the_logsumexp(case):
     O, res, _, inputs = attend(case)
-    S = laws.naive_scores(case, *(T.cpu().double() for T in inputs))
+    S = naive_scores(case, *(T.cpu().double() for T in inputs))
     wanted = torch.logsumexp(S, dim=-1) if S.shape[-1] else torch.full(S.shape[:-1], -torch.inf).double()
     wanted[wanted == -torch.inf] = torch.inf
     assert torch.allclose(res.L.cpu().double(), wanted, rtol=1e-6, atol=1e-6)

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-import laws
 import numpy as np
 import pytest
 import torch
 from answer import BACKWARD, IN_ONE, INTO_X, NOTATIONS, UNITS, formula, torch_lines, torch_shape
 from array_api_compat import array_namespace
+from compare import draw
 from equations import equations
 
 import attnbook as ab
@@ -30,13 +30,13 @@ class Example:
     def __init__(self, unit, biases=True, padded=False):
         self.unit, self.sizes = UNITS[unit], SIZES if unit == "cross" else SIZES | SELF
         n_q, n_k, d_model, d_mem, d_k, d_v, hd_v, d_out = self.sizes.values()
-        X, memory, W_O, b_O, self.dY = laws.draw(
+        X, memory, W_O, b_O, self.dY = draw(
             (BATCH, 1, n_q, d_model), (BATCH, 1, n_k, d_mem), (hd_v, d_out), (d_out,), (BATCH, 1, n_q, d_out)
         )
         memory = memory if unit == "cross" else None
         self.values = {"X": X, "memory": memory, "W_O": W_O, "b_O": b_O * biases, "scale": d_k**-0.5}
         for seed, (name, rows, columns) in enumerate((("Q", d_model, d_k), ("K", d_mem, d_k), ("V", d_mem, d_v)), 1):
-            W, b = laws.draw((H, rows, columns), (H, 1, columns), seed=seed)
+            W, b = draw((H, rows, columns), (H, 1, columns), seed=seed)
             self.values |= {f"W_{name}": W, f"b_{name}": b * biases}
         self.allowed = np.ones((BATCH, 1, n_q, n_k), dtype=bool)
         if unit == "masked":
@@ -298,7 +298,7 @@ def test_the_short_program(unit):
     h, n_q, n_k, d_model, d_mem, d_k, d_v, d_out = 3, 5, 7, 11, 13, 17, 19, 23
     if unit != "cross":
         n_q, d_mem = n_k, d_model
-    X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = laws.draw(
+    X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = draw(
         (n_q, d_model), (n_k, d_mem), (d_model, h * d_k), (d_mem, h * d_k), (d_mem, h * d_v), (h * d_v, d_out),
         (h * d_k,), (h * d_k,), (h * d_v,), (d_out,), (n_q, d_out),
     )  # fmt: skip

@@ -1,12 +1,20 @@
 """The seam to the array libraries."""
 
-import laws
 import numpy as np
 import pytest
+from compare import draw, in_wide, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook import arrays
+from attnbook import arrays, checks
+
+
+def unbroadcast_is_the_adjoint(shape, target, seed=0):
+    """⟨dT, broadcast(x)⟩ = ⟨unbroadcast(dT), x⟩."""
+    x, dT = draw(shape, target, seed=seed)
+    dx = arrays.unbroadcast(dT, shape)
+    assert dx.shape == shape
+    checks.check_adjoint(dT, np.broadcast_to(x, target), dx, x)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +34,8 @@ from attnbook import arrays
     ],
 )
 def test_unbroadcast_sums_what_broadcasting_spread(shape, target, xp):
-    laws.unbroadcast_is_the_adjoint(shape, target)
-    laws.same_everywhere(xp, lambda dT: laws.in_wide(arrays.unbroadcast, dT, shape), *laws.draw(target))
+    unbroadcast_is_the_adjoint(shape, target)
+    same_everywhere(xp, lambda dT: in_wide(arrays.unbroadcast, dT, shape), *draw(target))
 
 
 @st.composite
@@ -40,7 +48,7 @@ def broadcasts(draw):
 
 @given(broadcasts(), st.integers(0, 2**32 - 1))
 def test_unbroadcast_of_any_shapes(shapes, seed):
-    laws.unbroadcast_is_the_adjoint(*shapes, seed=seed)
+    unbroadcast_is_the_adjoint(*shapes, seed=seed)
 
 
 @given(broadcasts())
@@ -55,12 +63,12 @@ def test_broadcasts_to_agrees_with_numpy(shapes):
 
 
 def test_transpose_leaves_the_batch_alone(xp):
-    laws.same_everywhere(xp, arrays.mT, *laws.draw((2, 3, 5, 7)))
+    same_everywhere(xp, arrays.mT, *draw((2, 3, 5, 7)))
     assert arrays.mT(np.zeros((2, 3, 5, 7))).shape == (2, 3, 7, 5)
 
 
 def test_rows_of_folds_the_leading_axes(xp):
-    laws.same_everywhere(xp, arrays.rows_of, *laws.draw((2, 3, 5)))
+    same_everywhere(xp, arrays.rows_of, *draw((2, 3, 5)))
     assert [arrays.rows_of(np.zeros(s)).shape for s in ((2, 3, 5), (5,), (0, 5), (2, 0))] == [
         (6, 5),
         (1, 5),
@@ -70,7 +78,7 @@ def test_rows_of_folds_the_leading_axes(xp):
 
 
 def test_inner_is_a_float(xp):
-    A, B = laws.draw((5, 7), (5, 7))
+    A, B = draw((5, 7), (5, 7))
     value = arrays.inner(xp.asarray(A), xp.asarray(B))
     assert type(value) is float
     assert np.isclose(value, np.trace(A.T @ B), rtol=1e-14)

@@ -5,17 +5,19 @@ import importlib
 from dataclasses import replace
 from functools import partial
 
-import laws
 import numpy as np
 import pytest
 import torch
 from cases import CASE, CASES, Case
+from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from libraries import ReadOnlyNumPy
+from naive import low_precision, naive_attention
 from routes import ON_TILES, taking
 
 import attnbook as ab
+from attnbook import arrays, checks, heads
 from attnbook.ops import Dropout, Softcap, Window
 from attnbook.spines import SPINES, tiled
 
@@ -33,32 +35,53 @@ def those(condition):
 
 @every_route
 @each_case
-def test_values(case):
-    laws.attention_values(case)
+def test_values(case, seed=0):
+    inputs = case.draw(seed)
+    O, _ = quietly(case.attend, *inputs)
+    tensors = [torch.tensor(T) for T in inputs]
+    assert checks.close(O, naive_attention(case, *tensors))
+    if not case.ops:
+        Q, K, V, *bias = tensors
+        h, lead = (case.q[-3] if len(case.q) > 2 else 1), case.scores[:-2]
+        Q, K, V = (heads.share_heads(T, h).expand(*lead, *T.shape[-2:]) for T in (Q, K, V))
+        allowed = torch.tensor(case.allowed())
+        attn_mask = torch.zeros(case.scores, dtype=torch.float64).masked_fill(~allowed, -torch.inf) + sum(bias)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        assert checks.close(O, sdpa(Q, K, V, attn_mask=attn_mask, scale=case.scale))
 
 
 @every_route
 @each_case
-def test_derivatives(case):
-    laws.attention_gradients(case)
+def test_derivatives(case, seed=0):
+    inputs = case.draw(seed)
+    tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
+    O, res = quietly(case.attend, *inputs)
+    (dO,) = draw(O.shape, seed=seed + 2)
+    grads, tO = quietly(case.pull, dO, res), quietly(case.push, tangents, res)
+    derivatives_agree(lambda *xs: case.attend(*xs)[0], inputs, tangents, dO, grads, tO)
 
 
 @each_case
 def test_every_library_gives_the_same(xp, case):
-    laws.attention_in_every_library(xp, case)
+    inputs = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    at_finite = [finite(T) for T in inputs]  # a tangent is finite
+    same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
+    same_everywhere(xp, lambda dO, *inputs: case.pull(dO, case.attend(*inputs)[1]), dO, *inputs)
+    same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
 
 
 @each_case
 def test_every_library_gives_the_same_in_tiles(xp, case):
     with taking("tiled"):
-        laws.attention_in_every_library(xp, case)
+        test_every_library_gives_the_same(xp, case)
 
 
 @pytest.mark.parametrize("name", ON_TILES)
 @each_case
 def test_the_engine_has_the_dtypes_of_numpy(case, name):
     with taking(name):
-        laws.attention_in_every_library(ReadOnlyNumPy(), case)
+        test_every_library_gives_the_same(ReadOnlyNumPy(), case)
 
 
 OPS = ((Window, 1, 1), (Window, 0, None, "bottom-right"), (Window, None, 2), (Dropout, 0.4, 3), (Softcap, 1.5))
@@ -90,8 +113,8 @@ def any_case(draw):
 @given(any_case(), st.integers(0, 2**32 - 1))
 def test_any_shape(name, case, seed):
     with taking(name):
-        laws.attention_values(case, seed=seed)
-        laws.attention_gradients(case, seed=seed)
+        test_values(case, seed)
+        test_derivatives(case, seed)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------
@@ -100,13 +123,36 @@ def test_any_shape(name, case, seed):
 @every_route
 @each_case
 def test_a_backward_may_run_twice_and_is_linear(case):
-    laws.attention_runs_twice(case)
+    """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
+    inputs = case.draw()
+    copies = [T.copy() for T in inputs]
+    O, res = case.attend(*inputs)
+    dO, other = draw(O.shape, O.shape)
+    first, second = case.pull(dO, res), case.pull(other, res)
+    both = case.pull(2 * dO - 3 * other, res)
+    for a, b, ab_, again in zip(first, second, both, case.pull(dO, res), strict=True):
+        assert np.array_equal(a, again)
+        assert checks.close(ab_, 2 * a - 3 * b)
+    assert all(map(np.array_equal, inputs, copies)), "an input was modified"
 
 
 @every_route
 @those(lambda case: case.dead or not case.allowed().any(-1).all())
 def test_dead_rows_are_exactly_zero(case):
-    laws.dead_rows_are_exactly_zero(case)
+    """A query with no allowed key: O = 0, its gradients are 0, and what arrives there reaches nothing else."""
+    inputs = case.draw()
+    dead = ~np.any(case.allowed(), axis=-1)
+    assert dead.any(), "the case has no dead row"
+    O, res = quietly(case.attend, *inputs)
+    assert np.array_equal(np.all(O == 0, axis=-1), dead)
+    (dO,) = draw(O.shape)
+    grads = quietly(case.pull, dO, res)
+    silent = quietly(case.pull, np.where(dead[..., None], 1e9, dO), res)
+    assert all(map(np.array_equal, grads, silent))
+    if case.scores[:-1] == case.q[:-1]:
+        assert np.all(grads[0][dead] == 0)
+    tO = quietly(case.push, draw(*(T.shape for T in inputs)), res)
+    assert np.array_equal(np.all(tO == 0, axis=-1), dead)
 
 
 def test_dead_rows_in_every_library(xp):
@@ -121,30 +167,73 @@ def test_dead_rows_in_every_library(xp):
 @every_route
 @those(lambda case: not any(shape is None for _, shape in case.ops))
 def test_the_gradients_of_keys_balance(case):
-    laws.keys_balance(case)
+    """Moving every key by the same amount shifts each row of scores, so Σ_j dK_j = 0; and QᵀdQ = (KᵀdK)ᵀ."""
+    Q, K, V, *rest = case.draw()
+    O, res = case.attend(Q, K, V, *rest)
+    dQ, dK, *_ = case.pull(draw(O.shape)[0], res)
+    assert checks.close(dK.sum(axis=-2), np.zeros((*K.shape[:-2], K.shape[-1])))
+    if Q.shape[:-2] == K.shape[:-2] == case.scores[:-2]:
+        assert checks.close(arrays.mT(Q) @ dQ, arrays.mT(arrays.mT(K) @ dK))
 
 
 @every_route
 @those(lambda case: case.bias == case.scores)
 def test_rows_of_dS_sum_to_zero(case):
-    laws.rows_of_dS_sum_to_zero(case)
+    """The gradient of a bias for each score is dS itself: its rows sum to 0, and it is 0 where P is."""
+    Q, K, V, *rest = case.draw()
+    assert case.bias == case.scores, "the case has no bias for each score"
+    O, res = case.attend(Q, K, V, *rest)
+    dS = case.pull(draw(O.shape)[0], res)[3]
+    assert checks.close(dS.sum(axis=-1), np.zeros(case.scores[:-1]))
+    assert np.all(dS[~case.allowed()] == 0)
 
 
 @every_route
 @those(lambda case: not case.allowed().all() and case.k[:-2] == case.scores[:-2])
 def test_what_is_forbidden_is_unseen(case):
-    laws.future_is_unseen(case)
+    """What stands in keys and values that a query may not see leaves its output alone, bit for bit."""
+    Q, K, V, *rest = case.draw()
+    O, _ = case.attend(Q, K, V, *rest)
+    for j in range(K.shape[-2]):
+        blind = ~case.allowed()[..., j]
+        K2, V2 = K.copy(), V.copy()
+        K2[..., j, :], V2[..., j, :] = 3.0, -3.0  # so large that no engine changes its way
+        O2, _ = case.attend(Q, K2, V2, *rest)
+        assert np.array_equal(O2[blind], O[blind])
+        if not any(isinstance(op, Dropout) for op in case.made(*rest[case.bias is not None :])):  # it may drop all
+            assert np.all(np.any(O2[~blind] != O[~blind], axis=-1))
 
 
 @every_route
 @those(lambda case: case.mask is case.bias is None and not case.causal and not case.ops)
 def test_keys_have_no_order(case):
-    laws.keys_have_no_order(case)
+    """Keys and values in another order, and the same output; their gradients follow them."""
+    Q, K, V = case.draw()
+    order = np.random.default_rng(0).permutation(K.shape[-2])
+    O, res = case.attend(Q, K, V)
+    O2, res2 = case.attend(Q, K[..., order, :], V[..., order, :])
+    assert checks.close(O2, O)
+    (dO,) = draw(O.shape)
+    dQ, dK, dV = case.pull(dO, res)
+    wanted = dQ, dK[..., order, :], dV[..., order, :]
+    assert all(map(checks.close, case.pull(dO, res2), wanted))
 
 
 @every_route
 def test_garbage_stays_behind_the_mask():
-    laws.garbage_stays_behind_the_mask(CASE["mask and bias of every score"])
+    """NaN and ∞ in the bias of a forbidden key reach neither the output nor a gradient nor a tangent."""
+    case = CASE["mask and bias of every score"]
+    inputs = case.draw()
+    tangents = draw(*(T.shape for T in inputs), seed=1)
+    dirty = inputs[3].copy()
+    dirty[~case.allowed()] = np.nan
+    dirty[..., -1] = np.where(case.allowed()[..., -1], dirty[..., -1], np.inf)
+    O, res = case.attend(*inputs)
+    O2, res2 = quietly(case.attend, *inputs[:3], dirty)
+    (dO,) = draw(O.shape, seed=2)
+    assert np.array_equal(O2, O)
+    assert all(map(np.array_equal, case.pull(dO, res2), case.pull(dO, res)))
+    assert np.array_equal(case.push(tangents, res2), case.push(tangents, res))
 
 
 # --- numerics -----------------------------------------------------------------------------------------------------
@@ -153,14 +242,22 @@ def test_garbage_stays_behind_the_mask():
 @every_route
 @pytest.mark.parametrize(("dtype", "size"), [("float16", 6e4), ("float32", 1e4), ("float64", 1e100)])
 def test_large_scores_do_not_overflow(dtype, size):
-    laws.attention_of_large_scores(dtype, size)
+    """Scores of ±size, through products and through the bias, neither overflow nor warn, forwards or backwards."""
+    Q, K, V, dO = (np.sign(T).astype(dtype) for T in draw((5, 1), (7, 1), (7, 13), (5, 13)))
+    bias = (size * np.sign(draw((5, 7), seed=1)[0])).astype(dtype)
+    root = np.asarray(size**0.5, dtype=dtype)
+    for factor, options in ((root, {"scale": 1.0}), (1, {"bias": bias})):
+        O, res = quietly(ab.attention, factor * Q, factor * K, V, **options)
+        grads = quietly(ab.attention_vjp, dO, res)
+        assert all(np.all(np.isfinite(T)) for T in (O, grads.dQ, grads.dK, grads.dV))
+        assert np.all(np.abs(O) <= 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask"])
 def test_low_precision(name, seed, dtype):
-    laws.low_precision(large(CASE[name]), dtype, seed)
+    low_precision(large(CASE[name]), dtype, seed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -169,7 +266,7 @@ def test_low_precision_in_tiles(name, dtype, monkeypatch):
     monkeypatch.setattr(tiled, "ROWS", 16)
     monkeypatch.setattr(tiled, "COLS", 13)
     with taking("tiled", small=False):
-        laws.low_precision(large(CASE[name]), dtype)
+        low_precision(large(CASE[name]), dtype)
 
 
 def large(case):
@@ -205,8 +302,12 @@ def test_dops_has_an_entry_for_each_op():
     assert dB.shape == B.shape
 
 
-def test_weights_are_in_the_accumulation_dtype():
-    laws.weights_are_in_the_accumulation_dtype(CASE["all at once"])
+@pytest.mark.parametrize("name", ["plain", "all at once"])
+def test_weights_are_in_the_accumulation_dtype(name):
+    """Nothing widens what is kept for the backward: P is float32 for 16 bits and for float32."""
+    for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+        _, res = CASE[name].attend(*(T.astype(dtype) for T in CASE[name].draw()))
+        assert res.P.dtype == wide
 
 
 def test_a_mask_is_not_modified():

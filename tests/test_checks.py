@@ -2,49 +2,105 @@
 
 import re
 
-import laws
 import numpy as np
 import pytest
+import torch
+from compare import draw
 
 from attnbook import checks
 from attnbook.checks import check
 
 
+def refuses(check, *args, **options):
+    """The check must raise an AssertionError."""
+    try:
+        check(*args, **options)
+    except AssertionError:
+        return
+    raise AssertionError("a check has passed what is wrong")
+
+
+def cubes():
+    """x³ + y with its derivatives: f, inputs, tangents, cotangent, gradients, tangent of the output."""
+    x, y, tx, ty, c = draw((5,), (5,), (5,), (5,), (5,))
+    return lambda x, y: x**3 + y, [x, y], [tx, ty], c, [3 * x**2 * c, c], 3 * x**2 * tx + ty
+
+
 def test_they_accept_what_is_right():
-    laws.checks_accept_what_is_right()
+    f, at, tangents, c, grads, tangent = cubes()
+    found = checks.check_vjp(f, grads, at=at, cotangent=c)
+    assert set(found.errors) == {"differences", "autograd"}
+    assert set(checks.check_jvp(f, tangent, at=at, tangents=tangents).errors) == {"differences", "autograd"}
+    checks.check_adjoint(c, tangent, grads, tangents)
 
 
 def test_check_vjp_refuses_what_is_wrong():
-    laws.check_vjp_refuses_what_is_wrong()
+    """Each input's gradient by each comparison: sizes, signs, NaN, and what is too small for differences to see."""
+    f, at, _, c, grads, _ = cubes()
+    for i in range(2):
+        for wrong in (2 * grads[i], -grads[i], np.nan * grads[i], 0 * grads[i], grads[i] * (1 + 1e-10), grads[i][:3]):
+            refuses(checks.check_vjp, f, [*grads[:i], wrong, *grads[i + 1 :]], at=at, cotangent=c)
 
 
 def test_check_jvp_refuses_what_is_wrong():
-    laws.check_jvp_refuses_what_is_wrong()
+    f, at, tangents, _, _, tangent = cubes()
+    for wrong in (2 * tangent, -tangent, np.nan * tangent, 0 * tangent, tangent * (1 + 1e-10), tangent[:3]):
+        refuses(checks.check_jvp, f, wrong, at=at, tangents=tangents)
 
 
 def test_check_adjoint_refuses_what_is_wrong():
-    laws.check_adjoint_refuses_what_is_wrong()
+    _, _, tangents, c, grads, tangent = cubes()
+    for wrong in (2 * tangent, -tangent, np.nan * tangent, tangent * (1 + 1e-10)):
+        refuses(checks.check_adjoint, c, wrong, grads, tangents)
+    refuses(checks.check_adjoint, c, tangent, [grads[0], 2 * grads[1]], tangents)
 
 
 def test_differences_see_what_autograd_is_kept_from():
-    laws.differences_refuse_what_autograd_accepts()
+    """An f that hides a step from autograd: only differences see that its gradient is wrong."""
+    (x, c, t) = draw((5,), (5,), (5,))
+
+    def square(x):
+        return (x.detach() if isinstance(x, torch.Tensor) else x) * x
+
+    refuses(checks.check_vjp, square, c * x, at=x, cotangent=c)
+    refuses(checks.check_jvp, square, t * x, at=x, tangents=t)
 
 
 def test_close():
-    laws.close_tells_arrays_apart()
+    (A,) = draw((3, 5))
+    assert checks.close(A, A * (1 + 1e-15))
+    assert checks.close(np.zeros((0, 3)), np.zeros((0, 3)))
+    assert not checks.close(np.ones((3, 5)), np.ones(5))
+    for B in (A * (1 + 1e-9), A[:1], A.T, A * np.nan):
+        assert not checks.close(A, B)
 
 
 def test_differences_converge():
-    laws.differences_converge()
+    """Halving the step halves the error of a forward difference, quarters a central one's; a complex step has none."""
+    (x, t) = draw((5,), (5,))
+    true = t * np.cos(x)
+
+    def error(rule, h):
+        return np.max(np.abs(rule(np.sin, x, t, h) - true))
+
+    for rule, ratio in ((checks.forward_difference, 2), (checks.central_difference, 4)):
+        assert abs(error(rule, 1e-3) / error(rule, 5e-4) - ratio) < 0.01
+        assert np.max(np.abs(rule(np.sin, x, t) - true)) < 1e-7
+    assert checks.close(checks.complex_step(np.sin, x, t), true)
 
 
 def test_autograd():
-    laws.autograd_is_asked_right()
+    """What torch is asked for: the gradients for this cotangent, 0 for an input that is not used, the tangent."""
+    f, at, tangents, c, grads, tangent = cubes()
+    assert all(map(checks.close, checks.autograd_vjp(f, at, c), grads))
+    assert checks.close(checks.autograd_jvp(f, at, tangents), tangent)
+    unused = checks.autograd_vjp(lambda x, y: (x, "residuals"), at, c)
+    assert checks.close(unused[1], np.zeros(5))
 
 
 def test_without_torch_differences_alone_decide(monkeypatch):
     monkeypatch.setattr(check, "has_torch", lambda: False)
-    (x, c, t) = laws.draw((5,), (5,), (5,))
+    (x, c, t) = draw((5,), (5,), (5,))
     assert set(checks.check_vjp(np.sin, c * np.cos(x), at=x, cotangent=c).errors) == {"differences"}
     assert set(checks.check_jvp(np.sin, t * np.cos(x), at=x, tangents=t).errors) == {"differences"}
     with pytest.raises(AssertionError, match="the gradient disagrees with differences"):
@@ -52,7 +108,7 @@ def test_without_torch_differences_alone_decide(monkeypatch):
 
 
 def test_a_gradient_may_be_left_out():
-    (x, y, c) = laws.draw((5,), (5,), (5,))
+    (x, y, c) = draw((5,), (5,), (5,))
     checks.check_vjp(lambda x, y: x * y, [None, c * x], at=[x, y], cotangent=c)
 
 
@@ -60,14 +116,14 @@ def test_ones_are_a_bad_cotangent():
     """Why every check here draws it: the gradient of softmax's sum is 0, so a backward of zeros passes."""
     from attnbook import softmax
 
-    S, c = laws.draw((3, 5), (3, 5))
+    S, c = draw((3, 5), (3, 5))
     checks.check_vjp(softmax, 0 * S, at=S, cotangent=np.ones_like(S))
     with pytest.raises(AssertionError):
         checks.check_vjp(softmax, 0 * S, at=S, cotangent=c)
 
 
 def test_a_failure_says_which_gradient_by_which_check_and_by_how_much():
-    (x, y, c) = laws.draw((5,), (5,), (5,))
+    (x, y, c) = draw((5,), (5,), (5,))
     with pytest.raises(AssertionError) as raised:
         checks.check_vjp(lambda x, y: x * y, [c * y, c * y], at=[x, y], cotangent=c)
     assert re.fullmatch(

@@ -1,41 +1,54 @@
 """The projection Y = X W + b."""
 
-import laws
+import numpy as np
 import pytest
+from compare import derivatives_agree, draw, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
 import attnbook as ab
+from attnbook import checks
 
-LEADS = [(), (3,), (2, 3), (2, 1, 3), (0,), (2, 0)]
+each_lead = pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (0,), (2, 0)], ids=str)
 
 
-@pytest.mark.parametrize("lead", LEADS, ids=str)
-def test_values_and_derivatives(lead):
-    laws.linear_values(lead)
-    laws.linear_gradients(lead)
+@each_lead
+def test_values(lead):
+    X, W, b = draw((*lead, 5), (5, 7), (7,))
+    assert checks.close(ab.linear(X, W), np.einsum("...i,ij->...j", X, W))
+    assert checks.close(ab.linear(X, W, b), np.einsum("...i,ij->...j", X, W) + b)
+
+
+@each_lead
+def test_derivatives(lead, d_in=5, d_out=7, seed=0):
+    inputs = draw((*lead, d_in), (d_in, d_out), (d_out,), seed=seed)
+    tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
+    (dY,) = draw((*lead, d_out), seed=seed + 2)
+    grads = ab.linear_vjp(dY, *inputs[:2])
+    tY = ab.linear_jvp(*tangents, *inputs[:2])
+    derivatives_agree(ab.linear, inputs, tangents, dY, grads, tY)
 
 
 @given(st.lists(st.integers(0, 5), max_size=3), st.integers(0, 5), st.integers(0, 5), st.integers(0, 2**32 - 1))
 def test_any_shape(lead, d_in, d_out, seed):
-    laws.linear_gradients(tuple(lead), d_in, d_out, seed)
+    test_derivatives(tuple(lead), d_in, d_out, seed)
 
 
 def test_without_a_bias():
-    X, W, b, tX, tW, tb = laws.draw((2, 3, 5), (5, 7), (7,), (2, 3, 5), (5, 7), (7,))
-    assert ab.checks.close(ab.linear(X, W), ab.linear(X, W, 0 * b))
-    assert ab.checks.close(ab.linear_jvp(tX, tW, None, X, W), ab.linear_jvp(tX, tW, 0 * tb, X, W))
+    X, W, b, tX, tW, tb = draw((2, 3, 5), (5, 7), (7,), (2, 3, 5), (5, 7), (7,))
+    assert checks.close(ab.linear(X, W), ab.linear(X, W, 0 * b))
+    assert checks.close(ab.linear_jvp(tX, tW, None, X, W), ab.linear_jvp(tX, tW, 0 * tb, X, W))
 
 
 def test_every_library_gives_the_same(xp):
-    X, W, b, dY = laws.draw((2, 3, 5), (5, 7), (7,), (2, 3, 7))
-    laws.same_everywhere(xp, ab.linear, X, W, b)
-    laws.same_everywhere(xp, ab.linear_vjp, dY, X, W)
-    laws.same_everywhere(xp, ab.linear_jvp, X, W, b, X, W)
+    X, W, b, dY = draw((2, 3, 5), (5, 7), (7,), (2, 3, 7))
+    same_everywhere(xp, ab.linear, X, W, b)
+    same_everywhere(xp, ab.linear_vjp, dY, X, W)
+    same_everywhere(xp, ab.linear_jvp, X, W, b, X, W)
 
 
 def test_gradients_have_their_names():
-    X, W, dY = laws.draw((2, 3, 5), (5, 7), (2, 3, 7))
+    X, W, dY = draw((2, 3, 5), (5, 7), (2, 3, 7))
     grads = ab.linear_vjp(dY, X, W)
     assert isinstance(grads, ab.LinearGrads)
     assert (grads.dX.shape, grads.dW.shape, grads.db.shape) == (X.shape, W.shape, (7,))

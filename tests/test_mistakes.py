@@ -3,10 +3,12 @@
 import re
 from functools import partial
 
-import laws
 import numpy as np
 import pytest
+import test_attention
+import test_softmax
 from cases import CASES, Case
+from compare import draw
 from equations import CHAPTERS, equations
 
 import attnbook as ab
@@ -50,7 +52,7 @@ def options_of(case, bias):
 def test_the_steps_are_right(case):
     Q, K, V, *bias = case.draw()
     O, res = case.attend(Q, K, V, *bias)
-    (dO,) = laws.draw(O.shape)
+    (dO,) = draw(O.shape)
     came = Steps(Q, K, V, dO, **options_of(case, bias)).run()
     assert all(map(checks.close, came, (O, *ab.attention_vjp(dO, res)[:3])))
 
@@ -111,17 +113,17 @@ def plant(monkeypatch, mistake):
         monkeypatch.setattr(spine, "vjp", vjp)
 
 
-def the_laws_for(case):
-    """The laws that tests/test_attention.py holds every case to."""
-    return [partial(laws.attention_values, case), partial(laws.attention_gradients, case)]
+def both_tests(case):
+    """Those of tests/test_attention.py that every case must pass."""
+    return [partial(test_attention.test_values, case), partial(test_attention.test_derivatives, case)]
 
 
-LARGE = partial(laws.attention_of_large_scores, "float64", 1e4)
+LARGE = partial(test_attention.test_large_scores_do_not_overflow, "float64", 1e4)
 
 
-def refused_by(law, error):
+def refused_by(test, error):
     try:
-        law()
+        test()
     except error:
         return True
     except ValueError:  # shapes that do not fit: a failure of the test too, but not by its values
@@ -132,7 +134,7 @@ def refused_by(law, error):
 @every_mistake
 def test_the_tests_notice_it(mistake, monkeypatch):
     plant(monkeypatch, mistake)
-    assert any(refused_by(law, (AssertionError, ValueError)) for case in PLAIN for law in the_laws_for(case)) or (
+    assert any(refused_by(test, (AssertionError, ValueError)) for case in PLAIN for test in both_tests(case)) or (
         refused_by(LARGE, AssertionError)
     )
 
@@ -141,7 +143,7 @@ def test_the_tests_notice_it(mistake, monkeypatch):
 def test_the_tests_notice_its_values(mistake, monkeypatch):
     """Not only by a shape that does not fit: where it runs, what it computes is refused."""
     plant(monkeypatch, mistake)
-    noticed = any(refused_by(law, AssertionError) for case in (*EQUAL, *PLAIN) for law in the_laws_for(case))
+    noticed = any(refused_by(test, AssertionError) for case in (*EQUAL, *PLAIN) for test in both_tests(case))
     assert noticed or refused_by(LARGE, AssertionError)
 
 
@@ -155,10 +157,10 @@ def test_the_tests_of_softmax_notice_it(mistake, monkeypatch):
         a.dP, a.P, a.P_backward, a.n_k = dP, P, P, P.shape[-1]
         return a.dS
 
-    laws.softmax_gradients()
+    test_softmax.softmax_is_right()
     monkeypatch.setattr(ab, "softmax_vjp", softmax_vjp)
     with pytest.raises(AssertionError):
-        laws.softmax_gradients()
+        test_softmax.softmax_is_right()
 
 
 # --- diagnose names every mistake ---------------------------------------------------------------------------------

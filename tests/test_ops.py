@@ -1,11 +1,12 @@
 """Each op alone: its derivatives, its tiles, every library. The ops of the table of cases are among them."""
 
-import laws
 import numpy as np
 import pytest
 from array_api_compat import array_namespace, device
 from cases import CASES
+from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 
+from attnbook import checks
 from attnbook.arrays import narrow, widen
 from attnbook.ops import Bias, Causal, Dropout, Mask, Op, Scale, Softcap, Tile, Window
 
@@ -17,41 +18,76 @@ def mask(M):
     return lambda S: Mask(array_namespace(S).asarray(M, device=device(S)))
 
 
-# name: how the op is made, from the scores and its parameters; the shape of each parameter
+# name: how the op is made, from the scores and its parameters; the shapes of these
 OPS = {
-    "scale": (lambda S: Scale(0.3),),
-    "scale of zero": (lambda S: Scale(0.0),),
-    "bias": (lambda S, B: Bias(B), (2, 3, 5, 7)),
-    "bias for all heads": (lambda S, B: Bias(B), (2, 1, 5, 7)),
-    "bias for all queries": (lambda S, B: Bias(B), (3, 1, 7)),
-    "bias for all keys": (lambda S, B: Bias(B), (5, 1)),
-    "bias of one axis": (lambda S, B: Bias(B), (7,)),
-    "bias of no axis": (lambda S, B: Bias(B), ()),
-    "mask": (mask(ALLOWED),),
-    "mask for all queries": (mask(ALLOWED[:, :1]),),
-    "mask for all keys": (mask(ALLOWED[0, :, :1]),),
-    "mask of one axis": (mask(ALLOWED[0, 0]),),
-    "causal": (lambda S: Causal(),),
-    "causal, bottom-right": (lambda S: Causal("bottom-right"),),
+    "scale": (lambda S: Scale(0.3), []),
+    "scale of zero": (lambda S: Scale(0.0), []),
+    "bias": (lambda S, B: Bias(B), [(2, 3, 5, 7)]),
+    "bias for all heads": (lambda S, B: Bias(B), [(2, 1, 5, 7)]),
+    "bias for all queries": (lambda S, B: Bias(B), [(3, 1, 7)]),
+    "bias for all keys": (lambda S, B: Bias(B), [(5, 1)]),
+    "bias of one axis": (lambda S, B: Bias(B), [(7,)]),
+    "bias of no axis": (lambda S, B: Bias(B), [()]),
+    "mask": (mask(ALLOWED), []),
+    "mask for all queries": (mask(ALLOWED[:, :1]), []),
+    "mask for all keys": (mask(ALLOWED[0, :, :1]), []),
+    "mask of one axis": (mask(ALLOWED[0, 0]), []),
+    "causal": (lambda S: Causal(), []),
+    "causal, bottom-right": (lambda S: Causal("bottom-right"), []),
     **{
-        f"{case}, op {i}": (lambda S, *parameters, op=op: op(*parameters), *([] if shape is None else [shape]))
+        f"{case}, op {i}": (lambda S, *parameters, op=op: op(*parameters), [] if shape is None else [shape])
         for case in CASES
         if case.scores == (2, 3, 5, 7)
         for i, (op, shape) in enumerate(case.ops)
     },
 }
-each_op = pytest.mark.parametrize(("make", "shapes"), [(make, shapes) for make, *shapes in OPS.values()], ids=OPS)
+each_op = pytest.mark.parametrize(("make", "shapes"), OPS.values(), ids=OPS)
 
 
 @each_op
 def test_derivatives(make, shapes):
-    laws.op_gradients(make, *laws.draw(*shapes, seed=5))
+    tile = Tile.whole(5, 7)
+    S, *parameters = inputs = [*draw((2, 3, 5, 7)), *draw(*shapes, seed=5)]
+    tS, *tparameters = tangents = draw(*(T.shape for T in inputs), seed=1)
+    (cotangent,) = draw(S.shape, seed=2)
+    op = make(*inputs)
+    saved = op.forward(S, tile)[1]
+    dS, dparam = op.vjp(cotangent, saved, tile)
+    assert (dparam is None) == (not parameters)
+    grads = [dS] if dparam is None else [dS, dparam]
+    tangent = op.jvp(tS, saved, tile, *tparameters)
+    if parameters:  # no tangent for the parameter means that it does not move
+        assert checks.close(op.jvp(tS, saved, tile), op.jvp(tS, saved, tile, np.zeros(parameters[0].shape)))
+    derivatives_agree(
+        lambda *xs: finite(make(*xs).forward(xs[0], tile)[0]), inputs, tangents, cotangent, grads, tangent
+    )
 
 
 @each_op
 def test_on_tiles(make, shapes):
-    parameters = laws.draw(*shapes, seed=5)
-    laws.op_is_the_same_on_tiles(make(np.zeros(0), *parameters), *parameters)
+    """Run on blocks and stitched together, an op gives what it gives on the whole table; parts of dparam add up."""
+    parameters = draw(*shapes, seed=5)
+    op = make(np.zeros(0), *parameters)
+    S, dS, tS = draw((2, 3, 5, 7), (2, 3, 5, 7), (2, 3, 5, 7), seed=3)
+    n_q, n_k = S.shape[-2:]
+    whole = Tile.whole(n_q, n_k)
+    forward, saved = op.forward(S, whole)
+    pulled, dparam = op.vjp(dS, saved, whole)
+    pushed = op.jvp(tS, saved, whole, *parameters)
+    stitched = np.full((3, *S.shape), np.nan)
+    summed = None if dparam is None else np.zeros(dparam.shape)  # of a parameter over the table, parts come cut
+    for rows in (range(2), range(2, n_q)):
+        for cols in (range(3), range(3, 4), range(4, n_k)):
+            tile = Tile(rows, cols, n_q, n_k)
+            block = (..., slice(rows.start, rows.stop), slice(cols.start, cols.stop))
+            stitched[0][block], saved = op.forward(S[block], tile)
+            stitched[1][block], part = op.vjp(dS[block], saved, tile)
+            stitched[2][block] = op.jvp(tS[block], saved, tile, *parameters)
+            assert (part is None) == (dparam is None)
+            if part is not None:
+                (summed if part.shape == summed.shape else tile.cut(summed))[...] += part
+    assert np.array_equal(stitched, np.stack([forward, pulled, pushed]))
+    assert summed is None or checks.close(summed, dparam)
 
 
 @each_op
@@ -60,55 +96,135 @@ def test_every_library_gives_the_same(xp, make, shapes):
         op, tile, wide = make(S, *parameters), Tile.whole(5, 7), widen(S)  # a spine hands ops wide scores
         scores, saved = op.forward(wide, tile)
         dS, dparam = op.vjp(wide, saved, tile)
-        results = laws.finite(scores), dS, dparam, op.jvp(wide, saved, tile, *parameters)
+        results = finite(scores), dS, dparam, op.jvp(wide, saved, tile, *parameters)
         return [T if T is None else narrow(T, S.dtype) for T in results]
 
-    laws.same_everywhere(xp, three_passes, *laws.draw((2, 3, 5, 7), *shapes))
+    same_everywhere(xp, three_passes, *draw((2, 3, 5, 7), *shapes))
 
 
 @pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
 @pytest.mark.parametrize("n_k", [3, 5, 7])
 def test_causal_counts_from_its_corner(corner, n_k):
-    laws.causal_allows(corner, n_q=5, n_k=n_k)
+    """The last key that query i may see: i itself, or i + n_k − n_q."""
+    n_q = 5
+    allowed = Causal(corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
+    last = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
+    assert np.array_equal(allowed, [[j <= last(i) for j in range(n_k)] for i in range(n_q)])
 
 
-SIZES = [(None, None), (2, None), (None, 2), (0, 0), (1, 2), (3, 0), (2, 2**63 - 1), (10**30, 0)]
+SIDES = [(None, None), (2, None), (None, 2), (0, 0), (1, 2), (3, 0), (2, 2**63 - 1), (10**30, 0)]
 
 
 @pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
-@pytest.mark.parametrize(("left", "right"), SIZES)
+@pytest.mark.parametrize(("left", "right"), SIDES)
 @pytest.mark.parametrize("n_k", [3, 5, 7])
 def test_a_window_counts_from_its_corner(left, right, corner, n_k):
-    laws.window_allows(left, right, corner, n_q=5, n_k=n_k)
+    """Query i may see the keys from i − left to i + right, i counted from the corner; None is no limit."""
+    n_q = 5
+    allowed = Window(left, right, corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
+    at = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
+    left, right = (n_q + n_k if side is None else side for side in (left, right))
+    assert np.array_equal(allowed, [[at(i) - left <= j <= at(i) + right for j in range(n_k)] for i in range(n_q)])
 
 
 MASKS = [
     *(Mask(M) for M in (ALLOWED, ALLOWED[:, :1], ALLOWED[0, :, :1], ALLOWED[0, 0], ALLOWED[0], np.zeros((5, 7), bool))),
     *(Mask(M) for M in (np.array(True), np.array(False), np.bool_(True), np.bool_(False))),
-    *(Window(*sides, corner) for sides in SIZES for corner in ("top-left", "bottom-right")),
+    *(Window(*sides, corner) for sides in SIDES for corner in ("top-left", "bottom-right")),
     *(Causal(corner) for corner in ("top-left", "bottom-right")),
 ]
 
 
 @pytest.mark.parametrize("op", MASKS, ids=lambda op: repr(op)[:40].partition("array")[0])
 def test_a_mask_knows_its_live_tiles(op):
-    laws.mask_knows_its_live_tiles(op)
+    """``live`` is the smallest tile around the allowed pairs, empty where there is none; ``allows_all`` is never wrong.
+
+    And a tile's ``pattern`` is a tile with the same allowed pairs.
+    """
+    n_q, n_k = 5, 7
+    for rows in (range(a, b) for a in range(n_q) for b in range(a + 1, n_q + 1)):
+        for cols in (range(a, b) for a in range(n_k) for b in range(a + 1, n_k + 1)):
+            tile = Tile(rows, cols, n_q, n_k)
+            allowed = np.broadcast_to(op.allowed(np.zeros((n_q, n_k)), tile), (3, len(rows), len(cols))).any(axis=0)
+            some_row, some_col = (np.flatnonzero(allowed.any(axis=axis)) for axis in (1, 0))
+            live = op.live(tile)
+            assert bool(live) == allowed.any()
+            if live:
+                assert (live.rows[0] - rows[0], live.rows[-1] - rows[0]) == (some_row[0], some_row[-1])
+                assert (live.cols[0] - cols[0], live.cols[-1] - cols[0]) == (some_col[0], some_col[-1])
+            assert allowed.all() or not op.allows_all(tile)
+            if op.pattern(tile) is not None:
+                assert np.array_equal(op.allowed(np.zeros((n_q, n_k)), op.pattern(tile)), allowed)
 
 
 def test_softcap_bounds_the_scores():
-    laws.softcap_bounds()
+    """Scores stay within ±cap, in their order; small ones hardly move; the slope is 1 at 0 and vanishes far out."""
+    cap, tile = 1.5, Tile.whole(1, 2001)
+    op = Softcap(cap)
+    S = np.linspace(-20 * cap, 20 * cap, 2001)[None]
+    capped, saved = op.forward(S, tile)
+    assert np.all(np.abs(capped) <= cap)
+    assert np.all(np.diff(capped) >= 0)
+    assert checks.close(capped, cap * np.tanh(S / cap))
+    assert checks.close(op.forward(1e-6 * S, tile)[0], 1e-6 * S)
+    slope = op.vjp(np.ones_like(S), saved, tile)[0]
+    assert slope[0, 1000] == 1
+    assert np.max(slope[:, [0, -1]]) < 1e-12
+
+
+def kept(op, shape):
+    """Which weights of a whole table it keeps."""
+    return op.kept(np.zeros(shape), Tile.whole(*shape[-2:]))
 
 
 def test_dropout_keeps_its_share():
-    laws.dropout_keeps_its_share()
+    """A share of 1 − p is kept, within five standard deviations; the mean of W is that of P; p = 0 changes nothing."""
+    (P,) = draw((4, 5, 64, 100))
+    for p in (0.0, 0.1, 0.5, 0.9):
+        op = Dropout(p, seed=3)
+        stays = kept(op, P.shape)
+        deviation = (p * (1 - p) / stays.size) ** 0.5
+        assert abs(stays.mean() - (1 - p)) <= 5 * deviation
+        for axis in range(4):  # the share of each batch, head, query and key
+            others = tuple({*range(4)} - {axis})
+            off = stays.mean(axis=others) - (1 - p)
+            assert np.max(np.abs(off)) <= 5 * deviation * stays.shape[axis] ** 0.5
+        W = op.forward(P, Tile.whole(64, 100))[0]
+        assert checks.close(W, np.where(stays, P / (1 - p), 0.0))
+        assert p > 0 or np.array_equal(W, P)
 
 
 def test_dropout_is_unrelated_from_place_to_place():
-    laws.dropout_is_unrelated()
+    """Neighbors in any axis, near and far, and other seeds: what is kept here says nothing of what is kept there."""
+    seeds = [0, 1, 2, 3, -1, 7, 2**31, 2**32, 2**32 + 1, 2**40 + 1, 2**63]
+    masks = [kept(Dropout(0.5, seed), (4, 4, 64, 64)) * 2.0 - 1 for seed in seeds]
+
+    def unrelated(A, B):
+        assert abs(np.mean(A * B)) <= 5 / A.size**0.5
+
+    for a, A in enumerate(masks):
+        for B in masks[:a]:
+            unrelated(A, B)
+        unrelated(A, A.swapaxes(0, 1) * (1 - np.eye(4))[:, :, None, None])
+        unrelated(A, A.swapaxes(2, 3) * (1 - np.eye(64)))
+        for axis in range(4):
+            for step in (1, 2, 3, 8, 32):
+                if step < A.shape[axis]:
+                    unrelated(A.take(range(step, A.shape[axis]), axis), A.take(range(A.shape[axis] - step), axis))
 
 
 def test_dropout_is_the_same_on_any_tile():
-    laws.dropout_is_the_same_on_any_tile()
+    """A tile, some of the heads, and any sizes around them: the number of a weight hangs on its place alone."""
+    op, shape = Dropout(0.4, seed=11), (2, 3, 5, 7)
+    whole = kept(op, shape)
+    assert 0 < whole.sum() < whole.size
+    for lead in (None, (range(1, 2), range(3)), (range(2), range(1, 3))):
+        for rows in (range(5), range(2, 4)):
+            for cols in (range(7), range(3, 7)):
+                for n_q, n_k in ((5, 7), (11, 13)):
+                    tile = Tile(rows, cols, n_q, n_k, lead)
+                    T = np.zeros((*shape[:2], len(rows), len(cols))) if lead is None else np.zeros(tile.shape(shape))
+                    assert np.array_equal(op.kept(T, tile), tile.cut(whole))
 
 
 def test_dropout_in_every_library(xp):
@@ -119,7 +235,15 @@ def test_dropout_in_every_library(xp):
 
 @pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right"), Window(1, 1)], ids=str)
 def test_garbage_stays_behind_a_mask(op):
-    laws.mask_stops_garbage(op)
+    """NaN or ∞ where a key is forbidden reaches neither the scores nor any derivative."""
+    tile = Tile.whole(5, 7)
+    forbidden = np.isneginf(op.forward(np.zeros((5, 7)), tile)[0])
+    T = np.where(forbidden, np.nan, 1.0)
+    T[:, ::2][forbidden[:, ::2]] = np.inf
+    S, saved = quietly(op.forward, T, tile)
+    assert np.array_equal(S, np.where(forbidden, -np.inf, 1.0))
+    assert np.array_equal(op.vjp(T, saved, tile)[0], np.where(forbidden, 0.0, 1.0))
+    assert np.array_equal(op.jvp(T, saved, tile), np.where(forbidden, 0.0, 1.0))
 
 
 def test_infinity_in_a_bias_forbids():
@@ -140,7 +264,7 @@ def test_a_tile_cuts_what_broadcasts():
 
 def test_a_tile_cuts_heads_too():
     tile = Tile(range(2, 4), range(3, 7), 5, 7, (range(1, 2), range(1, 3)))
-    for T in laws.draw((2, 3, 5, 7), (2, 1, 5, 7), (3, 1, 7), (3, 5, 1), (5, 7), (7,), (1,), ()):
+    for T in draw((2, 3, 5, 7), (2, 1, 5, 7), (3, 1, 7), (3, 5, 1), (5, 7), (7,), (1,), ()):
         whole = np.broadcast_to(T, (2, 3, 5, 7))[1:2, 1:3, 2:4, 3:7]
         assert np.array_equal(np.broadcast_to(tile.cut(T), whole.shape), whole)
         assert tile.shape(T.shape) == tile.cut(T).shape
@@ -149,7 +273,7 @@ def test_a_tile_cuts_heads_too():
 def test_a_tile_within_its_block():
     block = Tile(range(2, 5), range(3, 7), 5, 7, (range(1, 2), range(3)))
     tile = Tile(range(3, 5), range(4, 6), 5, 7, (range(1, 2), range(2, 3)))
-    (T,) = laws.draw((2, 3, 5, 7))
+    (T,) = draw((2, 3, 5, 7))
     assert np.array_equal(tile.within(block).cut(block.cut(T)), tile.cut(T))
 
 

@@ -1,27 +1,43 @@
 """Softmax and log-sum-exp: values, three kinds of derivative, and the edges."""
 
-import laws
 import numpy as np
 import pytest
+from compare import derivatives_agree, draw, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special
 
 import attnbook as ab
+from attnbook import checks
 
 AXES = [((2, 3, 5), -1), ((2, 3, 5), 1), ((2, 3, 5), -3), ((5,), 0), ((3, 1), -1), ((0, 5), -1), ((1, 1), 0)]
 each_axis = pytest.mark.parametrize(("shape", "axis"), AXES)
-either = pytest.mark.parametrize(
-    ("values", "gradients"),
-    [(laws.softmax_values, laws.softmax_gradients), (laws.logsumexp_values, laws.logsumexp_gradients)],
-    ids=["softmax", "logsumexp"],
-)
+
+
+def softmax_is_right(shape=(2, 3, 5), axis=-1, seed=0):
+    S, dP, tS = draw(shape, shape, shape, seed=seed)
+    P = ab.softmax(S, axis)
+    assert checks.close(P, special.softmax(S, axis))
+    dS, tP = ab.softmax_vjp(dP, P, axis), ab.softmax_jvp(tS, P, axis)
+    derivatives_agree(lambda S: ab.softmax(S, axis), [S], [tS], dP, [dS], tP)
+
+
+def logsumexp_is_right(shape=(2, 3, 5), axis=-1, seed=0):
+    S, tS = draw(shape, shape, seed=seed)
+    P, L = ab.softmax(S, axis), ab.logsumexp(S, axis)
+    assert checks.close(L, special.logsumexp(S, axis))
+    (dL,) = draw(L.shape, seed=seed + 1)
+    dS, tL = ab.logsumexp_vjp(dL, P, axis), ab.logsumexp_jvp(tS, P, axis)
+    derivatives_agree(lambda S: ab.logsumexp(S, axis), [S], [tS], dL, [dS], tL)
+
+
+either = pytest.mark.parametrize("is_right", [softmax_is_right, logsumexp_is_right], ids=["softmax", "logsumexp"])
 
 
 @each_axis
 @either
-def test_values_and_derivatives(values, gradients, shape, axis):
-    values(shape, axis)
-    gradients(shape, axis)
+def test_values_and_derivatives(is_right, shape, axis):
+    is_right(shape, axis)
 
 
 @st.composite
@@ -33,46 +49,78 @@ def shapes_with_an_axis(draw):
 
 @either
 @given(where=shapes_with_an_axis(), seed=st.integers(0, 2**32 - 1))
-def test_any_shape_and_axis(values, gradients, where, seed):
-    values(*where, seed=seed)
-    gradients(*where, seed=seed)
+def test_any_shape_and_axis(is_right, where, seed):
+    is_right(*where, seed)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (5,), (3, 1)], ids=str)
 def test_the_columns_of_the_jacobian_are_derivatives(shape):
-    laws.jacobian_columns_are_derivatives(shape)
+    """Column k is how P changes with score k; the matrix is symmetric and its rows sum to 0."""
+    (S,) = draw(shape)
+    J = ab.softmax_jacobian(ab.softmax(S))
+    assert J.shape == (*shape, shape[-1])
+    for k in range(shape[-1]):
+        t = np.zeros(shape)
+        t[..., k] = 1
+        checks.check_jvp(ab.softmax, J[..., k], at=S, tangents=t)
+    assert checks.close(J, np.swapaxes(J, -1, -2))
+    assert checks.close(J.sum(-1), np.zeros(shape))
 
 
 def test_the_jacobian_carries_a_tangent_as_the_jvp_does():
-    S, t = laws.draw((2, 3, 5), (2, 3, 5))
+    S, t = draw((2, 3, 5), (2, 3, 5))
     P = ab.softmax(S)
     carried = np.einsum("...jk,...k->...j", ab.softmax_jacobian(P), t)
-    assert ab.checks.close(carried, ab.softmax_jvp(t, P))
+    assert checks.close(carried, ab.softmax_jvp(t, P))
 
 
 def test_a_shift_of_the_row_changes_nothing():
-    laws.softmax_is_shift_invariant()
+    S, shift = draw((2, 3, 5), (2, 3, 1))
+    assert checks.close(ab.softmax(S + shift), ab.softmax(S))
+    assert checks.close(ab.logsumexp(S + shift), ab.logsumexp(S) + shift[..., 0])
+    assert checks.close(ab.softmax_vjp(S + shift, ab.softmax(S)), ab.softmax_vjp(S, ab.softmax(S)))
 
 
 def test_every_library_gives_the_same(xp):
-    S, T = laws.draw((2, 3, 5), (2, 3, 5))
+    S, T = draw((2, 3, 5), (2, 3, 5))
     for axis in (-1, 1):
         P, dL = ab.softmax(S, axis), T.take(0, axis)
-        laws.same_everywhere(xp, lambda S, axis=axis: (ab.softmax(S, axis), ab.logsumexp(S, axis)), S)
+        same_everywhere(xp, lambda S, axis=axis: (ab.softmax(S, axis), ab.logsumexp(S, axis)), S)
         for f in (ab.softmax_vjp, ab.softmax_jvp, ab.logsumexp_jvp):
-            laws.same_everywhere(xp, lambda T, P, f=f, axis=axis: f(T, P, axis), T, P)
-        laws.same_everywhere(xp, lambda dL, P, axis=axis: ab.logsumexp_vjp(dL, P, axis), dL, P)
-    laws.same_everywhere(xp, ab.softmax_jacobian, ab.softmax(S))
+            same_everywhere(xp, lambda T, P, f=f, axis=axis: f(T, P, axis), T, P)
+        same_everywhere(xp, lambda dL, P, axis=axis: ab.logsumexp_vjp(dL, P, axis), dL, P)
+    same_everywhere(xp, ab.softmax_jacobian, ab.softmax(S))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float16", 6e4), ("float32", 1e4), ("float64", 1e300)])
 def test_large_scores_do_not_overflow(dtype, size):
-    laws.softmax_of_large_scores(dtype, size)
+    """Scores of ±size neither overflow nor warn: the largest takes all."""
+    signs, dP = draw((3, 7), (3, 7))
+    S = (size * np.sign(signs)).astype(dtype)
+    S[:, 2] = size
+    wins = S.max(axis=-1, keepdims=True) == S
+    P = quietly(ab.softmax, S)
+    assert np.array_equal(P, (wins / wins.sum(axis=-1, keepdims=True)).astype(dtype))
+    assert np.array_equal(quietly(ab.logsumexp, S), (size + np.log(wins.sum(axis=-1))).astype(dtype))
+    dS = quietly(ab.softmax_vjp, dP.astype(dtype), P)
+    assert np.all(np.isfinite(dS))
+    assert np.all(dS[~wins] == 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_rows_of_minus_infinity(dtype):
-    laws.softmax_of_dead_rows(dtype)
+    """A row of −∞ has no weights, no value, no gradient, and makes no noise."""
+    S, dP = (T.astype(dtype) for T in draw((3, 5), (3, 5)))
+    S[1], S[2, :2] = -np.inf, -np.inf
+    P, L = quietly(ab.softmax, S), quietly(ab.logsumexp, S)
+    dead = np.isneginf(S)
+    assert np.all(P[dead] == 0)
+    assert np.all(P[~dead] > 0)
+    assert np.array_equal(np.isneginf(L), [False, True, False])
+    derivatives = ab.softmax_vjp(dP, P), ab.softmax_jvp(dP, P), ab.logsumexp_vjp(dP[:, 0], P)
+    assert all(np.all(d[dead] == 0) and np.all(d[~dead] != 0) for d in derivatives)
+    assert np.all(ab.softmax_jacobian(P)[1] == 0)
+    assert ab.logsumexp_jvp(dP, P)[1] == 0
 
 
 def test_rows_of_minus_infinity_in_every_library(xp):

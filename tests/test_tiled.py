@@ -3,20 +3,34 @@
 That their values and derivatives are right is tested with those of the other spines, in test_attention.
 """
 
-import laws
+import importlib
+import tracemalloc
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 from cases import CASE, CASES
+from compare import draw, quietly
+from naive import naive_scores
 from routes import ON_TILES, TILED, taking
 
 import attnbook as ab
-from attnbook import spines
-from attnbook.ops import Bias, Dropout, Softcap, Window
+from attnbook import checks, spines
+from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Step, Tile, Window
 from attnbook.spines import dense, numpy_dense, numpy_tiled, tiled
 
-in_tiles = pytest.mark.parametrize("route", TILED, indirect=True)
-with_workers = pytest.mark.parametrize("route", ON_TILES, indirect=True)
+every_route = pytest.mark.usefixtures("route")
+
+
+def in_tiles(test):
+    return every_route(pytest.mark.parametrize("route", TILED, indirect=True)(test))
+
+
+def with_workers(test):
+    return every_route(pytest.mark.parametrize("route", ON_TILES, indirect=True)(test))
+
+
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy"])
 
@@ -34,32 +48,99 @@ of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy"])
     ],
 )
 def test_memory_grows_linearly(name, options):
-    with taking(name, small=False):
-        laws.memory_grows_linearly(**options)
+    """Forward and backward at n queries and n keys take far less than a table, and twice as much as at n / 2."""
+    n, d = 4096, 16
+
+    def peak(n):
+        Q, K, V, dO = (T.astype(np.float32) for T in draw((n, d), (n, d), (n, d), (n, d)))
+        given = {name: T(n) for name, T in options.items()}
+        ab.set_num_threads(1)
+        tracemalloc.start()
+        try:
+            with taking(name, small=False):
+                ab.attention_vjp(dO, ab.attention(Q, K, V, **given)[1])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            ab.set_num_threads(None)
+
+    whole, half = peak(n), peak(n // 2)
+    assert whole <= n * n * 4 / 5, f"{whole / 2**20:.0f} MiB, and a table of scores takes {n * n * 4 / 2**20:.0f}"
+    assert whole <= 2.2 * half
 
 
 @in_tiles
 @each_case
-def test_L_is_the_logsumexp_of_the_scores(route, case):
-    laws.L_is_the_logsumexp_of_the_scores(case)
+def test_L_is_the_logsumexp_of_the_scores(case):
+    """L of every row, in nats; +∞ in a row with no allowed key, whose Z is ∞ and whose O is 0."""
+    inputs = case.draw()
+    _, res = case.attend(*inputs)
+    tensors = [torch.tensor(T) for T in inputs]
+    n_k = case.scores[-1]
+    S = naive_scores(case, *tensors)
+    wanted = torch.logsumexp(S, dim=-1).numpy() if n_k else np.full(case.scores[:-1], -np.inf)
+    dead = np.isneginf(wanted)
+    assert res.L.shape == case.scores[:-1]
+    assert np.all(res.L[dead] == np.inf)
+    assert np.all(res.Z[..., 0][dead] == np.inf)
+    assert np.all(res.M[..., 0][dead] == 0)
+    assert checks.close(np.where(dead, 0, res.L), np.where(dead, 0, wanted))
 
 
 @in_tiles
 @each_case
-def test_residuals_are_in_the_accumulation_dtype(route, case):
-    laws.residuals_are_in_the_accumulation_dtype(case)
+def test_residuals_are_in_the_accumulation_dtype(case):
+    for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
+        O, res = case.attend(*(T.astype(dtype) for T in case.draw()))
+        assert O.dtype == dtype
+        assert res.O.dtype == res.M.dtype == res.Z.dtype == wide
 
 
-@pytest.mark.usefixtures("route")
+@every_route
 @each_case
 def test_residuals_are_left_alone(case):
-    laws.residuals_are_left_alone(case)
+    """A backward and a forward derivative write into nothing that the residuals hold."""
+    inputs = case.draw()
+    O, res = case.attend(*inputs)
+    held = [T for T in res if isinstance(T, np.ndarray)]
+    before = [T.copy() for T in held]
+    dO, *_ = draw(O.shape)
+    dO.flags.writeable = False
+    case.pull(dO, res)
+    case.push(draw(*(T.shape for T in inputs), seed=1), res)
+    assert all(map(np.array_equal, held, before))
 
 
 @with_workers
 @each_case
-def test_fresh_memory_is_not_read(route, case):
-    laws.fresh_memory_is_not_read(case)
+def test_fresh_memory_is_not_read(case):
+    """NaN or ∞ in memory that is asked for with ``np.empty`` changes nothing, and warns of nothing."""
+    inputs = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+
+    def found():
+        O, res = case.attend(*inputs)
+        return [O, *case.pull(dO, res)]
+
+    def filling(make, number):
+        def filled(*args, **kwargs):
+            T = make(*args, **kwargs)
+            if T.dtype.kind == "f":
+                T.fill(number)
+            return T
+
+        return filled
+
+    wanted = found()
+    for number in (np.nan, np.inf):
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("empty", "empty_like"):
+                patch.setattr(np, name, filling(getattr(np, name), number))
+            try:
+                came = found()
+            except RuntimeWarning as warned:
+                raise AssertionError("computed with what stood in fresh memory") from warned
+        assert all(map(np.array_equal, came, wanted))
 
 
 # --- what is visited ----------------------------------------------------------------------------------------------
@@ -80,10 +161,52 @@ MASKED = {
 }
 
 
+class Spy:
+    """An op that changes nothing, and writes down the tiles that it is shown."""
+
+    def __init__(self):
+        self.forwards, self.backwards = [], []
+
+    def forward(self, S, tile):
+        self.forwards.append(tile)
+        return S, None
+
+    def vjp(self, dS, saved, tile):
+        self.backwards.append(tile)
+        return dS, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS
+
+
+def masked_scores(n_q, n_k, ops=(), mask=None, causal=False):
+    S = np.zeros((n_q, n_k))
+    for op in (*ops, *([] if mask is None else [Mask(mask)]), *([Causal()] if causal else [])):
+        S, _ = op.forward(S, Tile.whole(n_q, n_k))
+    return S
+
+
 @in_tiles
 @pytest.mark.parametrize("options", MASKED.values(), ids=MASKED)
-def test_each_live_tile_is_visited_once(route, options):
-    laws.each_live_tile_is_visited_once(**options)
+def test_each_live_tile_is_visited_once(options):
+    """Every allowed pair lies on one tile, forwards and backwards, and no tile lacks an allowed pair."""
+    n_q, n_k = 11, 13
+    Q, K, V, dO = draw((n_q, 3), (n_k, 3), (n_k, 3), (n_q, 3))
+    spy = Spy()
+    given = {**options, "ops": [spy, *options.get("ops", ())]}
+    _, res = ab.attention(Q, K, V, **given)
+    allowed = np.isfinite(masked_scores(n_q, n_k, **options))
+    forwards = list(spy.forwards)
+    spy.forwards.clear()
+    ab.attention_vjp(dO, res)
+    for tiles in (forwards, spy.forwards, spy.backwards):
+        visits = np.zeros((n_q, n_k), int)
+        for tile in tiles:
+            at = slice(tile.rows.start, tile.rows.stop), slice(tile.cols.start, tile.cols.stop)
+            visits[at] += 1
+            assert allowed[at].any(), f"nothing is allowed on {tile}"
+        assert np.all(visits[allowed] == 1)
+        assert np.max(visits) <= 1
 
 
 @with_workers
@@ -92,8 +215,27 @@ def test_each_live_tile_is_visited_once(route, options):
     [{"causal": True}, {"ops": [Window(4, 4)]}, {"mask": np.arange(60) < 20}, {"mask": np.tri(60, dtype=bool)}],
     ids=["causal", "window", "padding", "mask"],
 )
-def test_masked_exponentials_are_not_made(route, options):
-    laws.masked_exponentials_are_not_made(**options)
+def test_masked_exponentials_are_not_made(options):
+    """On NumPy, of what a mask forbids no more is exponentiated than the tiles that its edge cuts through."""
+    n = 60
+    Q, K, V, dO = draw((n, 3), (n, 3), (n, 3), (n, 3))
+    allowed = np.isfinite(masked_scores(n, n, **options)).sum()
+    made, exp2 = [], np.exp2
+
+    def counted(T, *args, **kwargs):
+        made.append(T.size if T.shape[-1] > 1 else 0)
+        return exp2(T, *args, **kwargs)
+
+    np.exp2 = counted
+    try:
+        _, res = ab.attention(Q, K, V, **options)
+        forwards = sum(made)
+        ab.attention_vjp(dO, res)
+    finally:
+        np.exp2 = exp2
+    assert made, "none were made"
+    for count in (forwards, sum(made) - forwards):
+        assert count == 0 or 0.6 * allowed <= count <= allowed + 6 * n  # tiles of one column are not counted
 
 
 # --- what must not show -------------------------------------------------------------------------------------------
@@ -101,19 +243,79 @@ def test_masked_exponentials_are_not_made(route, options):
 
 @with_workers
 @each_case
-def test_threads_change_no_bit(route, case):
-    laws.threads_change_no_bit(case)
+def test_threads_change_no_bit(case):
+    """1, 2, 3 or 5 threads: O, every gradient, and L are the same to the last bit."""
+    inputs = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    found = []
+    try:
+        for n in (1, 2, 3, 5):
+            ab.set_num_threads(n)
+            O, res = case.attend(*inputs)
+            found.append([O, res.L, *case.pull(dO, res)])
+    finally:
+        ab.set_num_threads(None)
+    for other in found[1:]:
+        assert all(map(np.array_equal, found[0], other))
 
 
-@pytest.mark.usefixtures("route")
+@every_route
 @pytest.mark.parametrize("name", ["grouped, masked and biased", "mask of padding", "window", "all at once", "dropout"])
 def test_layout_in_memory_changes_nothing(name):
-    laws.layout_in_memory_changes_nothing(CASE[name])
+    """Transposed, strided, reversed, broadcast and read-only inputs give what packed ones give."""
+    case = CASE[name]
+    packed = case.draw()
+    (dO,) = draw((*case.scores[:-1], case.v[-1]))
+    O, res = case.attend(*packed)
+    wanted = [O, *case.pull(dO, res)]
+
+    def locked(T):
+        T = T.copy()
+        T.flags.writeable = False
+        return T
+
+    for laid in (
+        lambda T: np.moveaxis(np.ascontiguousarray(np.moveaxis(T, -2, -3)), -3, -2) if T.ndim > 2 else T,  # heads split
+        lambda T: np.ascontiguousarray(T.swapaxes(-1, -2)).swapaxes(-1, -2) if T.ndim > 1 else T,
+        lambda T: np.repeat(T, 2, axis=-1)[..., ::2] if T.ndim else T,
+        lambda T: np.ascontiguousarray(T[..., ::-1])[..., ::-1] if T.ndim else T,
+        lambda T: np.asfortranarray(T).reshape(T.shape),
+        locked,
+    ):
+        O, res = case.attend(*map(laid, packed))
+        assert all(map(checks.close, [O, *case.pull(laid(dO), res)], wanted))
 
 
-@pytest.mark.usefixtures("route")
+@every_route
 def test_broadcast_inputs_are_ordinary():
-    laws.broadcast_inputs_are_ordinary()
+    """Arrays that broadcast_to has stretched, whose entries share memory: every entry has its own gradient."""
+    packed, shapes = draw((5, 11), (2, 1, 7, 11), (3, 7, 13)), [(2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)]
+    stretched = [np.broadcast_to(T, shape) for T, shape in zip(packed, shapes, strict=True)]
+    (dO,) = draw((1, 3, 1, 13))
+    dO = np.broadcast_to(dO, (2, 3, 5, 13))
+    results = []
+    for inputs in (stretched, [T.copy() for T in stretched]):
+        O, res = ab.attention(*inputs, causal=True)
+        results.append([O, *ab.attention_vjp(dO, res)[:3]])
+    assert all(map(checks.close, *results))
+    assert [T.shape for T in results[0][1:]] == shapes
+
+
+@cache
+def in_long_double(dtype, size, causal, seed):
+    """Inputs in ``dtype`` with scores as large as ±size, and O, dQ, dK, dV in long double; a few rows are near ties."""
+    Q, K, V, dO = draw((3, 200, 32), (3, 331, 32), (3, 331, 13), (3, 200, 13), seed=seed)
+    root = (size / np.max(np.abs(Q @ K.swapaxes(-1, -2)))) ** 0.5
+    low = [T.astype(dtype) for T in (root * Q, root * K, V, dO)]
+    Q, K, V, dO = (T.astype(np.longdouble) for T in low)
+    S = Q @ K.swapaxes(-1, -2)
+    if causal:
+        S = np.where(np.tri(200, 331, dtype=bool), S, -np.inf)
+    P = np.exp(S - S.max(axis=-1, keepdims=True))
+    P /= P.sum(axis=-1, keepdims=True)
+    dP = dO @ V.swapaxes(-1, -2)
+    dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))
+    return low, (P @ V, dS @ K, dS.swapaxes(-1, -2) @ Q, P.swapaxes(-1, -2) @ dO)
 
 
 @of_full_size
@@ -121,8 +323,20 @@ def test_broadcast_inputs_are_ordinary():
 @pytest.mark.parametrize("size", [30, 3000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_errors_are_those_of_dense(name, dtype, size, causal):
-    with taking(name, small=False):
-        laws.errors_are_those_of_dense(dtype, size, causal)
+    """Root mean square errors of O, dQ, dK, dV against long double: at most twice those of the dense spine."""
+    ours, plain = np.zeros(4), np.zeros(4)
+    for seed in range(2):
+        (*inputs, dO), exact = in_long_double(dtype, size, causal, seed)
+        with taking(name, small=False):
+            O, res = quietly(ab.attention, *inputs, scale=1.0, causal=causal)
+            found = [O, *quietly(ab.attention_vjp, dO, res)[:3]]
+        steps = [Step("scale", Scale(1.0)), *([Step("causal", Causal())] if causal else [])]
+        reference, of_dense = dense.forward(*inputs, steps, res.shape)
+        for errors, came in ((ours, found), (plain, [reference, *dense.vjp(dO, of_dense)[:3]])):
+            assert all(T.dtype == dtype for T in came)
+            errors += [np.mean((T - true) ** 2) / np.mean(true**2) for T, true in zip(came, exact, strict=True)]
+    ratio = (ours / plain) ** 0.5
+    assert np.all(ratio <= 2), f"errors of O, dQ, dK, dV: {ratio} times those of the dense spine"
 
 
 IN_EARNEST = {
@@ -136,22 +350,49 @@ IN_EARNEST = {
 }
 
 
+def agrees_with_dense(Q, K, V, **options):
+    """At the sizes that tiles have in earnest: output and gradients are those of the dense spine."""
+    inputs = draw(Q, K, V)
+    O, res = ab.attention(*inputs, **options)
+    (dO,) = draw(O.shape, seed=1)
+    _, steps = importlib.import_module("attnbook.attention").plan(inputs[0], res.shape, **DEFAULTS | options)
+    wanted, of_dense = dense.forward(*inputs, steps, res.shape)
+    *grads, dparams = dense.vjp(dO, of_dense)
+    found = ab.attention_vjp(dO, res)
+    assert checks.close(O, wanted)
+    assert all(map(checks.close, found[:3], grads))
+    for dparam in dparams:
+        assert dparam is None or any(checks.close(dparam, T) for T in (found.dbias, *found.dops) if T is not None)
+
+
+DEFAULTS = {"mask": None, "bias": None, "causal": False, "scale": None, "ops": (), "method": "auto"}
+
+
 @of_full_size
 @pytest.mark.parametrize("options", IN_EARNEST.values(), ids=IN_EARNEST)
 def test_tiles_of_full_size(name, options):
     with taking(name, small=False):
-        laws.agrees_with_dense((1100, 8), (1300, 8), (1300, 5), **options)
+        agrees_with_dense((1100, 8), (1300, 8), (1300, 5), **options)
 
 
 @of_full_size
 def test_heads_of_full_size(name):
     with taking(name, small=False):
-        laws.agrees_with_dense((2, 6, 130, 8), (2, 3, 140, 8), (2, 3, 140, 5), bias=np.linspace(-1, 1, 140))
-        laws.agrees_with_dense((2, 6, 130, 8), (2, 2, 140, 8), (2, 3, 140, 5), causal=True)
+        agrees_with_dense((2, 6, 130, 8), (2, 3, 140, 8), (2, 3, 140, 5), bias=np.linspace(-1, 1, 140))
+        agrees_with_dense((2, 6, 130, 8), (2, 2, 140, 8), (2, 3, 140, 5), causal=True)
 
 
 def test_heads_may_be_grouped_anew():
-    laws.heads_may_be_grouped_anew()
+    """One head with large scores needs a shift, and so do those in its task; in the backward, tasks may be others."""
+    Q, K, V, dO = draw((4, 5, 3), (4, 7, 3), (4, 7, 2), (4, 5, 2))
+    Q[0] *= 1000
+    right = ab.attention_vjp(dO, ab.attention(Q, K, V, method="dense")[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_tiled, "SCORES_A_TASK", 2**16)
+        _, res = ab.attention(Q, K, V, method="tiled")
+        assert np.all(res.M != 0)
+        patch.setattr(numpy_tiled, "SCORES_A_TASK", 0)
+        assert all(map(checks.close, ab.attention_vjp(dO, res)[:3], right[:3]))
 
 
 # --- who is asked -------------------------------------------------------------------------------------------------
@@ -173,7 +414,7 @@ def test_auto_picks_by_size():
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("method", ["auto", "dense", "tiled"])
 def test_a_backward_knows_its_forward(method, library):
-    Q, K, V, dO = laws.draw((3, 5), (7, 5), (7, 11), (3, 11))
+    Q, K, V, dO = draw((3, 5), (7, 5), (7, 11), (3, 11))
     if library == "torch":
         Q, K, V, dO = map(torch.tensor, (Q, K, V, dO))
     _, res = ab.attention(Q, K, V, method=method)

@@ -2,13 +2,49 @@
 
 import itertools
 
-import laws
 import pytest
 import torch
+from compare import draw, quietly
 
 import attnbook as ab
 from attnbook.checks import close
 from attnbook.torch import layout
+
+
+def agrees_with_torchs_layer(module, query, key, value, **options):
+    """Output, weights and all gradients of a ``torch.nn.MultiheadAttention`` are ours, through the converter."""
+    others = {name: option for name, option in options.items() if name not in ("key_padding_mask", "attn_mask")}
+    masks = {name: options[name] for name in ("key_padding_mask", "attn_mask") if options.get(name) is not None}
+    named = {"query": query, "key": key, "value": value, **{k: T for k, T in masks.items() if T.dtype != torch.bool}}
+    named = {name: T.detach().clone().requires_grad_() for name, T in named.items()}
+    Y, weights = module(**named | {k: T for k, T in masks.items() if k not in named}, **others)
+    named |= dict(module.named_parameters())
+
+    X, p, ours = layout.from_multihead_attention(module, query, key, value, **masks)
+    came, res = quietly(ab.multi_head_attention, X, p, **ours)
+    turned = not module.batch_first and query.ndim == 3
+    (dY,) = (torch.tensor(T) for T in draw(tuple(came.shape)))
+    grads = layout.to_multihead_attention(quietly(ab.multi_head_attention_vjp, dY, res), module, **masks)
+
+    wanted = torch.autograd.grad(Y, list(named.values()), dY.transpose(0, 1) if turned else dY)
+    assert grads.keys() == named.keys()
+    pairs = [(came.transpose(0, 1) if turned else came, Y.detach())]
+    pairs += [(grads[name], T) for name, T in zip(named, wanted, strict=True)]
+    if weights is not None:
+        P = res.attention.P
+        pairs.append((P.mean(dim=-3) if options.get("average_attn_weights", True) else P, weights.detach()))
+    for ours, theirs in pairs:
+        assert close(ours, theirs)
+
+
+def torchs_layer(*, seed=0, **options):
+    """A float64 module whose parameters are all random: torch starts its biases at 0, where mistakes hide."""
+    module = torch.nn.MultiheadAttention(**options, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    return module
+
 
 TORCHS_SAMPLES = 64
 
@@ -27,7 +63,7 @@ def samples_of_torch():
 def test_every_sample(need_weights):
     samples = samples_of_torch()
     for made, inputs, options in samples:
-        laws.agrees_with_torchs_layer(laws.torchs_layer(**made), *inputs, **options, need_weights=need_weights)
+        agrees_with_torchs_layer(torchs_layer(**made), *inputs, **options, need_weights=need_weights)
     assert len(samples) == TORCHS_SAMPLES, "torch has other samples than it had"
 
 
@@ -38,13 +74,13 @@ L, S, BATCH, HEADS, E, KDIM, VDIM = 5, 7, 2, 3, 33, 13, 17
 
 def bool_mask(*shape):
     """True = may not attend; the first key may always be seen."""
-    mask = torch.tensor(laws.draw(shape, seed=7)[0] > 0.5)
+    mask = torch.tensor(draw(shape, seed=7)[0] > 0.5)
     mask[..., 0] = False
     return mask
 
 
 def float_mask(*shape):
-    return torch.tensor(laws.draw(shape, seed=8)[0]).masked_fill(bool_mask(*shape), -torch.inf)
+    return torch.tensor(draw(shape, seed=8)[0]).masked_fill(bool_mask(*shape), -torch.inf)
 
 
 MASKS = {
@@ -68,23 +104,23 @@ BUILT = [
 @pytest.mark.parametrize("widths", [{}, {"kdim": KDIM}, {"kdim": KDIM, "vdim": VDIM}], ids=str)
 def test_samples_of_our_own(masks, widths):
     inputs = [(BATCH, L, E), (BATCH, S, widths.get("kdim", E)), (BATCH, S, widths.get("vdim", E))]
-    inputs = [torch.tensor(T) for T in laws.draw(*inputs)]
+    inputs = [torch.tensor(T) for T in draw(*inputs)]
     for built, batch_first in itertools.product(BUILT, (True, False)):
-        module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=batch_first, **built, **widths)
+        module = torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=batch_first, **built, **widths)
         given = inputs if batch_first else [T.transpose(0, 1) for T in inputs]
-        laws.agrees_with_torchs_layer(module, *given, **masks, average_attn_weights=False)
+        agrees_with_torchs_layer(module, *given, **masks, average_attn_weights=False)
     first = {(BATCH, S): 0, (BATCH * HEADS, L, S): slice(HEADS), (L, S): slice(None)}  # without a batch
     alone = {name: mask[first[tuple(mask.shape)]] for name, mask in masks.items()}
-    laws.agrees_with_torchs_layer(module, *(T[0] for T in inputs), **alone)
+    agrees_with_torchs_layer(module, *(T[0] for T in inputs), **alone)
 
 
 def test_a_dead_row_is_zero_before_the_last_projection():
     """As in torch's fused path; with ``need_weights`` torch gives NaN."""
-    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True)
-    X, memory = (torch.tensor(T) for T in laws.draw((BATCH, L, E), (BATCH, S, E)))
+    module = torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True)
+    X, memory = (torch.tensor(T) for T in draw((BATCH, L, E), (BATCH, S, E)))
     mask = bool_mask(L, S)
     mask[1] = True
-    laws.agrees_with_torchs_layer(module, X, memory, memory, attn_mask=mask, need_weights=False)
+    agrees_with_torchs_layer(module, X, memory, memory, attn_mask=mask, need_weights=False)
     Y, _ = module(X, memory, memory, attn_mask=mask)
     assert torch.all(torch.isnan(Y[:, 1]))
     X, p, options = layout.from_multihead_attention(module, X, memory, memory, attn_mask=mask)
@@ -98,14 +134,14 @@ def test_a_dead_row_is_zero_before_the_last_projection():
 @pytest.mark.parametrize("of_itself", [True, False])
 def test_weights_and_gradients_in_torchs_layout(bias, of_itself):
     """Without the detour over key and value: torch's weights are ours, and our gradients are torch's."""
-    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True, bias=bias)
-    X, memory = (torch.tensor(T, requires_grad=True) for T in laws.draw((BATCH, L, E), (BATCH, S, E)))
+    module = torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True, bias=bias)
+    X, memory = (torch.tensor(T, requires_grad=True) for T in draw((BATCH, L, E), (BATCH, S, E)))
     given = [X] if of_itself else [X, memory]
     wanted, _ = module(X, given[-1], given[-1])
     p = layout.from_state_dict(module.state_dict())
     Y, res = ab.multi_head_attention(X.detach(), p, num_heads=HEADS, memory=None if of_itself else memory.detach())
     assert close(Y, wanted.detach())
-    (dY,) = (torch.tensor(T) for T in laws.draw(tuple(Y.shape)))
+    (dY,) = (torch.tensor(T) for T in draw(tuple(Y.shape)))
     grads = ab.multi_head_attention_vjp(dY, res)
     state = layout.to_state_dict(grads.dparams)
     wanted.backward(dY)
@@ -119,7 +155,7 @@ def test_weights_and_gradients_in_torchs_layout(bias, of_itself):
 @pytest.mark.parametrize("widths", [{}, {"kdim": KDIM}, {"kdim": KDIM, "vdim": VDIM}], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_there_and_back(bias, widths):
-    module = laws.torchs_layer(embed_dim=E, num_heads=HEADS, bias=bias, **widths)
+    module = torchs_layer(embed_dim=E, num_heads=HEADS, bias=bias, **widths)
     state = module.state_dict()
     p = layout.from_state_dict(state)
     assert p.W_Q.shape == p.W_O.shape == (E, E)
@@ -134,16 +170,16 @@ def test_there_and_back(bias, widths):
 def test_the_backward_converter_is_the_adjoint_of_the_forward_one():
     """⟨grads, the change of (X, p, memory)⟩ = ⟨torch's gradients, the change of torch's parameters and inputs⟩."""
     built = {"embed_dim": E, "num_heads": HEADS, "kdim": KDIM, "vdim": VDIM, "add_bias_kv": True, "add_zero_attn": True}
-    inputs = [torch.tensor(T) for T in laws.draw((L, BATCH, E), (S, BATCH, KDIM), (S, BATCH, VDIM))]
-    changes = [torch.tensor(T) for T in laws.draw(*(tuple(T.shape) for T in inputs), seed=1)]
-    module, change = laws.torchs_layer(**built), laws.torchs_layer(**built, seed=1)
-    moved = laws.torchs_layer(**built)
+    inputs = [torch.tensor(T) for T in draw((L, BATCH, E), (S, BATCH, KDIM), (S, BATCH, VDIM))]
+    changes = [torch.tensor(T) for T in draw(*(tuple(T.shape) for T in inputs), seed=1)]
+    module, change = torchs_layer(**built), torchs_layer(**built, seed=1)
+    moved = torchs_layer(**built)
     with torch.no_grad():
         for T, t in zip(moved.parameters(), change.parameters(), strict=True):
             T += t
     X, p, options = layout.from_multihead_attention(module, *inputs)
     X2, p2, options2 = layout.from_multihead_attention(moved, *(T + t for T, t in zip(inputs, changes, strict=True)))
-    random = [torch.tensor(T) for T in laws.draw(*(tuple(T.shape) for T in (X, options["memory"], *p)), seed=2)]
+    random = [torch.tensor(T) for T in draw(*(tuple(T.shape) for T in (X, options["memory"], *p)), seed=2)]
     grads = ab.MultiHeadGrads(*random[:2], ab.MultiHeadParams(*random[2:]), None, ())
     ours = [(X2 - X), options2["memory"] - options["memory"], *(b - a for a, b in zip(p, p2, strict=True))]
     found = layout.to_multihead_attention(grads, module)
@@ -160,7 +196,7 @@ def test_the_backward_converter_is_the_adjoint_of_the_forward_one():
 
 # --- bad input ----------------------------------------------------------------------------------------------------
 
-MODULE = laws.torchs_layer(embed_dim=6, num_heads=2, batch_first=True)
+MODULE = torchs_layer(embed_dim=6, num_heads=2, batch_first=True)
 T = torch.zeros(2, 3, 6, dtype=torch.float64)
 PARAMS = layout.from_state_dict(MODULE.state_dict())
 
@@ -172,7 +208,7 @@ def read(module=MODULE, query=T, key=T, value=T, **masks):
 REFUSED = [
     (lambda: layout.from_state_dict({}), ValueError, "state: expected the names q_proj_weight, .*, got "),
     (
-        lambda: layout.from_state_dict(laws.torchs_layer(embed_dim=6, num_heads=2, add_bias_kv=True).state_dict()),
+        lambda: layout.from_state_dict(torchs_layer(embed_dim=6, num_heads=2, add_bias_kv=True).state_dict()),
         ValueError,
         "state: expected the names in_proj_weight, .*, got .*bias_k",
     ),
@@ -182,7 +218,7 @@ REFUSED = [
     (lambda: layout.to_state_dict(PARAMS._replace(b_K=None)), ValueError, "p: expected all four biases or none, .* 3"),
     (lambda: read(torch.nn.Linear(6, 6)), TypeError, "module: expected a torch.nn.MultiheadAttention, got Linear"),
     (
-        lambda: read(laws.torchs_layer(embed_dim=6, num_heads=2, dropout=0.1)),
+        lambda: read(torchs_layer(embed_dim=6, num_heads=2, dropout=0.1)),
         ValueError,
         r"module: expected no dropout, or eval\(\), got dropout=0.1",
     ),
@@ -213,4 +249,4 @@ def test_it_is_refused(call, error, message):
 
 
 def test_a_layer_that_drops_out_is_read_in_eval():
-    read(laws.torchs_layer(embed_dim=6, num_heads=2, dropout=0.1).eval(), T, T, T)
+    read(torchs_layer(embed_dim=6, num_heads=2, dropout=0.1).eval(), T, T, T)

@@ -2,11 +2,11 @@
 
 from functools import cache
 
-import laws
 import numpy as np
 import pytest
 import test_torch_sdpa as dropin
 import torch
+from compare import draw
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
@@ -36,7 +36,7 @@ def agrees_with_torch(Q, K, V, attn_mask=None, is_causal=False, **options):
         inputs.append(attn_mask)
     wanted = scaled_dot_product_attention(*inputs[:3], attn_mask=attn_mask, is_causal=is_causal, **options)
     O, res = ab.attention(*(T.detach() for T in inputs[:3]), **ours)
-    (dO,) = (torch.tensor(T) for T in laws.draw(tuple(O.shape)))
+    (dO,) = (torch.tensor(T) for T in draw(tuple(O.shape)))
     grads = ab.attention_vjp(dO, res)
     assert close(O, wanted.detach())
     for ours, theirs in zip(grads[: len(inputs)], torch.autograd.grad(wanted, inputs, dO), strict=True):
@@ -81,10 +81,10 @@ def test_every_sample_in_low_precision(dtype):
 
 def test_samples_of_our_own():
     """What torch's table lacks: distinct widths, a bool mask with a dead row, a mask to broadcast, groups, a scale."""
-    Q, K, V = (torch.tensor(T) for T in laws.draw((2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)))
+    Q, K, V = (torch.tensor(T) for T in draw((2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)))
     mask = torch.tensor(np.random.default_rng(7).random((3, 5, 7)) < 0.5)
     mask[:, 1] = False
-    (bias,) = (torch.tensor(T) for T in laws.draw((2, 1, 5, 7), seed=1))
+    (bias,) = (torch.tensor(T) for T in draw((2, 1, 5, 7), seed=1))
     agrees_with_torch(Q, K, V)
     agrees_with_torch(Q, K, V, is_causal=True)
     agrees_with_torch(Q, K, V, attn_mask=mask)

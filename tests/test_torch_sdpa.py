@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 
-import laws
+import compare
 import pytest
 import torch
 from torch import func
@@ -34,7 +34,7 @@ BOTH = scaled_dot_product_attention, torchs
 
 
 def draw(*shapes, seed=0, device="cpu"):
-    return [torch.tensor(T, device=device) for T in laws.draw(*shapes, seed=seed)]
+    return [torch.tensor(T, device=device) for T in compare.draw(*shapes, seed=seed)]
 
 
 def some(*shape, dead=1):

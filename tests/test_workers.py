@@ -1,18 +1,40 @@
 """Workers: what they are told, that nothing of them is left behind, and that errors and interrupts reach the caller."""
 
 import contextlib
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import laws
+import numpy as np
 import pytest
+import threadpoolctl
+from compare import draw
 from routes import taking
 
 import attnbook as ab
+from attnbook.ops import Scale
 from attnbook.spines import workers
+
+
+def blas_threads():
+    """How many threads NumPy's BLAS works with. SciPy has one of its own, which is let alone if it comes later."""
+    pools = (pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas")
+    return [pool["num_threads"] for pool in pools if "scipy.libs" not in pool["filepath"]]
+
+
+@contextlib.contextmanager
+def set_threads(n):
+    ab.set_num_threads(n)
+    try:
+        yield
+    finally:
+        ab.set_num_threads(None)
 
 
 @pytest.fixture
@@ -37,6 +59,12 @@ def test_the_number_of_threads_is_what_was_said(said):
     assert ab.get_num_threads() == 3
 
 
+def test_threads_are_as_many_as_set():
+    with set_threads(7):
+        assert ab.get_num_threads() == 7
+        assert workers.get_num_threads() == 7
+
+
 @pytest.mark.parametrize(
     ("came", "error", "message"),
     [
@@ -56,7 +84,19 @@ def test_a_wrong_number_in_the_environment(came, error, message, said):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_every_task_is_done_once(threads):
-    laws.every_task_is_done_once(threads)
+    done, lock = [], threading.Lock()
+
+    def task(place, entry):
+        with lock:
+            done.append((place, entry))
+            assert blas_threads() == [1] * len(before)
+
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):  # on any machine, and whatever goes wrong
+        before = blas_threads()
+        with set_threads(threads):
+            workers.run(task, [10 * i for i in range(20)])
+        assert sorted(done) == [(i, 10 * i) for i in range(20)]
+        assert blas_threads() == before
 
 
 def test_where_no_thread_starts_the_caller_does_all(monkeypatch):
@@ -67,42 +107,105 @@ def test_where_no_thread_starts_the_caller_does_all(monkeypatch):
     workers._threads_start.cache_clear()
     workers._pool.cache_clear()
     try:
-        laws.every_task_is_done_once(3)
+        test_every_task_is_done_once(3)
     finally:
         workers._threads_start.cache_clear()
 
 
 def test_sums_are_in_order():
-    laws.sums_are_in_order()
+    """Whoever gives first, sums are taken in the order of the tasks: 10¹⁶ + 1 − 10¹⁶ hangs on it."""
+    for order in itertools.permutations(range(3)):
+        total, sums = np.zeros(1), workers.InOrder()
+        for place in order:
+            sums.give("total", place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
+        assert total[0] == 1e16 + 1.0 - 1e16
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("of_helper", [True, False])
 def test_an_error_reaches_the_caller(of_helper, error):
-    laws.an_error_reaches_the_caller(of_helper, error)
+    """An error in a task, the caller's or a helper's: it is raised, no worker is left, and BLAS is as it was."""
+    before, working = blas_threads(), []
+    at_work = {True: threading.Event(), False: threading.Event()}  # one of each is, when it happens
+
+    def task(place, entry):
+        working.append(place)
+        try:
+            helps = threading.current_thread() is not threading.main_thread()
+            at_work[helps].set()
+            at_work[not helps].wait(5)
+            if helps == of_helper:
+                raise error("in a task")
+            time.sleep(0.02)
+        finally:
+            working.pop()
+
+    with set_threads(2):
+        try:
+            workers.run(task, range(50))
+        except error:
+            assert not working, "a worker is still at work"
+            assert blas_threads() == before
+        else:
+            raise AssertionError("the error was lost")
 
 
 def test_an_interrupt_while_waiting_leaves_no_worker():
-    laws.an_interrupt_while_waiting_leaves_no_worker()
+    """Ctrl-C while the caller waits for a helper: the helper finishes its task and takes no other."""
+    before, working, started = blas_threads(), [], threading.Event()
+
+    def task(place, entry):
+        if threading.current_thread() is threading.main_thread():
+            started.wait(5)
+            return
+        working.append(place)
+        started.set()
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.05)
+        working.pop()
+
+    with set_threads(2):
+        try:
+            workers.run(task, range(2))
+            time.sleep(0.2)
+        except KeyboardInterrupt:
+            assert not working, "a worker is still at work"
+            assert blas_threads() == before
+        else:
+            raise AssertionError("the interrupt was lost")
 
 
 def test_an_error_in_an_op_reaches_the_caller():
-    class Broken(laws.Spy):
+    class Broken(Scale):
         def vjp(self, dS, saved, tile):
             raise ZeroDivisionError("in an op")
 
-    before = laws.blas_threads()
-    Q, K, V, dO = laws.draw((6, 5, 3), (6, 7, 3), (6, 7, 3), (6, 5, 3))
-    with taking("tiled on NumPy"), laws.set_threads(3):
-        _, res = ab.attention(Q, K, V, ops=[Broken()])
+    before = blas_threads()
+    Q, K, V, dO = draw((6, 5, 3), (6, 7, 3), (6, 7, 3), (6, 5, 3))
+    with taking("tiled on NumPy"), set_threads(3):
+        _, res = ab.attention(Q, K, V, ops=[Broken(1.0)])
         with pytest.raises(ZeroDivisionError, match="in an op"):
             ab.attention_vjp(dO, res)
-    assert laws.blas_threads() == before
+    assert blas_threads() == before
 
 
 def test_two_callers_at_once():
-    with taking("tiled on NumPy"):
-        laws.two_callers_at_once()
+    """Two Python threads call attention at the same time: each gets what it gets alone, and BLAS is as it was."""
+    before = blas_threads()
+    inputs = [draw((2, 6, 40, 8), (2, 6, 50, 8), (2, 6, 50, 5), (2, 6, 40, 5), seed=seed) for seed in range(2)]
+
+    def both(Q, K, V, dO):
+        O, res = ab.attention(Q, K, V, causal=True)
+        return [O, *ab.attention_vjp(dO, res)[:3]]
+
+    with taking("tiled on NumPy"), set_threads(3):
+        alone = [both(*arrays) for arrays in inputs]
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(5):
+                for wanted, found in zip(alone, pool.map(lambda arrays: both(*arrays), inputs), strict=True):
+                    assert all(map(np.array_equal, wanted, found))
+    assert blas_threads() == before
 
 
 FORK = """
@@ -130,26 +233,26 @@ def test_a_child_process_has_workers_of_its_own():
 FORK_IN_A_RUN = """
 import os, threading, numpy as np
 from threadpoolctl import threadpool_limits
-import laws
+import test_workers
 from attnbook.spines import workers
 at_work, done = threading.Event(), threading.Event()
 def task(place, entry):
     at_work.set()
     assert done.wait(30)
 with threadpool_limits(2, user_api="blas"):
-    before = laws.blas_threads()
+    before = test_workers.blas_threads()
     run = threading.Thread(target=workers.run, args=(task, range(2)))
     run.start()
     at_work.wait(30)
     child = os.fork()
     if child == 0:
-        as_before = laws.blas_threads() == before
-        laws.every_task_is_done_once()
+        as_before = test_workers.blas_threads() == before
+        test_workers.test_every_task_is_done_once(3)
         os._exit(not as_before or workers._in_use["runs"])
     _, status = os.waitpid(child, 0)
     done.set()
     run.join()
-    print(os.waitstatus_to_exitcode(status), laws.blas_threads() == before)
+    print(os.waitstatus_to_exitcode(status), test_workers.blas_threads() == before)
 """
 
 
@@ -203,7 +306,7 @@ def cores_of_a_run(error=None):
         if error:
             raise error
 
-    with laws.set_threads(2), contextlib.suppress(*[error] if error else []):
+    with set_threads(2), contextlib.suppress(*[error] if error else []):
         workers.run(task, range(2))
     return seen, before, os.sched_getaffinity(0)
 
@@ -222,4 +325,4 @@ def test_workers_keep_to_cores_of_their_own_and_give_them_back(error):
 
 def test_without_a_way_to_tell_cores_all_work_where_they_are(monkeypatch):
     monkeypatch.setattr(workers, "_sched_getcpu", lambda: None)
-    laws.every_task_is_done_once(2)
+    test_every_task_is_done_once(2)

@@ -1,0 +1,75 @@
+"""Attention as it is defined, in torch: a second implementation, which autograd differentiates."""
+
+import torch
+from compare import draw
+
+import attnbook as ab
+from attnbook.checks.tolerances import LOW_PRECISION
+from attnbook.ops import Dropout, Tile, Window
+
+
+def naive_heads(T, Q):
+    """T with each of its heads repeated for the query heads that share it."""
+    h = Q.shape[-3] if Q.ndim > 2 else 1
+    return T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 and T.shape[-3] not in (1, h) and h > 1 else T
+
+
+def naive_scores(case, Q, K, V, *parameters):
+    """The scores of ``naive_attention``, −∞ where a key is forbidden."""
+    rest = list(parameters)
+    S = Q @ naive_heads(K, Q).mT * (Q.shape[-1] ** -0.5 if case.scale is None else case.scale)
+    bias = 0.0 if case.bias is None else rest.pop(0)
+    for op in case.made(*rest):
+        if not isinstance(op, Dropout | Window):  # windows are in case.allowed()
+            S = op.forward(S, Tile.whole(*case.scores[-2:]))[0]
+    return (S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf)
+
+
+def naive_attention(case, Q, K, V, *parameters):
+    """The definition in torch, each step in the dtype of Q: a second implementation, with autograd to differentiate."""
+    S = naive_scores(case, Q, K, V, *parameters)
+    P = torch.softmax(S, dim=-1).masked_fill(~torch.tensor(case.allowed()), 0.0)
+    for op in case.made(*parameters[case.bias is not None :]):
+        if isinstance(op, Dropout):
+            P = P / (1 - op.p) * op.kept(P, Tile.whole(*case.scores[-2:]))
+    return P @ naive_heads(V, Q)
+
+
+def naive_multi_head(case, *inputs):
+    """The definition in torch, in the dtype of X, one head cut out after the other."""
+    X, memory, p, rest = case.sort(inputs)
+    M = X if memory is None else memory
+
+    def project(T, W, b, h):
+        return torch.stack((T @ W if b is None else T @ W + b).chunk(h, dim=-1), dim=-3)
+
+    Q, K = project(X, p.W_Q, p.b_Q, case.h), project(M, p.W_K, p.b_K, case.h_kv)
+    O = naive_attention(case.heads, Q, K, project(M, p.W_V, p.b_V, case.h_kv), *rest)
+    Y = torch.cat(O.unbind(dim=-3), dim=-1) @ p.W_O
+    return Y if p.b_O is None else Y + p.b_O
+
+
+def low_precision(case, dtype, seed=0, size=1.0, on="cpu", **method):
+    """The error against float64 stays within a multiple of a plain implementation's in the same dtype."""
+    low = [torch.tensor(T).to(dtype) for T in case.draw(seed)]
+    low[0] = size * low[0]
+    Q, K, V, *parameters = (T.to(on) for T in low)
+    O, res = ab.attention(Q, K, V, **case.options(Q, *parameters), **method)
+    dO = torch.tensor(draw(tuple(O.shape))[0]).to(dtype)
+    ours = [T.cpu() for T in (O, *case.pull(dO.to(on), res))]
+    naive = _with_autograd(case, low, dO)
+    exact = _with_autograd(case, [T.double() for T in low], dO.double())
+    for i, (T, plain, true) in enumerate(zip(ours, naive, exact, strict=True)):
+        assert T.shape == true.shape
+        if not T.numel():
+            continue
+        off, allowed = ((A.double() - true).abs().max().item() for A in (T, plain))
+        factor = LOW_PRECISION["gradient" if i else "output"]
+        last_bit = torch.finfo(dtype).eps * true.abs().max().item()
+        assert off <= factor * allowed + last_bit, f"result {i}: off by {off:.1e}, the plain one by {allowed:.1e}"
+
+
+def _with_autograd(case, inputs, dO):
+    inputs = [T.clone().requires_grad_() for T in inputs]
+    O = naive_attention(case, *inputs)
+    return [O.detach(), *torch.autograd.grad(O, inputs, dO)]
