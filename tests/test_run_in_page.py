@@ -325,6 +325,14 @@ def test_cells_run_and_the_page_outlives_errors_and_endless_loops(page):
     assert not page.complaints
 
 
+@pytest.mark.parametrize("nothing", ["print()", "print('')", "print('', end='')"])
+def test_a_cell_that_prints_nothing_is_not_taken_for_one_that_has_ended(nothing, page):
+    source = f"{nothing}\nprint('next')\nkept = 6 * 7\nkept"
+    assert page.give(3, source).strip().endswith("next\n\n42")
+    assert page.give(4, "print(kept)") == "Your version gives:\n\n42\n"
+    assert not page.complaints
+
+
 def test_while_a_cell_runs_no_other_does_and_none_is_reset(page):
     page.write(3, "print('begun')\nwhile True: pass")
     page.cell(3).locator(".run-result", has_text="begun").wait_for()
@@ -471,6 +479,16 @@ def test_our_wheels_arrive_and_a_stale_one_is_noticed(site, address, browser):
         assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
         page.context.unroute("**/attnbook-*.whl")  # the right one is there again, and asked for again
         assert page.give(1, IMPORTS) == came
+
+
+def test_a_later_cell_asks_again_for_what_did_not_come(site, address, browser):
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    routes = {f"{site['packages']}**": served(stub(lock)), "**/pyodide-lock.json": served(json.dumps(lock))}
+    with Page(browser, address, routes={**routes, f"{site['packages']}**": lambda route: route.abort()}) as page:
+        assert page.give(1, "import numpy") == "Passed over: it needs numpy, which could not be loaded."
+        assert page.give(3, "numpy.__name__") == "Passed over: it needs numpy, which could not be loaded."
+        page.context.route(f"{site['packages']}**", routes[f"{site['packages']}**"])
+        assert page.give(3, "numpy.__name__") == "Your version gives:\n\n'numpy'"
 
 
 @pytest.mark.parametrize(

@@ -44,19 +44,20 @@ function perhaps() {
   return navigator.onLine ? "Perhaps the site cannot be reached, or this browser is too old." : "This device is offline.";
 }
 
+// A message is known by the key that it has: what stands there may be empty, or 0.
 function hear(data) {
   clearTimeout(patience);
-  if (data.loading) {
+  if ("loading" in data) {
     loading = { what: data.loading, bytes: data.bytes };
     announce(`Loading ${loading.what}`);
     arrived(0);
-  } else if (data.received) arrived(data.received);
-  else if (data.running) waiting?.started();
-  else if (data.printed) waiting?.printed(data.printed);
-  else if (data.refused) trouble.add(refusal(data));
-  else if (data.failed) {
+  } else if ("received" in data) arrived(data.received);
+  else if ("running" in data) waiting?.started();
+  else if ("printed" in data) waiting?.printed(data.printed);
+  else if ("refused" in data) trouble.add(refusal(data));
+  else if ("failed" in data) {
     fail(data.started ? `Python broke off: ${data.failed}.` : `Python could not be loaded: ${data.failed}. ${perhaps()}`);
-  } else waiting?.resolve(data.answer);
+  } else if ("answer" in data) waiting?.resolve(data.answer);
 }
 
 function refusal({ refused, host, why }) {
@@ -228,7 +229,7 @@ function show(cell, answer, stored) {
   cell.result.replaceChildren(line(words), ...seen);
   document.dispatchEvent(new Event("attnbook:shown")); // figures with controls come to life
   showStored(cell, stored !== undefined); // beside a changed cell they would mislead
-  cell.ran = true;
+  cell.ran = !answer.why.endsWith("could not be loaded"); // one that lacks a file is run again for those that need it
   cell.words = cell.result.innerText.slice(0, 500);
 }
 

@@ -99,8 +99,8 @@ let interrupts;
 self.onmessage = async ({ data }) => {
   if (data.interrupts) return (interrupts = data.interrupts);
   try {
-    tell({ id: data.id, answer: await run(data) });
+    tell({ answer: await run(data) });
   } catch (error) {
-    tell({ id: data.id, failed: error.message, started: Boolean(runner) });
+    tell({ failed: error.message, started: Boolean(runner) });
   }
 };
