@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -18,12 +19,22 @@ MODULES = [m.name for m in pkgutil.walk_packages(ab.__path__, "attnbook.") if no
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_function_says_all_that_the_rule_asks_for(name):
     text = inspect.getdoc(getattr(ab, name))
-    parts = () if name in SETTINGS else ("Parameters\n", "Returns\n", "Raises\n")
-    for part in (*parts, ":doc:`/chapters/"):
+    for part in () if name in SETTINGS else ("Parameters\n", "Returns\n"):
         assert part in text, f"{name} lacks {part.strip()}"
+    assert ":doc:`/chapters/" in text + inspect.getmodule(getattr(ab, name)).__doc__
     if name not in TOOLS:
         assert ":eq:`" in text
         assert ".. math::" in text
+
+
+def test_a_sentence_stands_in_one_docstring_only():
+    found = {}
+    for name in PUBLIC:
+        for sentence in re.split(r"(?<=[.!?])\s+", inspect.getdoc(getattr(ab, name))):
+            words = " ".join(sentence.split())
+            if words.endswith(".") and len(words) > 50:
+                found.setdefault(words, []).append(name)
+    assert {words: names for words, names in found.items() if len(names) > 1} == {}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,6 +1,11 @@
 """attnbook: the gradients of attention, written by hand, one file an op, on any array library.
 
 The book derives every line of it; see the chapter that each docstring names.
+
+For every function: arrays are of one library, floating dtype and device, and so are the results. 16-bit floats are
+widened to float32 at the door and narrowed once, at the end. What does not fit is refused before any work: a TypeError
+for a type, dtype or library, a ValueError for a shape, device or value, each with the name of the argument, what was
+expected, and what came. Inputs are not changed.
 """
 
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp

@@ -68,17 +68,14 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
 
     Raises
     ------
-    TypeError
-        An argument of the wrong type or dtype, or of another library than Q.
     ValueError
-        Widths, lengths or leading axes that do not fit, a head width of 0, a scale that is not finite,
-        an unknown ``causal`` or ``method``.
+        A head width of 0, a scale that is not finite, and what does not fit otherwise.
 
     Notes
     -----
-    16-bit floats are widened to float32 at the door and narrowed at the end. A forbidden key and its value must still
+    A forbidden key and its value must still
     be finite: 0 · NaN is NaN. Source: Vaswani et al., "Attention Is
-    All You Need", eq. 1. Chapter: :doc:`/chapters/03_single_head`.
+    All You Need", eq. 1.
 
     Examples
     --------
@@ -123,14 +120,9 @@ def attention_vjp(dO, res, dL=None):
         ``dQ``, ``dK``, ``dV`` with the shapes of Q, K, V; ``dbias`` with the shape of bias, None where none was
         given; ``dops``, one entry for each of ``ops``, None for an op with no parameter.
 
-    Raises
-    ------
-    TypeError, ValueError
-        ``dO`` does not fit the output, ``dL`` not L, or ``res`` is not a residual.
-
     Notes
     -----
-    A row with no allowed key gives and gets exactly 0. Chapter: :doc:`/chapters/03_single_head`.
+    A row with no allowed key gives and gets exactly 0.
     """
     plan = _plan_of(res)
     agree(Q=res.Q, dO=dO)
@@ -174,15 +166,6 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
     Returns
     -------
     tO : array (..., n_q, d_v); with ``with_L`` a pair, tO and tL (..., n_q), the latter 0 in a row with no allowed key
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names the tangent whose type, dtype or shape does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/03_single_head`.
     """
     plan = _plan_of(res)
     agree({"tbias": tbias}, Q=res.Q, tQ=tQ, tK=tK, tV=tV)

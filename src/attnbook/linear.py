@@ -32,15 +32,9 @@ def linear(X, W, b=None):
     -------
     Y : array (..., n, d_out), dtype of ``X``
 
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype or shape does not fit.
-
     Notes
     -----
-    Residuals for the backward: X and W. 16-bit floats are multiplied and summed in float32.
-    Chapter: :doc:`/chapters/01_gradients`.
+    Residuals for the backward: X and W.
     """
     agree(X=X, W=W, optional={"b": b})
     _check_shapes(X, W, b)
@@ -65,14 +59,6 @@ def linear_vjp(dY, X, W):
     LinearGrads
         ``dX`` (..., n, d_in), ``dW`` (d_in, d_out), ``db`` (d_out,); leave ``db`` where there was no bias.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype or shape does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/01_gradients`.
     """
     agree(dY=dY, X=X, W=W)
     _check_shapes(X, W, None)
@@ -99,14 +85,6 @@ def linear_jvp(tX, tW, tb, X, W):
     -------
     tY : array (..., n, d_out), dtype of ``X``
 
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype or shape does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/01_gradients`.
     """
     agree(X=X, W=W, tX=tX, tW=tW, optional={"tb": tb})
     _check_shapes(X, W, tb, bias_name="tb")

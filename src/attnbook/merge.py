@@ -1,6 +1,7 @@
 """The merge of two partial attentions, over other keys each: an attention over two keys, with L for scores.
 
-Rings, split keys and sinks stand on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
+Rings, split keys and sinks stand on it. The derivatives take the arguments of :func:`merge` again, which keeps nothing
+else. Chapter: :doc:`/chapters/10_memory_and_speed`.
 """
 
 from typing import NamedTuple
@@ -41,14 +42,9 @@ def merge(O1, L1, O2, L2):
         0 where both L are −∞.
     L : array like L1
 
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype or shape does not fit.
-
     Notes
     -----
-    On torch tensors autograd follows it, in every order. Residuals: the arguments.
+    On torch tensors autograd follows it, in every order.
     """
     xp, W, L = _weights(O1, L1, O2, L2)
     O = W[0] * widen(O1) + W[1] * widen(O2)
@@ -70,17 +66,11 @@ def merge_vjp(dO, dL, O1, L1, O2, L2):
     dO : array like O
     dL : array like L, or None
     O1, L1, O2, L2 : arrays
-        As :func:`merge` was given them.
 
     Returns
     -------
     MergeGrads
         0 where the set had no key for the query.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`merge`.
     """
     xp, W, _ = _weights(O1, L1, O2, L2)
     agree(O1=O1, dO=dO)
@@ -112,16 +102,10 @@ def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
     tO1, tL1, tO2, tL2 : arrays of the shapes of O1, L1, O2, L2
         Tangents.
     O1, L1, O2, L2 : arrays
-        As :func:`merge` was given them.
 
     Returns
     -------
     tO, tL : arrays like O and L
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`merge`.
     """
     xp, W, _ = _weights(O1, L1, O2, L2)
     agree(O1=O1, tO1=tO1, tO2=tO2)

@@ -105,13 +105,12 @@ def multi_head_attention(
 
     Raises
     ------
-    TypeError, ValueError
-        Names the argument whose type, dtype or shape does not fit: widths that the number of heads does not divide,
-        a num_kv_heads that does not divide num_heads, a memory of another batch.
+    ValueError
+        Widths that the number of heads does not divide, a num_kv_heads that does not divide num_heads, a memory of
+        another batch, and what does not fit otherwise.
 
     Notes
     -----
-    16-bit floats are widened to float32 at the door, and narrowed once, at the end.
     Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/04_multi_head`.
     """
     h, h_kv, n_k = _check(X, p, memory, num_heads, num_kv_heads)
@@ -153,14 +152,9 @@ def multi_head_attention_vjp(dY, res):
         ``dX``; ``dmemory``, None in self-attention; ``dparams``, a :class:`MultiHeadParams` with None where there was
         no bias; ``dbias`` and ``dops`` as :func:`~attnbook.attention.attention_vjp` gives them.
 
-    Raises
-    ------
-    TypeError, ValueError
-        ``dY`` does not fit the output, or ``res`` is not a residual.
-
     Notes
     -----
-    Chapter: :doc:`/chapters/04_multi_head`, and for the memory :doc:`/chapters/06_cross`.
+    For the memory: :doc:`/chapters/06_cross`.
     """
     if not isinstance(res, MultiHeadResiduals):
         raise TypeError(expected("res", "the residuals that multi_head_attention returned", type(res).__name__))

@@ -1,6 +1,8 @@
 """Softmax and log-sum-exp with their derivatives. Chapter: :doc:`/chapters/02_softmax`.
 
-Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, and every derivative is 0, with no warning.
+Scores are in nats. ``axis`` is the one that is normalized or summed, the last by default; P is what :func:`softmax`
+returned. Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, and every derivative is 0, with no warning. A +∞
+or a NaN makes its row NaN.
 """
 
 import numpy as np
@@ -27,25 +29,16 @@ def softmax(S, axis=-1):
     Parameters
     ----------
     S : array (..., n), floating
-        Logits, in nats. −∞ is allowed and gives weight 0.
+        −∞ is allowed and gives weight 0.
     axis : int
-        The axis that is normalized.
 
     Returns
     -------
     P : array of the shape and dtype of ``S``
-        A row of −∞ only gives 0 everywhere, not NaN. A +∞ or a NaN makes its row NaN.
-
-    Raises
-    ------
-    TypeError
-        ``S`` is not a floating array, or ``axis`` is not an integer.
-    ValueError
-        ``S`` has no such axis.
 
     Notes
     -----
-    Residual: P itself, nothing else. 16-bit floats are computed in float32. Chapter: :doc:`/chapters/02_softmax`.
+    Residual: P itself, nothing else.
     """
     agree(S=S)
     P, _, _ = normalize(widen(S), axis_of("S", S, axis))
@@ -63,25 +56,17 @@ def softmax_vjp(dP, P, axis=-1):
     Parameters
     ----------
     dP : array (..., n)
-        The gradient that arrives at the weights.
     P : array (..., n)
-        The weights, as ``softmax`` returned them.
     axis : int
-        The axis that was normalized.
 
     Returns
     -------
     dS : array of the shape and dtype of ``P``
         Exactly 0 wherever P is 0.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype, shape or axis does not fit.
-
     Notes
     -----
-    Time and memory are O(n) a row; the Jacobian would cost O(n²). Chapter: :doc:`/chapters/02_softmax`.
+    Time and memory are O(n) a row; the Jacobian would cost O(n²).
     """
     xp, axis = _same_shape(dP=dP, P=P, axis=axis)
     p, g = widen(P), widen(dP)
@@ -100,23 +85,12 @@ def softmax_jvp(tS, P, axis=-1):
     tS : array (..., n)
         The tangent: in which direction, and how fast, the scores move.
     P : array (..., n)
-        The weights, as ``softmax`` returned them.
     axis : int
-        The axis that was normalized.
 
     Returns
     -------
     tP : array of the shape and dtype of ``P``
         Each row sums to 0: weight moves, none is made.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype, shape or axis does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/02_softmax`.
     """
     _same_shape(tS=tS, P=P, axis=axis)
     return softmax_vjp(tS, P, axis)
@@ -132,20 +106,10 @@ def softmax_jacobian(P):
     Parameters
     ----------
     P : array (..., n)
-        The weights, as ``softmax`` returned them.
 
     Returns
     -------
     J : array (..., n, n), dtype of ``P``
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``P`` is not a floating array, or has no axis.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/02_softmax`.
     """
     xp = agree(P=P)
     n = P.shape[axis_of("P", P, -1)]
@@ -164,23 +128,12 @@ def logsumexp(S, axis=-1):
     Parameters
     ----------
     S : array (..., n), floating
-        Logits, in nats.
     axis : int
-        The axis that is summed.
 
     Returns
     -------
     L : array of the shape of ``S`` without ``axis``, same dtype
-        −∞ for a row of −∞ only and for an empty row. A +∞ or a NaN makes its row NaN, as in softmax.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`softmax`.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/02_softmax`.
+        −∞ for an empty row, too.
     """
     xp = agree(S=S)
     axis = axis_of("S", S, axis)
@@ -199,22 +152,11 @@ def logsumexp_vjp(dL, P, axis=-1):
     ----------
     dL : array of the shape of ``P`` without ``axis``
     P : array (..., n)
-        ``softmax(S, axis)``.
     axis : int
-        The axis that was summed.
 
     Returns
     -------
     dS : array of the shape and dtype of ``P``
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype, shape or axis does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/02_softmax`.
     """
     xp = agree(dL=dL, P=P)
     axis = axis_of("P", P, axis)
@@ -234,24 +176,12 @@ def logsumexp_jvp(tS, P, axis=-1):
     Parameters
     ----------
     tS : array (..., n)
-        The tangent of the scores.
     P : array (..., n)
-        ``softmax(S, axis)``.
     axis : int
-        The axis that was summed.
 
     Returns
     -------
     tL : array of the shape of ``P`` without ``axis``, same dtype
-
-    Raises
-    ------
-    TypeError, ValueError
-        Names the argument whose type, dtype, shape or axis does not fit.
-
-    Notes
-    -----
-    Chapter: :doc:`/chapters/02_softmax`.
     """
     xp, axis = _same_shape(tS=tS, P=P, axis=axis)
     return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)
