@@ -1,0 +1,182 @@
+"""The merge of two partial attentions, and L as an output of attention: values, derivatives, dead rows, libraries."""
+
+import numpy as np
+import pytest
+import torch
+from compare import derivatives_agree, draw, same_everywhere
+from libraries import NumPy, ReadOnlyNumPy, Strict, Torch
+
+import attnbook as ab
+from attnbook.arrays import array_namespace
+from attnbook.checks import check_adjoint, check_jvp, check_vjp, close
+
+SHAPES = (2, 3, 5, 4), (2, 3, 5), (2, 3, 5, 4), (2, 3, 5)  # O1, L1, O2, L2
+QKV = (2, 4, 5, 7), (2, 2, 11, 7), (2, 2, 11, 3)
+MASK = np.random.default_rng(5).random((5, 11)) < 0.6
+MASK[1], MASK[2, :4], MASK[3, 4:] = False, False, False  # dead; dead in the first part; dead in the second
+OPTIONS = {"plain": {}, "causal": {"causal": "bottom-right"}, "mask": {"mask": MASK}}
+METHODS = ("dense", "tiled")
+
+
+def halves(Q, K, V, options, method="auto"):
+    """The attention to the first four keys, to the other seven, and to all."""
+    mask = options.get("mask", np.ones((5, 11), bool))
+    if "causal" in options:
+        mask = np.tri(5, 11, 6, dtype=bool)
+    for J in (slice(0, 4), slice(4, 11), slice(0, 11)):
+        yield ab.attention(Q, K[..., J, :], V[..., J, :], mask=mask[:, J], method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_parts_make_the_whole(name, method):
+    (O1, r1), (O2, r2), (O, r) = halves(*draw(*QKV), OPTIONS[name], method)
+    came, L = ab.merge(O1, r1.L, O2, r2.L)
+    assert close(came, O)
+    alive = np.isfinite(r.L)
+    assert np.array_equal(np.isfinite(L), alive)
+    assert close(L[alive], r.L[alive])
+    assert np.all(L[~alive] == -np.inf)
+    again, _ = ab.merge(O2, r2.L, O1, r1.L)
+    assert close(again, O)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients_through_the_parts_are_those_of_the_whole(name, method):
+    inputs = draw(*QKV)
+    dO, dL = draw((2, 4, 5, 3), (2, 4, 5), seed=1)
+    (O1, r1), (O2, r2), (_, r) = halves(*inputs, OPTIONS[name], method)
+    of = ab.merge_vjp(dO, dL, O1, r1.L, O2, r2.L)
+    g1, g2 = ab.attention_vjp(of.dO1, r1, of.dL1), ab.attention_vjp(of.dO2, r2, of.dL2)
+    g = ab.attention_vjp(dO, r, dL)
+    assert close(g1.dQ + g2.dQ, g.dQ)
+    for part in ("dK", "dV"):
+        assert close(np.concatenate([getattr(g1, part), getattr(g2, part)], axis=-2), getattr(g, part))
+
+
+def test_derivatives():
+    inputs, tangents = draw(*SHAPES), draw(*SHAPES, seed=1)
+    dO, dL = draw(*SHAPES[:2], seed=2)
+    grads = ab.merge_vjp(dO, dL, *inputs)
+    tO, tL = ab.merge_jvp(*tangents, *inputs)
+
+    def both(*inputs):
+        O, L = ab.merge(*inputs)
+        return array_namespace(O).concat([O, L[..., None]], axis=-1)
+
+    cotangent, tangent = (np.concatenate([A, a[..., None]], axis=-1) for A, a in ((dO, dL), (tO, tL)))
+    derivatives_agree(both, inputs, tangents, cotangent, grads, tangent)
+    without = ab.merge_vjp(dO, None, *inputs)
+    assert all(map(np.array_equal, without, ab.merge_vjp(dO, np.zeros_like(dL), *inputs)))
+
+
+def test_it_is_associative():
+    (O1, L1, O2, L2), (O3, L3) = draw(*SHAPES), draw(*SHAPES[:2], seed=4)
+    left = ab.merge(*ab.merge(O1, L1, O2, L2), O3, L3)
+    right = ab.merge(O1, L1, *ab.merge(O2, L2, O3, L3))
+    assert all(map(close, left, right))
+
+
+@pytest.mark.parametrize("dead", [(True, False), (False, True), (True, True)])
+def test_a_part_without_a_key_gives_and_gets_nothing(dead):
+    O1, L1, O2, L2 = draw(*SHAPES)
+    for L, O, gone in ((L1, O1, dead[0]), (L2, O2, dead[1])):
+        if gone:
+            L[..., 0], O[..., 0, :] = -np.inf, 0
+    dO, dL, *tangents = draw(*SHAPES[:2], *SHAPES, seed=1)
+    with np.errstate(all="raise"):
+        O, L = ab.merge(O1, L1, O2, L2)
+        grads = ab.merge_vjp(dO, dL, O1, L1, O2, L2)
+        tO, tL = ab.merge_jvp(*tangents, O1, L1, O2, L2)
+    for gone, dO_a, dL_a in zip(dead, grads[::2], grads[1::2], strict=True):
+        if gone:
+            assert not np.any(dO_a[..., 0, :])
+            assert not np.any(dL_a[..., 0])
+    if all(dead):
+        assert not np.any(O[..., 0, :])
+        assert np.all(L[..., 0] == -np.inf)
+        assert not np.any(tL[..., 0])
+        assert not np.any(tO[..., 0, :])
+    else:
+        alive = (O2, L2) if dead[0] else (O1, L1)
+        assert np.array_equal(O[..., 0, :], alive[0][..., 0, :])
+        assert np.array_equal(L[..., 0], alive[1][..., 0])
+    assert all(np.all(np.isfinite(T)) for T in (*grads, tO, tL))
+
+
+@pytest.mark.parametrize("library", [NumPy, ReadOnlyNumPy, Strict, Torch])
+def test_on_every_library(library):
+    inputs = draw(*SHAPES)
+
+    xp = library()
+    xp.dtypes = ("float32", "float64")  # 16-bit outputs have an L of float32
+    same_everywhere(xp, lambda *T: (*ab.merge(*T), *ab.merge_vjp(T[0], T[1], *T), *ab.merge_jvp(*T, *T)), *inputs)
+    if "float16" in library.dtypes:
+        O1, L1, O2, L2 = (xp.cast(xp.asarray(T), d) for T, d in zip(inputs, ("float16", "float32") * 2, strict=True))
+        O, L = ab.merge(O1, L1, O2, L2)
+        assert (O.dtype, L.dtype) == (O1.dtype, L1.dtype)
+        assert np.allclose(xp.numpy(O), ab.merge(*inputs)[0], atol=4e-3)
+
+
+def test_autograd_follows_it_on_torch_in_every_order():
+    O1, L1, O2, L2 = (torch.tensor(T) for T in draw((3, 2), (3,), (3, 2), (3,)))
+    with_dead = L1.clone(), L2.clone()
+    with_dead[0][0], with_dead[1][0], with_dead[0][1] = (-torch.inf,) * 3
+
+    def f(O1, O2):
+        O, L = ab.merge(O1, with_dead[0], O2, with_dead[1])
+        return (O.sum(), torch.where(L.isinf(), 0, L).sum())
+
+    inputs = [T.requires_grad_() for T in (O1, L1, O2, L2)]
+    assert torch.autograd.gradcheck(ab.merge, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(ab.merge, inputs, check_fwd_over_rev=True)
+    assert torch.autograd.gradcheck(f, (O1, O2), check_forward_ad=True)
+
+
+# --- L of attention -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_L_is_the_logsumexp_and_takes_a_gradient(name, method):
+    Q, K, V = draw(*QKV)
+    tangents = draw(*QKV, seed=1)
+    O, res = ab.attention(Q, K, V, method=method, **OPTIONS[name])
+    alive = np.isfinite(res.L)
+    assert np.array_equal(~alive[0, 0], ~MASK.any(axis=1) if name == "mask" else np.zeros(5, bool))
+    assert np.all(res.L[~alive] == -np.inf)
+    dL, dO = draw(res.L.shape, O.shape, seed=2)
+
+    def of_L(Q, K):
+        """L where a key is allowed, by the textbook, of this library."""
+        xp = array_namespace(Q)
+        S = Q @ xp.matrix_transpose(xp.repeat(K, 2, axis=1)) / 7**0.5
+        allowed = {"causal": np.tri(5, 11, 6, dtype=bool), "mask": MASK}.get(name, np.ones((5, 11), bool))
+        E = xp.exp(S) * xp.asarray(allowed.astype(float))
+        return xp.log(xp.sum(E, axis=-1) + xp.asarray((~alive).astype(float)))
+
+    assert close(of_L(Q, K)[alive], res.L[alive])
+    g = ab.attention_vjp(np.zeros_like(O), res, dL)
+    check_vjp(of_L, (g.dQ, g.dK), at=(Q, K), cotangent=dL * alive)
+    assert not np.any(g.dV)
+    tO, tL = ab.attention_jvp(*tangents, res, with_L=True)
+    check_jvp(of_L, tL, at=(Q, K), tangents=tangents[:2])
+    assert np.array_equal(tO, ab.attention_jvp(*tangents, res))
+    grads = ab.attention_vjp(dO, res, dL)
+    check_adjoint(
+        np.concatenate([dO.ravel(), (dL * alive).ravel()]),
+        np.concatenate([tO.ravel(), tL.ravel()]),
+        grads[:3],
+        tangents,
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dead_row_ignores_its_dL(method):
+    Q, K, V = draw(*QKV)
+    O, res = ab.attention(Q, K, V, mask=MASK, method=method)
+    dL = np.where(np.isfinite(res.L), 1.0, np.nan)
+    grads = ab.attention_vjp(np.zeros_like(O), res, dL)[:3]
+    assert all(np.all(np.isfinite(T)) for T in grads)
+    assert not np.any(grads[0][..., 1, :])
