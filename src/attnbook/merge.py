@@ -113,7 +113,6 @@ def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
     for name, T, like in (("tO1", tO1, O1), ("tO2", tO2, O1), ("tL1", tL1, L1), ("tL2", tL2, L1)):
         check_shape(name, T, tuple(like.shape))
     tL1, tL2 = (xp.expand_dims(t, axis=-1) for t in (tL1, tL2))
-    tL1, tL2 = (xp.where(w > 0, t, xp.zeros_like(t)) for w, t in zip(W, (tL1, tL2), strict=True))
     tL = W[0] * tL1 + W[1] * tL2
     tO = W[0] * (widen(tO1) + (tL1 - tL) * widen(O1)) + W[1] * (widen(tO2) + (tL2 - tL) * widen(O2))
     return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
