@@ -28,7 +28,7 @@ X, W, b, dY = ones(2, 3, 5), ones(5, 7), ones(7), ones(2, 3, 7)
 _, RES = ab.attention(Q, K, V, bias=ones(5, 7), ops=[Scale(2.0)])
 _, BARE = ab.attention(Q, K, V)
 _, OF_OPS = ab.attention(Q, K, V, ops=[Bias(ones(5, 7)), Softcap(1.0)])
-dO = ones(2, 6, 5, 13)
+dO, dL = ones(2, 6, 5, 13), ones(2, 6, 5)
 PARAMS = ab.MultiHeadParams(ones(5, 6), ones(5, 6), ones(5, 22), ones(22, 13))
 _, MULTI = ab.multi_head_attention(X, PARAMS, num_heads=2)
 STRICT = array_api_strict.asarray(ones(2, 3, 5))
@@ -221,12 +221,12 @@ OPTIONS = [
     (
         lambda: attention(Q, K, V, ops=[Gate]),
         TypeError,
-        "ops: expected objects with forward, vjp and jvp, got the class Gate itself",
+        "ops: expected objects of classes derived from attnbook.ops.Op, got the class Gate itself",
     ),
     (
         lambda: attention(Q, K, V, ops=[np.tanh]),
         TypeError,
-        "ops: expected objects with forward, vjp and jvp, got ufunc",
+        "ops: expected objects of classes derived from attnbook.ops.Op, got ufunc",
     ),
     (lambda: attention(Q, K, V, ops=[Bias([0.0])]), TypeError, "ops, Bias: expected an array, got list"),
     (
@@ -241,7 +241,11 @@ OPTIONS = [
     ),
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
-    (lambda: attention(Q, K, V, ops="tanh"), TypeError, "ops: expected objects with forward, vjp and jvp, got str"),
+    (
+        lambda: attention(Q, K, V, ops="tanh"),
+        TypeError,
+        "ops: expected objects of classes derived from attnbook.ops.Op, got str",
+    ),
     (
         lambda: attention(Q, K, V, method="flash"),
         ValueError,
@@ -293,6 +297,11 @@ DERIVATIVES = [
     (lambda: vjp(dO[0], RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (6, 5, 13)"),
     (lambda: vjp(Q, RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (2, 6, 5, 11)"),
     (lambda: vjp(dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
+    (lambda: vjp(dO, RES, [1.0]), TypeError, "dL: expected an array, got list"),
+    (lambda: vjp(dO, RES, np.float32(dL)), TypeError, "dL: expected dtype float64 like res.L, got float32"),
+    (lambda: vjp(dO, RES, torch.tensor(dL)), TypeError, "dL: expected a numpy array like res.L, got a torch array"),
+    (lambda: vjp(dO, RES, dL[..., None]), ValueError, "dL: expected shape (2, 6, 5), got (2, 6, 5, 1)"),
+    (lambda: vjp(dO, RES, dL[:, :1]), ValueError, "dL: expected shape (2, 6, 5), got (2, 1, 5)"),
     (lambda: vjp(dO, (dO, RES)), TypeError, "res: expected the residuals that attention returned, got tuple"),
     (lambda: jvp(Q, K, V, dO), TypeError, "res: expected the residuals that attention returned, got ndarray"),
     (lambda: jvp(None, K, V, RES), TypeError, "tQ: expected an array, got NoneType"),
@@ -318,6 +327,50 @@ DERIVATIVES = [
         "tops: expected None for Softcap, which has no parameter, got an array",
     ),
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
+]
+
+MERGE = [
+    (lambda: ab.merge(None, dL, dO, dL), TypeError, "O1: expected an array, got NoneType"),
+    (lambda: ab.merge(dO, 0.0, dO, dL), TypeError, "L1: expected an array, got float"),
+    (lambda: ab.merge(dO, dL, np.float32(dO), dL), TypeError, "O2: expected dtype float64 like O1, got float32"),
+    (
+        lambda: ab.merge(dO, dL, dO, torch.tensor(dL)),
+        TypeError,
+        "L2: expected a numpy array like L1, got a torch array",
+    ),
+    (
+        lambda: ab.merge(np.float16(dO), np.float16(dL), np.float16(dO), np.float16(dL)),
+        TypeError,
+        "L1: expected the dtype of O1, or float32 where that has 16 bits, got float16",
+    ),
+    (
+        lambda: ab.merge(torch.tensor(dO), dL, torch.tensor(dO), dL),
+        TypeError,
+        "L1: expected a torch array like O1, got a numpy array",
+    ),
+    (
+        lambda: ab.merge(dO, dL, dO[..., :4, :], dL[..., :4]),
+        ValueError,
+        "O2: expected shape (2, 6, 5, 13), got (2, 6, 4, 13)",
+    ),
+    (lambda: ab.merge(dO, dL[..., :4], dO, dL), ValueError, "L1: expected shape (2, 6, 5), got (2, 6, 4)"),
+    (lambda: ab.merge(dO, dL, dO, dL[..., None]), ValueError, "L2: expected shape (2, 6, 5), got (2, 6, 5, 1)"),
+    (
+        lambda: ab.merge(ones(3), ones(), ones(3), ones()),
+        ValueError,
+        "O1: expected at least two axes (..., tokens, width), got shape (3,)",
+    ),
+    (lambda: ab.merge_vjp(dO[0], dL, dO, dL, dO, dL), ValueError, "dO: expected shape (2, 6, 5, 13), got (6, 5, 13)"),
+    (lambda: ab.merge_vjp(dO, dL[0], dO, dL, dO, dL), ValueError, "dL: expected shape (2, 6, 5), got (6, 5)"),
+    (lambda: ab.merge_vjp(dO, 1.0, dO, dL, dO, dL), TypeError, "dL: expected an array, got float"),
+    (lambda: ab.merge_vjp(None, dL, dO, dL, dO, dL), TypeError, "dO: expected an array, got NoneType"),
+    (lambda: ab.merge_jvp(dO, dL, dO, dL[0], dO, dL, dO, dL), ValueError, "tL2: expected shape (2, 6, 5), got (6, 5)"),
+    (lambda: ab.merge_jvp(dO, None, dO, dL, dO, dL, dO, dL), TypeError, "tL1: expected an array, got NoneType"),
+    (
+        lambda: ab.merge_jvp(dO, dL, dO[0], dL, dO, dL, dO, dL),
+        ValueError,
+        "tO2: expected shape (2, 6, 5, 13), got (6, 5, 13)",
+    ),
 ]
 
 MULTI_HEAD = [
@@ -497,6 +550,7 @@ TABLE = {
     "ops": OPS,
     "threads": THREADS,
     "derivatives": DERIVATIVES,
+    "merge": MERGE,
     "multi-head": MULTI_HEAD,
     "checks": CHECKS,
 }
@@ -515,7 +569,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
     workers._default.cache_clear()
-    for module in ("softmax", "linear", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
+    for module in ("softmax", "linear", "merge", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)

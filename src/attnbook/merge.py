@@ -46,7 +46,8 @@ def merge(O1, L1, O2, L2):
     -----
     On torch tensors autograd follows it, in every order.
     """
-    xp, W, L = _weights(O1, L1, O2, L2)
+    xp = _check(O1, L1, O2, L2)
+    W, L = _weights(xp, L1, L2)
     O = W[0] * widen(O1) + W[1] * widen(O2)
     return narrow(O, O1.dtype), xp.squeeze(L, axis=-1)
 
@@ -72,15 +73,17 @@ def merge_vjp(dO, dL, O1, L1, O2, L2):
     MergeGrads
         0 where the set had no key for the query.
     """
-    xp, W, _ = _weights(O1, L1, O2, L2)
+    xp = _check(O1, L1, O2, L2)
     agree(O1=O1, dO=dO)
     check_shape("dO", dO, tuple(O1.shape))
     agree({"dL": dL}, L1=L1)
+    if dL is not None:
+        check_shape("dL", dL, tuple(L1.shape))
+    W, _ = _weights(xp, L1, L2)
     dO = widen(dO)
     parts = [xp.sum(dO * widen(O), axis=-1, keepdims=True) for O in (O1, O2)]
     D = W[0] * parts[0] + W[1] * parts[1]
     if dL is not None:
-        check_shape("dL", dL, tuple(L1.shape))
         alive = xp.squeeze(W[0] + W[1], axis=-1) > 0
         D = D - xp.expand_dims(xp.where(alive, dL, xp.zeros_like(dL)), axis=-1)
     dL1, dL2 = (xp.squeeze(w * (part - D), axis=-1) for w, part in zip(W, parts, strict=True))
@@ -107,28 +110,34 @@ def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
     -------
     tO, tL : arrays like O and L
     """
-    xp, W, _ = _weights(O1, L1, O2, L2)
+    xp = _check(O1, L1, O2, L2)
     agree(O1=O1, tO1=tO1, tO2=tO2)
     agree(L1=L1, tL1=tL1, tL2=tL2)
     for name, T, like in (("tO1", tO1, O1), ("tO2", tO2, O1), ("tL1", tL1, L1), ("tL2", tL2, L1)):
         check_shape(name, T, tuple(like.shape))
+    W, _ = _weights(xp, L1, L2)
     tL1, tL2 = (xp.expand_dims(t, axis=-1) for t in (tL1, tL2))
     tL = W[0] * tL1 + W[1] * tL2
     tO = W[0] * (widen(tO1) + (tL1 - tL) * widen(O1)) + W[1] * (widen(tO2) + (tL2 - tL) * widen(O2))
     return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
 
 
-def _weights(O1, L1, O2, L2):
+def _weights(xp, L1, L2):
     """What the two outputs are weighted with, (..., n_q, 1) each, and L, likewise."""
+    P, M, Z = normalize(xp.stack((L1, L2), axis=-1))
+    return (P[..., 0:1], P[..., 1:2]), row_logsumexp(M, Z)
+
+
+def _check(O1, L1, O2, L2):
+    """The namespace, or an error that names what does not fit."""
     xp = agree(O1=O1, O2=O2)
     if O1.ndim < 2:
         raise ValueError(expected("O1", "at least two axes (..., tokens, width)", f"shape {tuple(O1.shape)}"))
     check_shape("O2", O2, tuple(O1.shape))
     agree(L1=L1, L2=L2)
     agree_on_place("L1", L1, "O1", O1)
-    if L1.dtype != (wide := accumulation_dtype(xp, O1.dtype)):
-        raise TypeError(expected("L1", f"dtype {wide}, as res.L has", L1.dtype))
+    if L1.dtype != accumulation_dtype(xp, O1.dtype):
+        raise TypeError(expected("L1", "the dtype of O1, or float32 where that has 16 bits", L1.dtype))
     for name, L in (("L1", L1), ("L2", L2)):
         check_shape(name, L, tuple(O1.shape[:-1]))
-    P, M, Z = normalize(xp.stack((L1, L2), axis=-1))
-    return xp, (P[..., 0:1], P[..., 1:2]), row_logsumexp(M, Z)
+    return xp

@@ -78,7 +78,7 @@ def _ops(ops):
     for op in ops:
         if isinstance(op, type) or not isinstance(op, Op):
             came = f"the class {op.__name__} itself" if isinstance(op, type) else type(op).__name__
-            raise TypeError(expected("ops", "instances of classes derived from attnbook.ops.Op", came))
+            raise TypeError(expected("ops", "objects of classes derived from attnbook.ops.Op", came))
         if missing := [m for m in ("forward", "vjp", "jvp") if getattr(type(op), m) is getattr(Op, m)]:
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
     return ops

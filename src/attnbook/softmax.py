@@ -41,7 +41,8 @@ def softmax(S, axis=-1):
     Residual: P itself, nothing else.
     """
     agree(S=S)
-    P, _, _ = normalize(widen(S), axis_of("S", S, axis))
+    axis = axis_of("S", S, axis)
+    P, _, _ = normalize(widen(S), axis)
     return narrow(P, S.dtype)
 
 

@@ -31,7 +31,7 @@ class Dropout(Op):
             raise ValueError(expected("p", "a probability in [0, 1)", repr(self.p)))
         whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
         if not whole and not (is_array(self.seed) and array_namespace(self.seed).isdtype(self.seed.dtype, "integral")):
-            raise TypeError(expected("seed", "an integer, or an array of them", repr(self.seed)))
+            raise TypeError(expected("seed", "an integer", repr(self.seed)))
 
     @property
     def arrays(self):
