@@ -365,7 +365,8 @@ class _Sums:
         """As :meth:`place`, for gradients of parameters by the place of their op."""
         for place, dparam in dparams.items():
             total = self.dparams[place]
-            yield total[block.index(total.shape, self._work.plan.ops[place].own_axes)], dparam
+            at = block.index(total.shape, self._work.plan.ops[place].own_axes)
+            yield total[(..., *at)], dparam  # a view, of a number alone too
 
     def give(self, key, place, pairs):
         """Take what the block at ``place`` has written for the places named ``key``."""
