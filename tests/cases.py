@@ -10,12 +10,11 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 import attnbook as ab
-from attnbook.arrays import widen
-from attnbook.ops import Bias, Dropout, Softcap, Window
+from attnbook.ops import Bias, Dropout, Op, Softcap, Window
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Op):
     """An op as a user would write it, which must save something for its derivatives: S ↦ S σ(S)."""
 
     def forward(self, S, tile):
@@ -33,7 +32,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Squash:
+class Squash(Op):
     """An op that saves the very array that it returns: S ↦ tanh S."""
 
     def forward(self, S, tile):
@@ -48,20 +47,21 @@ class Squash:
 
 
 @dataclass(frozen=True, eq=False)
-class Distances:
+class Distances(Op):
     """An op whose parameter does not lie over the table: S_ij + T[i − j + n_k − 1], a number for each distance.
 
     Of a shorter table the numbers recur."""
 
-    parameter: object
+    T: object
+    arrays, learns, own_axes = ("T",), "T", 1
 
     def forward(self, S, tile):
-        return S + self._spread(self.parameter, tile), None
+        return S + self._spread(self.T, tile), None
 
     def vjp(self, dS, saved, tile):
         xp = array_namespace(dS)
         of_pairs = xp.reshape(xp.sum(dS, axis=tuple(range(dS.ndim - 2))) if dS.ndim > 2 else dS, (-1,))
-        distances = xp.arange(self.parameter.shape[0], device=device(dS))
+        distances = xp.arange(self.T.shape[0], device=device(dS))
         hits = xp.astype(distances[:, None] == self._places(dS, tile)[None, :], dS.dtype)
         return dS, hits @ of_pairs
 
@@ -72,11 +72,11 @@ class Distances:
         xp = array_namespace(like)
         i = xp.arange(tile.rows.start, tile.rows.stop, device=device(like))
         j = xp.arange(tile.cols.start, tile.cols.stop, device=device(like))
-        return xp.reshape(i[:, None] - j[None, :] + (tile.n_k - 1), (-1,)) % self.parameter.shape[0]
+        return xp.reshape(i[:, None] - j[None, :] + (tile.n_k - 1), (-1,)) % self.T.shape[0]
 
     def _spread(self, T, tile):
         xp = array_namespace(T)
-        picked = xp.take(widen(T), self._places(T, tile), axis=0)
+        picked = xp.take(self.here(tile, T), self._places(T, tile), axis=0)
         return xp.reshape(picked, (len(tile.rows), len(tile.cols)))
 
 
@@ -133,18 +133,18 @@ class Case:
         options["ops"] = self.made(*rest)
         return options
 
-    def pull(self, dO, res):
+    def pull(self, dO, res, dL=None):
         """``attention_vjp``: a gradient for each array of ``draw``."""
-        grads = ab.attention_vjp(dO, res)
+        grads = ab.attention_vjp(dO, res, dL)
         of_bias = [] if self.bias is None else [grads.dbias]
         return [grads.dQ, grads.dK, grads.dV, *of_bias, *(dop for dop in grads.dops if dop is not None)]
 
-    def push(self, tangents, res):
+    def push(self, tangents, res, **options):
         """``attention_jvp`` along a tangent for each array of ``draw``."""
         tQ, tK, tV, *rest = tangents
         tbias = None if self.bias is None else rest.pop(0)
         tops = [None if shape is None else rest.pop(0) for _, shape in self.ops]
-        return ab.attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops)
+        return ab.attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops, **options)
 
     def made(self, *parameters):
         """The ops; ``parameters`` begin with those of the ops."""

@@ -19,7 +19,7 @@ from routes import ON_TILES, taking
 import attnbook as ab
 from attnbook import arrays, checks, heads
 from attnbook.ops import Dropout, Softcap, Window
-from attnbook.spines import SPINES, tiled
+from attnbook.spines import SPINES, Way, tiled
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_route = pytest.mark.usefixtures("route")
@@ -50,15 +50,29 @@ def test_values(case, seed=0):
         assert checks.close(O, sdpa(Q, K, V, attn_mask=attn_mask, scale=case.scale))
 
 
+def O_and_L(O, L):
+    """Both as one array: L is one more column, 0 in a dead row, where it does not move."""
+    xp = arrays.array_namespace(O)
+    return xp.concat([O, finite(L)[..., None]], axis=-1)
+
+
 @every_route
 @each_case
 def test_derivatives(case, seed=0):
+    """Of O and of L together; and where no gradient arrives at L, as if zeros did."""
     inputs = case.draw(seed)
     tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
     O, res = quietly(case.attend, *inputs)
-    (dO,) = draw(O.shape, seed=seed + 2)
-    grads, tO = quietly(case.pull, dO, res), quietly(case.push, tangents, res)
-    derivatives_agree(lambda *xs: case.attend(*xs)[0], inputs, tangents, dO, grads, tO)
+    dO, dL = draw(O.shape, res.L.shape, seed=seed + 2)
+    grads = quietly(case.pull, dO, res, dL)
+    tO_and_tL = O_and_L(*quietly(case.push, tangents, res, with_L=True))
+
+    def both(*inputs):
+        O, res = case.attend(*inputs)
+        return O_and_L(O, res.L)
+
+    derivatives_agree(both, inputs, tangents, O_and_L(dO, dL), grads, tO_and_tL)
+    assert all(map(np.array_equal, quietly(case.pull, dO, res), case.pull(dO, res, 0 * dL)))
 
 
 @each_case
@@ -262,11 +276,8 @@ def test_low_precision(name, seed, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries"])
-def test_low_precision_in_tiles(name, dtype, monkeypatch):
-    monkeypatch.setattr(tiled, "ROWS", 16)
-    monkeypatch.setattr(tiled, "COLS", 13)
-    with taking("tiled", small=False):
-        low_precision(large(CASE[name]), dtype)
+def test_low_precision_in_tiles(name, dtype):
+    low_precision(large(CASE[name]), dtype, method=Way("tiled", tiled.Tiles(16, 13)))
 
 
 def large(case):

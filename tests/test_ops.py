@@ -284,8 +284,12 @@ def test_a_tile_without_a_pair_is_false():
     assert not Tile(range(3, 3), range(7), 5, 7)
 
 
-def test_the_protocol_names_what_an_op_must_have():
-    methods = {name for name in vars(Op) if not name.startswith("_")}
-    assert methods == {"forward", "vjp", "jvp"}
-    for op in (Scale, Bias, Mask, Causal, Window, Softcap, Dropout):
-        assert all(getattr(op, name).__code__.co_argcount == getattr(Op, name).__code__.co_argcount for name in methods)
+@each_op
+def test_an_op_declares_what_it_has(make, shapes):
+    op = make(np.zeros(1), *draw(*shapes))
+    assert isinstance(op, Op)
+    assert (op.parameter is not None) == bool(shapes)
+    assert op.learns is None or op.learns in op.arrays
+    twin = op.with_arrays({name: getattr(op, name) + 0 for name in op.arrays})
+    assert type(twin) is type(op)
+    assert twin is not op
