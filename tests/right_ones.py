@@ -89,6 +89,26 @@ def plain_steps(Q, K, V, dO, scale=None):
     return P @ V, s * (dS @ K), s * (mT(dS) @ Q), mT(P) @ dO
 
 
+def four_axes_only(fn):
+    """fn, for arrays with a batch and heads and for no others, masks and biases too."""
+
+    def strict(*inputs, **options):
+        for T in (*inputs, *options.values()):
+            if getattr(T, "ndim", 4) != 4:
+                raise ValueError(f"expected four axes, got {T.ndim}")
+        return fn(*inputs, **options)
+
+    return strict
+
+
+def with_einsum(Q, K, V, *, mask=None, bias=None, causal=False, scale=None):
+    """The definition in torch, for a batch of heads."""
+    S = torch.einsum("bhid,bhjd->bhij", Q, K) * (Q.shape[-1] ** -0.5 if scale is None else scale)
+    allowed = allowed_of(S, mask, causal)
+    P = (S if bias is None else S + bias).masked_fill(~allowed, torch.finfo(S.dtype).min).softmax(-1)
+    return torch.einsum("bhij,bhjc->bhic", P * allowed.any(-1, keepdim=True), V)
+
+
 class Eager(torch.nn.Module):
     """The definition in torch, each step in the dtype of Q; autograd is its backward."""
 
@@ -116,6 +136,8 @@ RIGHT_ONES = {
     "float32 inside": (single_precision_inside, "numpy", ("float64",)),
     "a reader's": (plain_steps, "numpy", ALL),
     "torch's": (scaled_dot_product_attention, "torch", (*ALL, "bfloat16")),
+    "four axes only": (four_axes_only(by_steps), "numpy", ALL),
+    "four axes only, einsum": (with_einsum, "torch", BOTH),
     "eager torch": (Eager(), "torch", (*ALL, "bfloat16")),
 }
 """name: (what diagnose is given, the library, the dtypes)"""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from equations import ROOT
-from right_ones import RIGHT_ONES, Eager, configurations, plain_steps
+from right_ones import RIGHT_ONES, Eager, configurations, four_axes_only, plain_steps, with_einsum
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
@@ -303,15 +303,40 @@ def test_the_wrong_shape_and_nan():
 
 def test_it_goes_on_after_a_case_that_raises():
     def picky(Q, K, V, dO, **options):
-        if Q.ndim == 3:
-            raise RuntimeError("three axes are one too many")
+        if K.shape[-2] == 1 or (options.get("causal") is True and Q.shape[-2] > K.shape[-2]):
+            raise RuntimeError("too few keys")
         O, dQ, dK, dV = ours(Q, K, V, dO, **options)
         return O, dQ, 2 * dK, dV
 
     report = ab.diagnose(picky)
     assert found(report) == [("dK", "wrong"), ("the call", "raised")]
-    assert report.findings[1].cases == ("one query", "one key", "all axes equal")
-    assert len(report.compared) == 20
+    assert report.findings[1].cases == ("one key", "causal, fewer keys")
+    assert len(report.compared) == 21
+
+
+def test_what_takes_four_axes_only_is_asked_with_four_and_the_report_says_so():
+    fewer = ["plain", "one query", "one key", "square", "mask with a dead row", "bias, broadcast", "all options"]
+    report = ab.diagnose(four_axes_only(ours))
+    assert report.ok
+    assert list(report.compared) == CASES
+    assert report.notes == (
+        "fewer than four axes are not taken (ValueError: expected four axes, got 2): four were handed over in "
+        + ", ".join(f'"{name}"' for name in fewer),
+    )
+    assert ab.diagnose(with_einsum, library="torch").notes  # autograd, too
+    assert not ab.diagnose(ours).notes
+
+
+def test_what_raises_with_any_number_of_axes_is_a_mistake_there():
+    def picky(Q, K, V, dO, **options):
+        if Q.ndim < 4:
+            raise NotImplementedError("four axes")
+        return four_axes_only(MISTAKE["dv-not-transposed"].run)(Q, K, V, dO, **options)
+
+    report = ab.diagnose(picky)
+    assert found(report) == [("dV", "wrong"), ("the call", "raised")]
+    assert report.mistakes == ("dv-not-transposed",)
+    assert {"plain", "one query", "mask with a dead row"} <= set(report.findings[1].cases)
 
 
 def test_a_type_error_of_its_own_is_not_taken_for_an_option_that_it_does_not_know():

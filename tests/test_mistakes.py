@@ -10,6 +10,7 @@ import test_softmax
 from cases import CASES, Case
 from compare import draw
 from equations import CHAPTERS, equations
+from right_ones import four_axes_only
 
 import attnbook as ab
 from attnbook import checks
@@ -174,6 +175,11 @@ def names(report):
 @every_mistake
 def test_diagnose_names_it(mistake):
     assert names(ab.diagnose(mistake.run)) == ((mistake.slug,), mistake.spoils)
+
+
+@every_mistake
+def test_diagnose_names_it_where_only_four_axes_are_taken(mistake):
+    assert names(ab.diagnose(four_axes_only(mistake.run))) == ((mistake.slug,), mistake.spoils)
 
 
 @every_mistake

@@ -4,7 +4,7 @@ Where sizes differ, a wrong transpose has a wrong shape; where they are equal, i
 about a mask shows only where there is one; one about rows, only where there are several.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,18 @@ class Case:
         """Whether several query heads share a key head."""
         Q, K = self.inputs[:2]
         return Q.ndim > 2 and Q.shape[-3] != K.shape[-3]
+
+    def with_four_axes(self):
+        """The same with axes of length 1 in front, for what takes four axes only; None where all have four."""
+
+        def wide(T):
+            return T.reshape((1,) * (4 - T.ndim) + T.shape) if isinstance(T, np.ndarray) else T
+
+        arrays = [T for T in (*self.inputs, *self.options.values()) if isinstance(T, np.ndarray)]
+        if all(T.ndim == 4 for T in arrays):
+            return None
+        options = {name: wide(value) for name, value in self.options.items()}
+        return replace(self, inputs=tuple(map(wide, self.inputs)), options=options)
 
 
 def battery(seed=0, dtype="float64"):
@@ -65,7 +77,7 @@ def battery(seed=0, dtype="float64"):
         case("one key", (h,), of=(n_q, 1, d_k, d_v)),
         case("square", (), of=(n, n, n, n)),
         case("square, with heads", of=(n, n, n, n)),
-        case("all axes equal", (n,), of=(n, n, n, n)),
+        case("all axes equal", (n, n), of=(n, n, n, n)),
         case("mask", mask=mask(b, 1, n_q, n_k)),
         case("mask of padding", mask=mask(b, 1, 1, n_k)),
         case("mask with a dead row", mask=mask(h, n_q, n_k, dead=True)),

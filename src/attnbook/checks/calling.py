@@ -22,9 +22,10 @@ LIBRARIES = ("numpy", "torch", "cupy")
 class Came(NamedTuple):
     """What one call gave: ``values``, NumPy arrays by name, or else why there are none.
 
-    ``kind`` is "values", "raised", "returned" (not what was asked for), "too long" or "not run"; ``text`` says more.
-    ``inputs`` are Q, K, V, dO and ``options`` the options as they were handed over, rounded to the case's dtype, in
-    float64 NumPy; ``changed`` are the names of the inputs that the function wrote into; ``dtypes`` those of the values.
+    ``kind`` is "values", "raised", "returned" (not what was asked for), "too long" or "not run"; ``text`` says more,
+    with values what was raised before the case was given four axes. ``inputs`` are Q, K, V, dO and ``options`` the
+    options as they were handed over, rounded to the case's dtype, in float64 NumPy; ``changed`` are the names of the
+    inputs that the function wrote into; ``dtypes`` those of the values.
     """
 
     kind: str
@@ -55,7 +56,20 @@ class Caller:
         self.known = _options_of(fn[0] if self.form == "pair" else fn)
 
     def __call__(self, case):
-        """The :class:`Came` of this case; never an exception."""
+        """The :class:`Came` of this case; never an exception.
+
+        Where fewer than four axes raise, the case is tried with four: a function may take no others.
+        """
+        came = self._call(case)
+        wider = case.with_four_axes()
+        if came.kind not in ("raised", "not run") or wider is None:
+            return came
+        again = self._call(wider)
+        if again.kind == "values":
+            return again._replace(text=came.text.removeprefix("it raised "))
+        return came if again.kind == "not run" else again
+
+    def _call(self, case):
         try:
             handed = [self.arrays.make(T, case.dtype) for T in case.inputs]
         except (TypeError, ValueError, AttributeError) as error:

@@ -129,7 +129,7 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
         :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
         option fn does not know is not run, and that is no mistake. torch's own names (attn_mask, is_causal,
         enable_gqa) are tried where fn knows those. The arrays have two, three or four axes, (n, d), (h, n, d) or
-        (b, h, n, d); a function that takes only some of these raises in the other cases, and the report says so.
+        (b, h, n, d); where fewer than four raise, the case is run with axes of length 1 in front, and a note says so.
     library : "numpy", "torch" or "cupy"
         Whose arrays fn is given.
     dtype : "float64", "float32", "float16" or, for torch, "bfloat16"
@@ -244,7 +244,13 @@ def _notes(compared):
         f"{name} is {run.came.dtypes[name]} where {run.case.dtype} went in": None
         for name in NAMES for run in compared if run.came.dtypes[name] != run.case.dtype
     }  # fmt: skip
-    return (*notes, *other)
+    wider = _grouped((run.came.text.partition(":")[0], run) for run in compared if run.came.text)
+    fewer = (
+        f"fewer than four axes are not taken ({where[0].came.text}): four were handed over in "
+        + _quoted(run.name for run in where)
+        for _, where in wider
+    )
+    return (*notes, *other, *fewer)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
