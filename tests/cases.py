@@ -199,6 +199,7 @@ CASES = (
     Case("mask", mask=(2, 3, 5, 7)),
     Case("mask for all heads", mask=(2, 1, 5, 7)),
     Case("mask of padding", mask=(2, 1, 1, 7)),
+    Case("mask for all, with all axes", mask=(1, 1, 5, 7)),
     Case("mask of one axis", mask=(7,)),
     Case("mask with a dead row", mask=(3, 5, 7), dead=True),
     Case("mask of whole queries", mask=(2, 1, 5, 1), dead=True),

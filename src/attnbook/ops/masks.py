@@ -61,7 +61,7 @@ class Mask(Masking):
 
     @property
     def heads_alike(self):
-        return all(n == 1 for n in self.M.shape[:-2])
+        return self.M.ndim < 3
 
     def allowed(self, S, tile):
         return tile.cut(self.M)
