@@ -51,12 +51,13 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         1/√d_k by default.
     ops : sequence of ops
         Further steps for the scores; see :class:`attnbook.ops.op.Op`.
-    method : "auto", "dense", "tiled" or "fused"
+    method : "auto", "dense", "tiled", "fused", or a Way
         "dense" keeps P for the backward: n_q × n_k numbers a head. "tiled" keeps O and L and never holds an
         n_q × n_k array: it visits the table in tiles, makes P again in the backward, and skips what is masked.
         "auto" takes "dense" for small tables and "tiled" for the others. The gradients are the same. "fused" is
         "tiled" as Triton kernels: for torch tensors on a CUDA device that no gradient of autograd is asked of, in
-        float32, bfloat16 or float16, with heads up to 256 wide; of ops it takes Softcap, one bias, and Window.
+        float32, bfloat16 or float16, with heads up to 256 wide, and ops that declare how a kernel does them: Softcap,
+        one bias, one mask, Window. A :class:`~attnbook.spines.Way` names a spine and its tiles.
 
     Returns
     -------
