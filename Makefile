@@ -54,7 +54,7 @@ test: book
 
 pdf: book
 	@echo "Printing the book ..."
-	@$(BIN)/python book/_ext/make_pdf.py
+	@$(BIN)/python book/commands/make_pdf.py
 
 # With a doctree folder of its own: the pages of the site are kept.
 links: .venv/installed
@@ -67,10 +67,10 @@ lighthouse: book
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:8000) >/dev/null 2>&1 &
-	@$(BIN)/python book/_ext/serve.py
+	@$(BIN)/python book/commands/serve.py
 
 notebooks: .venv/installed
-	@$(BIN)/python book/_ext/run_chapters.py
+	@$(BIN)/python book/commands/run_chapters.py
 
 coverage: .venv/installed
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json

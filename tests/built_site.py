@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))  # for what runs without pytest
+sys.path.insert(0, str(ROOT / "book" / "commands"))  # for what runs without pytest
 
 import serve  # noqa: E402
 

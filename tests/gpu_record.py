@@ -1,6 +1,6 @@
 """A record as benchmarks/gpu.py writes it, of invented figures: for the tests of what is made from it."""
 
-from attnbook.figures.gpu import LOOKS
+from attnbook.book.figures.gpu import LOOKS
 
 
 def invented(lengths=(512, 1024, 2048, 4096, 8192, 16384), names=tuple(LOOKS)):

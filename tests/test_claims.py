@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from equations import CHAPTERS
 
-from attnbook.checks import check_vjp
-from attnbook.checks.claims import (
+from attnbook.book.claims import (
     AMBIGUOUS,
     CONVENTION,
     HOLDS,
@@ -23,9 +22,10 @@ from attnbook.checks.claims import (
     outcome,
     run,
 )
-from attnbook.checks.counterexamples import WEAK, counterexample, passes
-from attnbook.checks.mistakes import MISTAKES, Mistake
-from attnbook.checks.wild import CLAIMS, CRASHES, DISTINCT, SETTINGS, SILENT, Listed, gradient_errors, ledger
+from attnbook.book.counterexamples import WEAK, counterexample, passes
+from attnbook.book.wild import CLAIMS, CRASHES, DISTINCT, SETTINGS, SILENT, Listed, gradient_errors, ledger
+from attnbook.checks import check_vjp
+from attnbook.diagnose.mistakes import MISTAKES, Mistake
 
 IDS = (
     [f"S0-{i}" for i in range(1, 15)]

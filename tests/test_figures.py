@@ -10,8 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from attnbook.attention import attention, attention_vjp
-from attnbook.checks.formats import FORMATS, rounded
-from attnbook.figures import (
+from attnbook.book.figures import (
     Control,
     State,
     flow,
@@ -24,9 +23,10 @@ from attnbook.figures import (
     programs,
     visits,
 )
-from attnbook.figures.matrices import fill, grid
-from attnbook.figures.plots import STAND_INS
-from attnbook.figures.svg import PALETTE, document, number, text
+from attnbook.book.figures.matrices import fill, grid
+from attnbook.book.figures.plots import STAND_INS
+from attnbook.book.figures.svg import PALETTE, document, number, text
+from attnbook.book.formats import FORMATS, rounded
 from attnbook.ops import Causal, Mask, Step
 from attnbook.softmax import softmax, softmax_jacobian
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnbook.checks.formats import FORMATS, rounded
+from attnbook.book.formats import FORMATS, rounded
 
 
 def samples():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpu_record import invented
 
-from attnbook.figures import Figure, gpu
+from attnbook.book.figures import Figure, gpu
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DRAWN = (gpu.speed, gpu.ratio, gpu.memory)

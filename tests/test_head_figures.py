@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from attnbook import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
-from attnbook.figures import head_steps, input_paths, touches
-from attnbook.figures.svg import PALETTE
+from attnbook.book.figures import head_steps, input_paths, touches
+from attnbook.book.figures.svg import PALETTE
 
 ALT = "One head, step by step"
 rng = np.random.default_rng(11)

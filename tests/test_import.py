@@ -11,29 +11,36 @@ import attnbook
 
 PACKAGE = Path(attnbook.__file__).parent
 HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton"}
-FLOORS = (
+CORE = (
     "arrays",
     "arguments",
     "softmax linear",
-    "ops heads",
+    "ops heads merge",
     "spines",
+    "plan",
     "attention",
     "multi_head",
-    "checks figures torch",
-    "__main__",
+    "torch",
 )
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}
+FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}
+BESIDE = {"checks": {"arrays"}, "diagnose": {"arrays", "checks"}, "__main__": {"diagnose"}}  # and what each may import
 
 
 def python(*args):
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
 
 
-@pytest.mark.parametrize("module", ["attnbook", "attnbook.checks", "attnbook.figures"])
+@pytest.mark.parametrize("module", ["attnbook", "attnbook.checks", "attnbook.book.figures"])
 def test_no_heavy_library_is_loaded(module):
     loaded = python("-c", f"import {module}, sys; print(*sys.modules)").stdout.split()
     assert module in loaded
     assert not HEAVY & set(loaded)
+
+
+def test_what_only_the_book_needs_is_not_loaded():
+    loaded = python("-c", "import attnbook, sys; print(*sys.modules)").stdout.split()
+    assert "attnbook.diagnose.mistakes" in loaded
+    assert not [module for module in loaded if module.startswith("attnbook.book")]
 
 
 def test_it_takes_few_times_what_numpy_takes():
@@ -51,13 +58,26 @@ def room_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-FILES = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+def may_import(here, there):
+    """The core imports downwards, and what stands beside it by its list; the book all, and nothing the book."""
+    if here in ("__init__", "book"):
+        return there not in ("book", "__main__")
+    return there in BESIDE[here] if here in BESIDE else FLOOR_OF.get(there, 99) < FLOOR_OF[here]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def imported(path):
+    """The rooms that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}".split(".") for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_room_imports_only_from_below(path):
     here = room_of(path)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("attnbook."):
-            there = node.module.split(".")[1]
-            assert there == here or FLOOR_OF[there] < FLOOR_OF[here], f"{here} imports {there}"
+    for package, *rest in imported(path):
+        if package == "attnbook":
+            there = rest[0] if rest else "__init__"
+            assert there == here or may_import(here, there), f"{here} imports {there}"

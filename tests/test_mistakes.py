@@ -14,8 +14,8 @@ from right_ones import four_axes_only
 
 import attnbook as ab
 from attnbook import checks
-from attnbook.checks.calling import NAMES
-from attnbook.checks.mistakes import MISTAKE, MISTAKES, Steps, with_mistakes
+from attnbook.diagnose.calling import NAMES
+from attnbook.diagnose.mistakes import MISTAKE, MISTAKES, Steps, with_mistakes
 from attnbook.ops import Bias, Causal, Mask, Scale
 from attnbook.spines import dense, numpy_dense
 

@@ -32,7 +32,7 @@ from routes import on
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.checks import mistakes
+from attnbook.diagnose import mistakes
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Tile, Window, chain
 from attnbook.spines import cuts, dense, numpy_dense, numpy_tiled, tiled, workers
 from attnbook.torch import layout
@@ -42,9 +42,9 @@ MASKS = importlib.import_module("attnbook.ops.masks")
 BIAS = importlib.import_module("attnbook.ops.bias")
 DROPOUT = importlib.import_module("attnbook.ops.dropout")
 CHECK = importlib.import_module("attnbook.checks.check")
-CAUSES = importlib.import_module("attnbook.checks._causes")
-RUN_OF_A_CASE = importlib.import_module("attnbook.checks._run")
-DIAGNOSE = importlib.import_module("attnbook.checks.diagnose")
+CAUSES = importlib.import_module("attnbook.diagnose._causes")
+RUN_OF_A_CASE = importlib.import_module("attnbook.diagnose._run")
+DIAGNOSE = importlib.import_module("attnbook.diagnose.report")
 MULTI_HEAD = importlib.import_module("attnbook.multi_head")
 SOFTMAX = importlib.import_module("attnbook.softmax")
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from gpu_record import invented
 
-from attnbook.figures import gpu
+from attnbook.book.figures import gpu
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "chapters").glob("*.ipynb"))

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 from built_site import SITE, browser  # noqa: F401 (it skips, or fails in CI, where there is no browser)
 
 ROOT = Path(__file__).parents[1]
-PRINT = [sys.executable, str(ROOT / "book" / "_ext" / "make_pdf.py")]
+PRINT = [sys.executable, str(ROOT / "book" / "commands" / "make_pdf.py")]
 CHAPTER = "chapters/06_cross"
 
 

@@ -14,11 +14,11 @@ from commit import commit
 from docutils import nodes
 from docutils.statemachine import StringList
 from equations import ROOT, equations
-from run_chapters import RUN_TIMES
 from sphinx.util.docutils import SphinxDirective
 from what_ran import record
 
 RESULTS = ROOT / "benchmarks" / "results"
+RUN_TIMES = ROOT / "book" / "run_times.json"
 
 
 def table(heads, rows, right=()):

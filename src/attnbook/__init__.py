@@ -9,7 +9,7 @@ expected, and what came. Inputs are not changed.
 """
 
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
-from attnbook.checks.diagnose import diagnose
+from attnbook.diagnose import diagnose
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
 from attnbook.multi_head import (

@@ -1,4 +1,4 @@
-"""``python -m attnbook diagnose module:function``: :func:`attnbook.checks.diagnose.diagnose` from a shell.
+"""``python -m attnbook diagnose module:function``: :func:`attnbook.diagnose.report.diagnose` from a shell.
 
 Exit status: 0 where nothing is wrong, 1 where something is, 2 where the command cannot be understood.
 """
@@ -8,8 +8,8 @@ import importlib
 import operator
 import sys
 
-from attnbook.checks.calling import LIBRARIES
-from attnbook.checks.diagnose import DTYPES, diagnose
+from attnbook.diagnose.calling import LIBRARIES
+from attnbook.diagnose.report import DTYPES, diagnose
 
 
 def main():

@@ -1,7 +1,7 @@
 """Checks: is this gradient right? By differences, by autograd, and by one derivative against the other.
 
-Chapter: :doc:`/chapters/01_gradients`. Nothing below imports from here; the book and the tests do.
-:func:`attnbook.checks.diagnose.diagnose` asks one thing more: if it is not right, which known mistake is it?
+Chapter: :doc:`/chapters/01_gradients`. Nothing below imports from here; ``diagnose``, the book and the tests do.
+:func:`attnbook.diagnose.report.diagnose` asks one thing more: if it is not right, which known mistake is it?
 """
 
 from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch, has_triton

@@ -1,0 +1,45 @@
+"""What five texts on the web say about attention's gradients, claim by claim, in a form that runs.
+
+Chapter: :doc:`/chapters/07_in_the_wild`. One file a text. ``CLAIMS`` has every claim; ``SETTINGS`` are the sizes at
+which each is run: all distinct, where a wrong transpose cannot fit, and all equal, where it can.
+"""
+
+import re
+
+from attnbook.book.claims import Ledger
+from attnbook.book.wild import across, blog, explicit, listing, listing_code, question, short
+from attnbook.book.wild.listed import CRASHES, SILENT, Listed, gradient_errors
+from attnbook.book.wild.setting import DISTINCT, SQUARE
+
+
+def _by_number(claims):
+    return sorted(claims, key=lambda claim: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", claim.id)])
+
+
+CLAIMS = (
+    *question.CLAIMS,
+    *blog.CLAIMS,
+    *_by_number([*listing.CLAIMS, *listing_code.CLAIMS]),
+    *explicit.CLAIMS,
+    *short.CLAIMS,
+    *across.CLAIMS,
+)
+SETTINGS = (DISTINCT, SQUARE)
+
+
+def ledger():
+    """Run every claim."""
+    return Ledger(CLAIMS, SETTINGS)
+
+
+__all__ = [
+    "CLAIMS",
+    "CRASHES",
+    "DISTINCT",
+    "SETTINGS",
+    "SILENT",
+    "SQUARE",
+    "Listed",
+    "gradient_errors",
+    "ledger",
+]
