@@ -6,6 +6,7 @@ import numpy as np
 from cases import CASES, MULTI_HEAD, Case
 
 import attnbook as ab
+from attnbook.arrays import narrow, widen
 
 READ = {
     "diagnose": "its report is in words, so it reads what it compares",
@@ -60,7 +61,7 @@ class Passes(NamedTuple):
 
         def passes():
             O, res = ab.attention(Q, K, V, **options)
-            return [O, *self.case.pull(cotangent, res), self.case.push(tangents, res)]
+            return [O, *self.case.pull(cotangent, res, dL=res.L), self.case.push(tangents, res)]
 
         return passes
 
@@ -74,6 +75,16 @@ class Passes(NamedTuple):
             return [Y, *self.case.pull(cotangent, res)]
 
         return passes
+
+
+def with_L(f):
+    """f of pairs like O and L: L is in the accumulation dtype, whatever that of O."""
+
+    def run(*pairs):
+        O = pairs[0]
+        return [narrow(T, O.dtype) for T in f(*(widen(T) if T.ndim < O.ndim else T for T in pairs))]
+
+    return run
 
 
 TABLE, ROWS = (2, 3, 5), (2, 3)
@@ -91,6 +102,9 @@ CALLS = (
     Call("linear", (TABLE, (5, 7), (7,)), ab.linear),
     Call("linear_vjp", ((2, 3, 7), TABLE, (5, 7)), ab.linear_vjp),
     Call("linear_jvp", (TABLE, (5, 7), (7,), TABLE, (5, 7)), ab.linear_jvp),
+    Call("merge", 2 * (TABLE, ROWS), with_L(ab.merge)),
+    Call("merge_vjp", 3 * (TABLE, ROWS), with_L(ab.merge_vjp)),
+    Call("merge_jvp", 4 * (TABLE, ROWS), with_L(ab.merge_jvp)),
 )
 PASSES = tuple(map(Passes, (*CASES, *MULTI_HEAD)))
 """These go through ``attention``, ``attention_vjp``, ``attention_jvp``, ``multi_head_attention`` and its vjp."""

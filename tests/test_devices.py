@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 import attnbook as ab
 from attnbook import arrays
 from attnbook.checks import close
+from attnbook.plan import resolve
 from attnbook.spines import tiled
 from attnbook.torch import scaled_dot_product_attention
 
@@ -93,10 +94,8 @@ def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, default_dtype):
     ):
         default_dtype(other)
         run = call.ready([torch.empty(T.shape, dtype=dtype, device="meta") for T in drawn])
-        with taking(spine), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tiled, "SIDE_ON_A_GPU", 3)  # 5 · 7 scores in 2 · 3 tiles: torch takes its time
-            with only_on_meta(dtype, wide):
-                came = flat(run())
+        with taking(spine), only_on_meta(dtype, wide):
+            came = flat(run())
         assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, shape) for shape in shapes]
 
 
@@ -237,9 +236,11 @@ def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch)
 
 @given(st.lists(st.integers(0, 300), max_size=3))
 def test_tiles_on_a_gpu_are_large_and_bounded(lead):
-    on_gpu, here = torch.empty(1, device="meta"), torch.empty(1)
-    assert tiled.sides(here, lead) == (tiled.ROWS, tiled.COLS)
-    rows, cols = tiled.sides(on_gpu, lead)
+    def tiles(device):
+        return resolve({"Q": torch.empty(1, device=device)}, (*lead, 5, 7), (3, 4), method="tiled").tiles
+
+    assert tiles("cpu") == tiled.Tiles()
+    rows, cols = tiles("meta")
     unit = tiled.SIDE_ON_A_GPU
     assert rows == cols >= unit
     assert rows % unit == 0
