@@ -52,7 +52,7 @@ def absorb(
     U, _ = scores(X, table, b, h, i0, j0, i, j, EDGE)
     highest = tl.maximum(M, tl.max(U, 1))
     shift = highest
-    if EDGE or table.mask is not None or table.bias is not None:  # nothing allowed so far: −∞ − (−∞) is NaN
+    if EDGE or table.has_mask is not None or table.has_bias is not None:  # nothing allowed so far: −∞ − (−∞) is NaN
         shift = tl.where(highest == float("-inf"), 0.0, highest)
     fade = tl.exp2((M - shift) * table.unit)
     E = tl.exp2(exponent(U, shift[:, None], 0.0, table.unit, EXACT))

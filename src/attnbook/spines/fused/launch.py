@@ -179,6 +179,7 @@ def prepare(Q, K, V, plan):
         inner=None if p.cap is None else scale / p.cap,
         factor=factor, unit=LOG2E * (factor if p.bias is None else 1.0),
         bias=pairs(p.bias, lead, n_q, n_k), mask=pairs(p.mask, lead, n_q, n_k),
+        has_bias=None if p.bias is None else 1, has_mask=None if p.mask is None else 1,
     )  # fmt: skip
     d_k, d_v = Q.shape[-1], V.shape[-1]
     wide_k, wide_v = (max(16, triton.next_power_of_2(width)) for width in (d_k, d_v))

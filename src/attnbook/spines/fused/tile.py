@@ -42,6 +42,8 @@ class Table(NamedTuple):
 
     Key j is allowed for query i where low ≤ j − i ≤ high, each None for no limit, and where ``mask`` allows it. With a
     softcap, ``inner`` is scale/cap. ``factor`` is the scale or the cap, to be multiplied with before a bias is added.
+    ``has_bias`` and ``has_mask`` are 1 or None, and stand last: behind a tuple in a tuple, Triton 3.6 loses constants,
+    and it cannot compare one with None.
     """
 
     h: int
@@ -54,6 +56,8 @@ class Table(NamedTuple):
     unit: float
     bias: object
     mask: object
+    has_bias: object
+    has_mask: object
 
 
 @triton.jit
@@ -98,9 +102,9 @@ def scores(X, table, b, h, i0, j0, i, j, EDGE: tl.constexpr):
     if table.inner is not None:
         T = tanh(X * table.inner)
     U = T
-    if table.bias is not None:
+    if table.has_bias is not None:
         U = T * table.factor + load_pairs(table.bias, table, b, h, i0, j0, i, j, 0.0).to(tl.float32)
-    if table.mask is not None:
+    if table.has_mask is not None:
         U = tl.where(load_pairs(table.mask, table, b, h, i0, j0, i, j, 0) != 0, U, float("-inf"))
     if EDGE:
         distance = (j0 + j) - (i0 + i)
