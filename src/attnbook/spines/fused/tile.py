@@ -118,22 +118,23 @@ def scores(X, table, b, h, i0, j0, i, j, EDGE: tl.constexpr):
 
 
 @triton.jit
-def exponent(U, M, G, unit, EXACT: tl.constexpr):
+def exponent(U, M, G, table, EXACT: tl.constexpr):
     """log₂ P = (U − M) unit − G, with G = log₂ Z; M and G lie along the queries of the tile.
 
     EXACT: U − M of two close floats has no error, and a weight of 1 stays 1 however large the scores are. Else one
-    multiply-add an entry does, with errors far below the rounding of 16-bit weights.
+    multiply-add an entry does, with errors far below the rounding of 16-bit weights; but not with a bias, which may be
+    so large that U · unit overflows.
     """
-    if EXACT:
-        return (U - M) * unit - G
-    return U * unit - (M * unit + G)
+    if EXACT or table.has_bias is not None:
+        return (U - M) * table.unit - G
+    return U * table.unit - (M * table.unit + G)
 
 
 @triton.jit
 def weights(X, M, G, table, b, h, i0, j0, i, j, EDGE: tl.constexpr, EXACT: tl.constexpr):
     """P on a tile, made again from X = QKᵀ, M and G, and the cap's tanh."""
     U, T = scores(X, table, b, h, i0, j0, i, j, EDGE)
-    return tl.exp2(exponent(U, M, G, table.unit, EXACT)), T
+    return tl.exp2(exponent(U, M, G, table, EXACT)), T
 
 
 @triton.jit
