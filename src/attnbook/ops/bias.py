@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from attnbook.arrays import unbroadcast
+from attnbook.arguments import check_broadcasts
+from attnbook.arrays import agree_on_place, unbroadcast
 from attnbook.ops.op import Op
 
 
@@ -32,6 +33,12 @@ class Bias(Op):
 
     def jvp(self, tS, saved, tile, tparam=None):
         return tS if tparam is None else tS + self.here(tile, tparam)
+
+    def check(self, name, like, like_name, shape):
+        if not self.fixed:
+            return super().check(name, like, like_name, shape)
+        agree_on_place(name, self.B, like_name, like)
+        return check_broadcasts(name, tuple(self.B.shape), shape, "the scores")
 
     def in_kernel(self, kernel, table):
         return kernel._replace(bias=self.B) if kernel.bias is None else None
