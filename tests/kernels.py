@@ -56,21 +56,22 @@ def look_up_builtins_once():
 
 
 @contextlib.contextmanager
-def small_tiles(queries=(32, 16)):
+def small_tiles():
     """Tiles so small that small tables have several, of unequal sides, in memory that is full of NaN.
 
-    Those of the forward and of "keys" are alike: for other shapes, the interpreter's products sum in other orders.
+    All but those of "bias" are alike: for other shapes, the interpreter's products sum in other orders.
     """
-    from attnbook.spines.fused import launch
+    from attnbook.spines import WAYS, Way
+    from attnbook.spines.fused.sizes import Blocks, Tiles
 
     empty = torch.empty
 
     def not_a_number(*args, **kwargs):
         return empty(*args, **kwargs).fill_(torch.nan)
 
-    sizes = {"forward": (16, 32), "keys": (16, 32), "queries": (16, 32), "bias": (32, 16)}
+    most = Blocks(16, 32, 4, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "blocks", lambda kind, *_: launch.Blocks(*sizes[kind], 4, 1))
+        patch.setitem(WAYS, "fused", Way("fused", Tiles(most, most, most, bias=Blocks(32, 16, 4, 1))))
         patch.setattr(torch, "empty", not_a_number)
         yield
 

@@ -1,19 +1,20 @@
 """The fused spine: its kernels beside plain torch, by Triton's interpreter or on a GPU, in all their features.
 
-All outputs lie in memory that was full of NaN. What the kernels cannot do is refused, or goes another way.
+All outputs lie in memory that was full of NaN.
 """
-
-from functools import partial
 
 import kernels
 import pytest
 import torch
 from cases import CASES, Case
+from compare import draw
 from fused_cases import (
     OF,
     ON_TILES,
+    L_has_a_gradient,
     L_is_the_logsumexp,
     attend,
+    bias_at_the_ends,
     exact,
     fits,
     large_scores,
@@ -21,14 +22,11 @@ from fused_cases import (
     layout_changes_nothing,
 )
 from kernels import DEVICE
-from test_torch_sdpa import CASES as TORCH_CASES
-from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
-from torch import func
+from test_extremes import BIASES
 
 import attnbook as ab
-from attnbook.ops import Scale, Step, Window
+from attnbook.ops import Window
 from attnbook.spines import fused, tiled
-from attnbook.torch import scaled_dot_product_attention
 
 kernels.triton_or_skip()
 from attnbook.spines.fused import forward_kernel, launch  # noqa: E402
@@ -93,6 +91,44 @@ def test_L_is_the_logsumexp(name):
     L_is_the_logsumexp(OF[name])
 
 
+@pytest.mark.parametrize("name", ["ragged", "mask with a dead row", "all together", "grouped", "no key"])
+def test_L_has_a_gradient(name):
+    L_has_a_gradient(OF[name])
+
+
+@pytest.mark.parametrize("dtypes", [(FLOAT32,), (FLOAT16,), (FLOAT16, FLOAT32)], ids=str)
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_at_the_ends_of_its_dtype(name, dtypes):
+    bias_at_the_ends(name, *dtypes)
+
+
+def test_a_row_of_the_lowest_bfloat16_is_uniform():
+    Q, K, V = (torch.tensor(T, device=DEVICE).to(BFLOAT16) for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13)))
+    bias = torch.zeros(5, 7, device=DEVICE, dtype=BFLOAT16)
+    bias[1] = torch.finfo(BFLOAT16).min
+    O, res = ab.attention(Q, K, V, bias=bias, method="fused")
+    assert torch.allclose(O[:, 1].float(), V.float().mean(dim=1), rtol=1e-2, atol=1e-2)
+    assert all(T.isfinite().all() for T in ab.attention_vjp(O, res)[:4])
+
+
+@pytest.mark.parametrize("name", ["ragged", "bias", "grouped"])
+def test_the_tangent_at_large_scores(name):
+    """As exact as that of the tiled spine: its own products find M, not those of the kernels."""
+    case = OF[name]
+    inputs = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw()]
+    inputs[0] *= 1000
+    tangents = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw(seed=1)]
+
+    def push(method, dtype):
+        Q, K, V, *rest = (T.to(dtype) for T in inputs)
+        _, res = ab.attention(Q, K, V, method=method, **case.options(Q, *rest))
+        return [T.double() for T in case.push([T.to(dtype) for T in tangents], res, with_L=True)]
+
+    ways = ("fused", FLOAT32), ("tiled", FLOAT32), ("dense", torch.float64)
+    for T, of_tiled, true in zip(*(push(*way) for way in ways), strict=True):
+        assert (T - true).abs().max() <= 2 * (of_tiled - true).abs().max()
+
+
 def test_residuals_are_float32_where_there_is_no_key():
     torch.set_default_dtype(torch.float64)
     try:
@@ -114,7 +150,8 @@ def test_the_tiled_spine_goes_on_from_there(name):
     """Its residuals are those of the tiled spine, whose lines find the same gradients, and the tangent."""
     case = OF[name]
     _, res, dO, inputs = attend(case)
-    for ours, theirs in zip(fused.vjp(dO, res), tiled.vjp(dO, res), strict=True):
+    as_tiled = res._replace(plan=tiled.prepare(res.plan._replace(tiles=None), {"Q": res.Q}))
+    for ours, theirs in zip(fused.vjp(dO, None, res), tiled.vjp(dO, None, as_tiled), strict=True):
         for T, wanted in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, theirs)), strict=True):
             assert (T is None) == (wanted is None)
             assert T is None or torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
@@ -180,99 +217,13 @@ def test_float32_is_not_rounded_to_tf32(monkeypatch):
     asked = []
     monkeypatch.setattr(launch, "run", lambda *args, **constants: asked.append(constants["PRODUCTS"]))
     Q = torch.ones(5, 16)
-    matmul, steps = torch.backends.cuda.matmul, [Step("scale", Scale(1.0))]
+    matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     try:
         for allowed in ("ieee", "tf32"):
             matmul.fp32_precision = allowed
-            launch.forward(Q, Q, Q, steps, (5, 5))
-        launch.forward(Q.half(), Q.half(), Q.half(), steps, (5, 5))
+            ab.attention(Q, Q, Q, method="fused")
+        ab.attention(Q.half(), Q.half(), Q.half(), method="fused")
     finally:
         matmul.fp32_precision = before
     assert asked == ["ieee", "tf32", "ieee"]
-
-
-# --- attnbook.torch -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def calls():
-    found = []
-    with kernels.wired(found):
-        yield found
-
-
-def to_device(inputs, options):
-    options = {name: T.to(DEVICE) if isinstance(T, torch.Tensor) else T for name, T in options.items()}
-    return [T.to(DEVICE) for T in inputs], options
-
-
-BESIDE = {name: case for name, case in TORCH_CASES.items() if not name.startswith(("large", "one number"))}
-
-
-@pytest.mark.parametrize("name", BESIDE)
-def test_torchs_function_takes_the_kernels(name, calls):
-    shapes, options = BESIDE[name]
-    as_exact_as_torch(*to_device(draw(*shapes), options), FLOAT32)
-    assert calls == ["forward", "vjp"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "width", "options"),
-    [(torch.float64, 11, {}), (FLOAT32, 300, {}), (FLOAT32, 11, {"dropout_p": 0.3}), (FLOAT32, 11, {"scale": 1e-35})],
-    ids=["float64", "wide heads", "dropout", "a tiny scale"],
-)
-def test_what_the_kernels_cannot_do_goes_another_way(dtype, width, options, calls):
-    inputs = [T.to(dtype) for T in draw((2, 3, 5, width), (2, 3, 7, width), (2, 3, 7, 13), device=DEVICE)]
-    dO = draw((2, 3, 5, 13), device=DEVICE)[0].to(dtype)
-    torch.manual_seed(0)
-    found = gradients(scaled_dot_product_attention, inputs, options, dO)
-    assert calls == []
-    assert all(T.isfinite().all() for T in found)
-    if "dropout_p" not in options:
-        for T, wanted in zip(found, gradients(torchs, inputs, options, dO), strict=True):
-            assert torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
-def test_a_float32_mask_for_16_bits(dtype, calls):
-    inputs, mask = [T.to(dtype) for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE)], None
-    (mask,) = draw((5, 7), device=DEVICE)
-    dO = draw((2, 5, 13), device=DEVICE)[0].to(dtype)
-    *_, dmask = gradients(scaled_dot_product_attention, inputs, {"attn_mask": mask.float()}, dO)
-    wide = gradients(torchs, [T.double() for T in inputs], {"attn_mask": mask.float().double()}, dO.double())
-    assert dmask.dtype == FLOAT32
-    assert torch.allclose(dmask.double(), wide[-1], rtol=1e-2, atol=1e-2)
-    assert calls == ["forward", "vjp"]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
-def test_derivatives_of_every_order(calls):
-    """The tangent, the gradient of a gradient, and a Jacobian go on from what the kernels have left."""
-    Q, K, V = (T.float() for T in draw((2, 3, 5), (2, 4, 5), (2, 4, 6), device=DEVICE))
-    tangents = [torch.ones_like(T) for T in (Q, K, V)]
-
-    def second(attend):
-        inputs = [T.detach().requires_grad_() for T in (Q, K, V)]
-        first = torch.autograd.grad(attend(*inputs).square().sum(), inputs, create_graph=True)
-        return torch.autograd.grad(sum((T * t).sum() for T, t in zip(first, tangents, strict=True)), inputs)
-
-    found, wanted = (
-        [
-            *func.jvp(f, (Q, K, V), tuple(tangents)),
-            *second(f),
-            func.jacrev(lambda Q: f(Q, K, V))(Q),  # noqa: B023
-            func.vmap(f)(Q, K, V),
-        ]
-        for f in (partial(scaled_dot_product_attention, is_causal=True), partial(torchs, is_causal=True))
-    )
-    for T, right in zip(found, wanted, strict=True):
-        assert torch.allclose(T, right, rtol=1e-4, atol=1e-4)
-    assert "forward" in calls
-
-
-def test_gradients_in_batches_are_refused(calls):
-    Q, K, V = (T.float().requires_grad_() for T in draw((5, 11), (7, 11), (7, 13), device=DEVICE))
-    O = scaled_dot_product_attention(Q, K, V)
-    with pytest.raises(NotImplementedError, match=r"torch\.func"):
-        torch.autograd.grad(O, Q, torch.ones(2, *O.shape, device=DEVICE), is_grads_batched=True)

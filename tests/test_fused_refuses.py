@@ -6,12 +6,21 @@ import kernels
 import pytest
 import torch
 from cases import CASES, Case
-from fused_cases import OF, L_is_the_logsumexp, attend, exact, fits, large_scores_in_any_order, layout_changes_nothing
+from fused_cases import (
+    OF,
+    L_has_a_gradient,
+    L_is_the_logsumexp,
+    attend,
+    bias_at_the_ends,
+    exact,
+    fits,
+    large_scores_in_any_order,
+    layout_changes_nothing,
+)
 from kernels import DEVICE
 
 import attnbook as ab
-from attnbook.ops import Causal, Mask, Scale, Softcap, Step
-from attnbook.spines import fused
+from attnbook.ops import Bias, Causal, Softcap
 
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
@@ -45,24 +54,6 @@ def on_device(name):
     return lambda: ab.attention(*(T.to(name) for T in ONES), method="fused")
 
 
-def at_once(**options):
-    """The spine itself, with nobody before it who looks at the arguments."""
-    given = {
-        "Q": ONES[0],
-        "K": ONES[1],
-        "V": ONES[2],
-        "steps": [Step("scale", Scale(1.0))],
-        "shape": (3, 5, 7),
-        **options,
-    }
-    return lambda: fused.forward(*given.values())
-
-
-def after(mask=None, **changed):
-    steps = [Step("scale", Scale(1.0)), Step("mask", Mask(mask))]
-    return at_once(steps=steps, **changed)
-
-
 WIDE, LONG_ROW = torch.ones(3, 5, 257), torch.ones(1, 16).expand(2**30 + 1, 16)
 REFUSED = [
     (fused_on(*(T.numpy() for T in ONES)), TypeError, "Q: expected a torch tensor .*, got a numpy array"),
@@ -77,15 +68,11 @@ REFUSED = [
     (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
     (fused_on(*ONES, ops=[Causal(), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
     (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
-    (at_once(K=ONES[1].to("meta")), ValueError, "K: expected device cpu like Q, got meta"),
-    (at_once(K=ONES[1].half()), TypeError, "K: expected torch.float32, got torch.float16"),
-    (at_once(K=None), TypeError, "K: expected a torch tensor for method 'fused', got NoneType"),
-    (at_once(shape=(3, 5, 8)), ValueError, r"shape: expected \(3, 5, 7\), got \(3, 5, 8\)"),
-    (at_once(V=torch.ones(3, 8, 13)), ValueError, "V: expected one row for each of the 7 keys"),
-    (after(mask=torch.ones(5, 7)), TypeError, "mask: expected torch.bool, got torch.float32"),
-    (after(mask=torch.ones(5, 8, dtype=torch.bool)), ValueError, "mask: expected a shape that broadcasts to"),
-    (after(mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu like Q"),
-    (lambda: fused.vjp(ONES[0], attend(OF["plain"])[1]), ValueError, "dO: expected shape"),
+    (fused_on(ONES[0], ONES[1].to("meta"), ONES[2]), ValueError, "K: expected device cpu like Q, got meta"),
+    (fused_on(*ONES, mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu"),
+    (fused_on(*ONES, ops=[Bias(torch.ones(4, 7), fixed=True)]), ValueError, "ops, Bias: expected a shape that broad"),
+    (fused_on(*ONES, ops=[Bias(torch.ones(7).double(), fixed=True)]), TypeError, "bias: expected torch.float32 or"),
+    (fused_on(*ONES, ops=[Bias(torch.ones(7))], bias=torch.ones(7)), ValueError, "ops: expected .* got Bias, Bias"),
 ]  # fmt: skip
 
 
@@ -110,13 +97,13 @@ def test_an_old_gpu(capability, came, monkeypatch):
         fused_on(*ONES)()
     monkeypatch.setattr(limits, "_capability", lambda index: capability)
     looks_like = type("Tensor", (), {"device": torch.device("cuda", 0)})()
-    error = limits._of_device(looks_like)
+    error = limits._of_device("Q", looks_like)
     assert (
         str(error)
         == f"Q: expected a GPU of NVIDIA's with compute capability 8.0 or more for method 'fused', got {came}"
     )
     monkeypatch.setattr(limits, "_capability", lambda index: (8, 0))
-    assert limits._of_device(looks_like) is None
+    assert limits._of_device("Q", looks_like) is None
 
 
 # --- the checks, proved by mistakes -------------------------------------------------------------------------------
@@ -142,6 +129,8 @@ MISTAKES = [
     ("tanh", "x2 * (2 / 15", "x2 * (0 / 15", OF["softcap"]),
     ("tanh", "-away, away", "away, away", OF["softcap"]),
     ("exponent", "(U - M) * table.unit - G", "U * table.unit - M - G", TWO_BLOCKS),
+    ("exponent", "EXACT or table.has_bias is not None", "EXACT",
+     partial(bias_at_the_ends, "lowest", torch.float16, torch.float32)),
     ("exponent", "(M * table.unit + G)", "M * table.unit", partial(exact, FAST, torch.float16)),
     ("weights", "U, M, G, table", "U, M, 0 * G, table", FAST),
     ("before_cap", "1 - T * T", "1 - T", OF["softcap"]),
@@ -177,10 +166,12 @@ MISTAKES = [
     ("backward_bias", "of_h * heads + t % heads", "of_h * heads", OF["bias for all the heads"]),
     ("backward_bias", "dB += dS", "dB = dS", OF["bias for the queries"]),
     ("forward", "call.table.unit * LN2", "call.table.unit", partial(L_is_the_logsumexp, TWO_BLOCKS)),
-    ("prepare", "scale = abs(p.factor) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5", TWO_BLOCKS),
+    ("prepare", "scale = abs(plan.scale) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5", TWO_BLOCKS),
     ("prepare", "like * sign", "like", OF["negative scale"]),
     ("prepare", "factor if p.bias is None else 1.0", "factor", OF["bias for all the heads"]),
     ("prepare", "LOG2E * ", "", FAST),
+    ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D", partial(L_has_a_gradient, TWO_BLOCKS)),
+    ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D - dL", partial(L_has_a_gradient, OF["all together"])),
     ("vjp", "call.scale * call.sign", "call.scale", OF["negative scale"]),
     ("vjp", "call.K.group if call.K.group == call.V.group else 1", "call.K.group", OF["keys and values grouped apart"]),
     ("bias_vjp", "dB.sum_to_size(own)", "dB[:1, :1].reshape(own)", OF["bias for the queries"]),

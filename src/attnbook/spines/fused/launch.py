@@ -1,8 +1,7 @@
-"""Starts the kernels on torch tensors: folds leading axes, picks sizes of tiles, makes room for the results."""
+"""Starts the kernels on torch tensors: folds leading axes, makes room for the results."""
 
 import math
 from contextlib import nullcontext
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -10,6 +9,7 @@ import triton
 
 from attnbook.spines.fused import backward_kernels as kernels
 from attnbook.spines.fused.forward_kernel import forward_kernel
+from attnbook.spines.fused.sizes import Blocks
 from attnbook.spines.fused.tile import Pairs, Rows, Table
 from attnbook.spines.operands import less_dL
 
@@ -19,52 +19,6 @@ INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)
 LN2, LOG2E = math.log(2), math.log2(math.e)
 FAR = 2**23
 """Rows that lie this far apart are copied: within a tile of 128 rows, places are counted in 32 bits."""
-
-
-class Blocks(NamedTuple):
-    """Queries and keys of a tile, and how many warps and loads in flight work on it."""
-
-    rows: int
-    cols: int
-    warps: int
-    stages: int
-
-
-def blocks(kind, Q, width):
-    """The tiles of a kernel for tensors like Q of this padded width."""
-    if Q.dtype == torch.float32:
-        sizes = FLOAT32["forward" if kind == "forward" else "backward"]
-    else:
-        sizes = (ROOMY if INTERPRETED or shared_memory(Q.device.index) >= ROOM else NARROW)[kind]
-    return next(size for widest, size in sizes if width <= widest)
-
-
-ROOM = 166 * 1000
-"""The bytes of shared memory that ROOMY needs: A100, H100 and later ones for servers have them, others 100 kB."""
-
-# (widest head, size), from what others use and so that ptxas spills few registers. Not tuned on a GPU.
-ROOMY = {
-    "forward": ((64, Blocks(128, 128, 8, 3)), (128, Blocks(128, 64, 8, 3)), (256, Blocks(64, 32, 4, 2))),
-    "keys": ((128, Blocks(64, 128, 8, 3)), (256, Blocks(32, 64, 8, 1))),
-    "queries": ((128, Blocks(128, 64, 8, 3)), (256, Blocks(64, 32, 8, 1))),
-    "bias": ((256, Blocks(64, 64, 8, 1)),),
-}
-NARROW = {
-    "forward": ((128, Blocks(64, 64, 4, 2)), (256, Blocks(64, 32, 8, 1))),
-    "keys": ((128, Blocks(32, 64, 4, 2)), (256, Blocks(32, 32, 8, 1))),
-    "queries": ((128, Blocks(64, 32, 4, 2)), (256, Blocks(32, 32, 4, 1))),
-    "bias": ((128, Blocks(64, 64, 4, 1)), (256, Blocks(32, 32, 4, 1))),
-}
-FLOAT32 = {
-    "forward": ((64, Blocks(64, 32, 8, 1)), (256, Blocks(32, 32, 8, 1))),
-    "backward": ((128, Blocks(32, 32, 8, 1)), (256, Blocks(16, 16, 4, 1))),
-}
-
-
-@cache
-def shared_memory(index):
-    """Bytes of it that a program may have on the device."""
-    return torch.cuda.get_device_properties(index).shared_memory_per_block_optin
 
 
 class Call(NamedTuple):
@@ -78,8 +32,8 @@ class Call(NamedTuple):
     widths: dict
     scale: float
     sign: int
-    kernel: object
     like: torch.Tensor
+    plan: NamedTuple
 
 
 def forward(Q, K, V, plan):
@@ -91,7 +45,7 @@ def forward(Q, K, V, plan):
     call = prepare(Q, K, V, plan)
     O = torch.empty((*lead, n_q, V.shape[-1]), dtype=call.like.dtype, device=Q.device)
     M, Z = (torch.empty((*lead, n_q, 1), dtype=torch.float32, device=Q.device) for _ in "MZ")
-    size = blocks("forward", call.like, max(call.widths["WIDE_K"], call.widths["WIDE_V"]))
+    size = plan.tiles.forward
     start(forward_kernel, heads(call) * triton.cdiv(n_q, size.rows), size, call,
           call.Q, call.K, call.V, rows(O, call.lead), M, Z, call.table)  # fmt: skip
     return O.to(Q.dtype), M, Z, call.table.unit * LN2
@@ -116,20 +70,19 @@ def vjp(dO, dL, res):
     if dL is not None:
         D = less_dL(D[..., None], dL, Z)[..., 0]
     of_rows = M, G, D
-    width = max(call.widths["WIDE_K"], call.widths["WIDE_V"])
 
     # Query heads that share a head of K and V add up in the kernel, if they share both; else, and over a batch, here.
     group = call.K.group if call.K.group == call.V.group else 1
     of_keys = (*lead[:-1], h // group) if lead else ()
     dK = empty((*of_keys, n_k, res.K.shape[-1]), res.K, call)
     dV = empty((*of_keys, n_k, d_v), res.V, call)
-    size = blocks("keys", call.like, width)
+    size = res.plan.tiles.keys
     start(kernels.backward_keys, heads(call) // group * triton.cdiv(n_k, size.cols), size, call,
           call.Q, call.K, call.V, dO, rows(dK, of_keys), rows(dV, of_keys), *of_rows, table, call.scale,
           group)  # fmt: skip
 
     dQ = empty((*lead, n_q, res.Q.shape[-1]), res.Q, call)
-    size = blocks("queries", call.like, width)
+    size = res.plan.tiles.queries
     start(kernels.backward_queries, heads(call) * triton.cdiv(n_q, size.rows), size, call,
           call.Q, call.K, call.V, dO, rows(dQ, lead), *of_rows, table, call.scale * call.sign)  # fmt: skip
 
@@ -142,7 +95,7 @@ def bias_vjp(dO, of_rows, call):
     A bias with both axes of the table is added up in the kernel over the heads that share it, and no larger array is
     made. One with a single axis, or none, is added up there over the other axis, and over the heads here.
     """
-    bias, table, lead = call.kernel.bias, call.table, call.lead
+    bias, table, lead = call.plan.kernel.bias, call.table, call.lead
     wide = {"dtype": torch.float32, "device": bias.device}
     own = (*(1,) * (len(lead) + 2 - bias.ndim), *bias.shape)
     by_col = own[-1] == table.n_k
@@ -154,7 +107,7 @@ def bias_vjp(dO, of_rows, call):
         if own[-3] == 1:
             of_bias, of_heads = (*of_bias[:-1], 1), table.h
     dB = torch.empty((*of_bias, table.n_q if by_row else 1, table.n_k if by_col else 1), **wide)
-    size = blocks("bias", call.like, max(call.widths["WIDE_K"], call.widths["WIDE_V"]))
+    size = call.plan.tiles.bias
     tiles = triton.cdiv(dB.shape[-2], size.rows) * triton.cdiv(dB.shape[-1], size.cols)
     start(kernels.backward_bias, math.prod(of_bias) * tiles, size, call,
           call.Q, call.K, call.V, dO, dB, *of_rows, table, batches, of_heads, BY_ROW=by_row, BY_COL=by_col)  # fmt: skip
@@ -185,7 +138,7 @@ def prepare(Q, K, V, plan):
     wide_k, wide_v = (max(16, triton.next_power_of_2(width)) for width in (d_k, d_v))
     widths = {"D_K": d_k, "D_V": d_v, "WIDE_K": wide_k, "WIDE_V": wide_v}
     q, k, v = (rows(T.to(like.dtype), lead) for T in (q, K, V))
-    return Call(q, k, v, table, tuple(lead), widths, scale, sign, p, like)
+    return Call(q, k, v, table, tuple(lead), widths, scale, sign, like, plan)
 
 
 def rows(T, lead):

@@ -45,8 +45,7 @@ def refusal(plan, given):
         kinds = ", ".join(type(op).__name__ for op in plan.ops)
         wanted = "a Softcap, then at most one bias and one mask, and Window and causal, for method 'fused'"
         return ValueError(expected("ops", wanted, kinds))
-    given = {**given, "bias": plan.kernel.bias, "mask": plan.kernel.mask}
-    given = {name: T for name, T in given.items() if T is not None}
+    given = {name: T for name, T in {**given, "bias": plan.kernel.bias}.items() if T is not None}
     return _of_device(name, like) or _of_tensors(name, like, given) or _of_sizes(name, plan)
 
 
@@ -85,11 +84,8 @@ def _of_tensors(like_name, Q, given):
     if Q.dtype not in dtypes:
         return TypeError(expected(like_name, f"{', '.join(DTYPES)} for method 'fused'", Q.dtype))
     for name, T in given.items():
-        allowed = {"mask": [torch.bool], "bias": [Q.dtype, torch.float32]}.get(name, [Q.dtype])
-        if T.dtype not in allowed:
-            return TypeError(expected(name, " or ".join(map(str, allowed)), T.dtype))
-        if T.device != Q.device:
-            return ValueError(expected(name, f"device {Q.device} like {like_name}", T.device))
+        if T.dtype not in (Q.dtype, torch.float32):
+            return TypeError(expected(name, f"{Q.dtype} or {torch.float32}", T.dtype))
         if T.requires_grad and torch.is_grad_enabled():
             wanted = "a tensor that needs no gradient of autograd for method 'fused' (attnbook.torch has one)"
             return ValueError(expected(name, wanted, "one with requires_grad"))

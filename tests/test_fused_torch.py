@@ -1,0 +1,106 @@
+"""attnbook.torch on the fused kernels: torch's function beside plain torch, and what goes another way."""
+
+from functools import partial
+
+import kernels
+import pytest
+import torch
+from kernels import DEVICE
+from test_torch_sdpa import CASES as TORCH_CASES
+from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
+from torch import func
+
+from attnbook.torch import scaled_dot_product_attention
+
+kernels.triton_or_skip()
+
+FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def small_tiles():
+    with kernels.small_tiles():
+        yield
+
+
+@pytest.fixture
+def calls():
+    found = []
+    with kernels.wired(found):
+        yield found
+
+
+def to_device(inputs, options):
+    options = {name: T.to(DEVICE) if isinstance(T, torch.Tensor) else T for name, T in options.items()}
+    return [T.to(DEVICE) for T in inputs], options
+
+
+BESIDE = {name: case for name, case in TORCH_CASES.items() if not name.startswith(("large", "one number"))}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_torchs_function_takes_the_kernels(name, calls):
+    shapes, options = BESIDE[name]
+    as_exact_as_torch(*to_device(draw(*shapes), options), FLOAT32)
+    assert calls == ["forward", "vjp"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "options"),
+    [(torch.float64, 11, {}), (FLOAT32, 300, {}), (FLOAT32, 11, {"dropout_p": 0.3}), (FLOAT32, 11, {"scale": 1e-35})],
+    ids=["float64", "wide heads", "dropout", "a tiny scale"],
+)
+def test_what_the_kernels_cannot_do_goes_another_way(dtype, width, options, calls):
+    inputs = [T.to(dtype) for T in draw((2, 3, 5, width), (2, 3, 7, width), (2, 3, 7, 13), device=DEVICE)]
+    dO = draw((2, 3, 5, 13), device=DEVICE)[0].to(dtype)
+    torch.manual_seed(0)
+    found = gradients(scaled_dot_product_attention, inputs, options, dO)
+    assert calls == []
+    assert all(T.isfinite().all() for T in found)
+    if "dropout_p" not in options:
+        for T, wanted in zip(found, gradients(torchs, inputs, options, dO), strict=True):
+            assert torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+def test_a_float32_mask_for_16_bits(dtype, calls):
+    inputs, mask = [T.to(dtype) for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE)], None
+    (mask,) = draw((5, 7), device=DEVICE)
+    dO = draw((2, 5, 13), device=DEVICE)[0].to(dtype)
+    *_, dmask = gradients(scaled_dot_product_attention, inputs, {"attn_mask": mask.float()}, dO)
+    wide = gradients(torchs, [T.double() for T in inputs], {"attn_mask": mask.float().double()}, dO.double())
+    assert dmask.dtype == FLOAT32
+    assert torch.allclose(dmask.double(), wide[-1], rtol=1e-2, atol=1e-2)
+    assert calls == ["forward", "vjp"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+def test_derivatives_of_every_order(calls):
+    """The tangent, the gradient of a gradient, and a Jacobian go on from what the kernels have left."""
+    Q, K, V = (T.float() for T in draw((2, 3, 5), (2, 4, 5), (2, 4, 6), device=DEVICE))
+    tangents = [torch.ones_like(T) for T in (Q, K, V)]
+
+    def second(attend):
+        inputs = [T.detach().requires_grad_() for T in (Q, K, V)]
+        first = torch.autograd.grad(attend(*inputs).square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum((T * t).sum() for T, t in zip(first, tangents, strict=True)), inputs)
+
+    found, wanted = (
+        [
+            *func.jvp(f, (Q, K, V), tuple(tangents)),
+            *second(f),
+            func.jacrev(lambda Q: f(Q, K, V))(Q),  # noqa: B023
+            func.vmap(f)(Q, K, V),
+        ]
+        for f in (partial(scaled_dot_product_attention, is_causal=True), partial(torchs, is_causal=True))
+    )
+    for T, right in zip(found, wanted, strict=True):
+        assert torch.allclose(T, right, rtol=1e-4, atol=1e-4)
+    assert "forward" in calls
+
+
+def test_gradients_in_batches_are_refused(calls):
+    Q, K, V = (T.float().requires_grad_() for T in draw((5, 11), (7, 11), (7, 13), device=DEVICE))
+    O = scaled_dot_product_attention(Q, K, V)
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        torch.autograd.grad(O, Q, torch.ones(2, *O.shape, device=DEVICE), is_grads_batched=True)
