@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from equations import CHAPTERS, equations
 from right_ones import four_axes_only
 
 import attnbook as ab
-from attnbook import checks
+from attnbook import checks, spines
 from attnbook.diagnose.calling import NAMES
 from attnbook.diagnose.mistakes import MISTAKE, MISTAKES, Steps, with_mistakes
-from attnbook.ops import Bias, Causal, Mask, Scale
-from attnbook.spines import dense, numpy_dense
+from attnbook.ops import Bias, Causal, Mask
+from attnbook.spines import dense
 
 LABELS = {equation.label for equation in equations()}
 
@@ -88,30 +89,30 @@ def test_every_mistake_has_its_section_and_no_other_has():
 
 
 def plant(monkeypatch, mistake):
-    """Let the package make this mistake: its dense spine, and that one's twin, take what it gives."""
-    right = {name: getattr(dense, name) for name in ("forward", "vjp")}
+    """Let the package make this mistake: calls go through a spine that is the dense one, but for what it spoils."""
 
-    def run(Q, K, V, dO, steps):
-        ops = {type(step.op): step.op for step in steps}
-        scale = ops[Scale].factor
-        options = {"scale": None if scale == Q.shape[-1] ** -0.5 else scale}
+    def run(Q, K, V, dO, plan):
+        ops = {type(op): op for op in plan.ops}
+        options = {"scale": None if plan.scale == Q.shape[-1] ** -0.5 else plan.scale}
         options |= {"mask": ops[Mask].M} if Mask in ops else {}
         options |= {"causal": ops[Causal].corner} if Causal in ops else {}
         options |= {"bias": ops[Bias].B} if Bias in ops else {}
         return [T.astype(Q.dtype) for T in mistake.run(Q, K, V, dO, **options)]
 
-    def forward(Q, K, V, steps, shape):
-        O, res = right["forward"](Q, K, V, steps, shape)
+    def forward(Q, K, V, plan):
+        O, res = dense.forward(Q, K, V, plan)
         mistaken = "O" in mistake.spoils and isinstance(Q, np.ndarray)  # autograd, on tensors, sees what is right
-        return (run(Q, K, V, O, steps)[0] if mistaken else O), res
+        return (run(Q, K, V, O, plan)[0] if mistaken else O), res
 
-    def vjp(dO, res):
-        dparams = right["vjp"](dO, res)[3]
-        return (*run(res.Q, res.K, res.V, dO, res.steps)[1:], dparams)
+    def vjp(dO, dL, res):
+        grads = run(res.Q, res.K, res.V, dO, res.plan)[1:]
+        if dL is not None:  # what it says of L is right
+            grads = [a + b for a, b in zip(grads, dense.vjp(0 * dO, dL, res), strict=False)]
+        return *grads, dense.vjp(dO, dL, res)[3]
 
-    for spine in (dense, numpy_dense):
-        monkeypatch.setattr(spine, "forward", forward)
-        monkeypatch.setattr(spine, "vjp", vjp)
+    spine = SimpleNamespace(prepare=dense.prepare, forward=forward, vjp=vjp, jvp=dense.jvp)
+    monkeypatch.setitem(spines.SPINES, "mistaken", spine)
+    monkeypatch.setitem(spines.WAYS, "auto", spines.Way("mistaken"))
 
 
 def both_tests(case):
@@ -120,6 +121,13 @@ def both_tests(case):
 
 
 LARGE = partial(test_attention.test_large_scores_do_not_overflow, "float64", 1e4)
+
+
+def test_right_steps_are_refused_by_none(monkeypatch):
+    plant(monkeypatch, SimpleNamespace(run=lambda *args, **options: Steps(*args, **options).run(), spoils=NAMES))
+    for case in PLAIN:
+        for test in both_tests(case):
+            test()
 
 
 def refused_by(test, error):
