@@ -1,8 +1,8 @@
 """The tiled spine on NumPy: the lines of :mod:`attnbook.spines.tiled`, made fast. Each trick is one named step.
 
 Exponentials are base 2.
-    ``exp2`` is faster than ``exp`` in float32, and as fast in float64. The scale and log₂e go into Q once, so that the product gives S in bits. Gradients
-    are in nats: what is made from the scaled Q is multiplied by ln 2 at the end.
+    ``exp2`` is faster than ``exp`` in float32, and as fast in float64. The scale and log₂e go into Q once, so that the
+    product gives S in bits. Gradients are in nats: what is made from the scaled Q is multiplied by ln 2 at the end.
 No shift where none is needed.
     A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its
     subtraction and the rescaling are left out: M = 0.
