@@ -96,7 +96,7 @@ def linear_jvp(tX, tW, tb, X, W):
 
 
 def project(X, W, b=None):
-    """:func:`linear` on what has been checked and widened, as a layer calls it; likewise :func:`project_vjp`."""
+    """:func:`linear` on what has been checked and widened, as a layer calls it; likewise ``project_vjp``."""
     return X @ W if b is None else X @ W + b
 
 

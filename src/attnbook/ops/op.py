@@ -72,7 +72,7 @@ class Op:
     ``arrays``
         The names of its fields that hold arrays.
     ``learns``
-        The name of the one whose gradient ``vjp`` returns, :attr:`parameter`.
+        The name of the one whose gradient ``vjp`` returns, :attr:`~attnbook.ops.op.Op.parameter`.
     ``own_axes``
         How that lies. None: its last two axes are queries and keys, or broadcast to them. A number: so many last axes
         are its own, none for a number a head, one for a table of distances; those before are batch and heads.
@@ -94,8 +94,8 @@ class Op:
         raise NotImplementedError
 
     def vjp(self, dS, saved, tile):
-        """Return the gradient of the old scores, and that of the parameter, of the shape that :meth:`here` gives it
-        (None, if there is none).
+        """Return the gradient of the old scores, and that of the parameter (None, if there is none), of the shape that
+        :meth:`~attnbook.ops.op.Op.here` gives it.
         """
         raise NotImplementedError
 
@@ -109,11 +109,11 @@ class Op:
 
     @property
     def heads_alike(self):
-        """Whether :meth:`live` says the same of every head."""
+        """Whether :meth:`~attnbook.ops.op.Op.live` says the same of every head."""
         return type(self).live is Op.live
 
     def in_kernel(self, kernel, table):
-        """The fused kernels' :class:`Kernel` with this op after what it does already; None where they cannot."""
+        """The fused kernels' :class:`~attnbook.ops.op.Kernel` with this op after what it does already, or None."""
         return
 
     @property

@@ -5,8 +5,8 @@ import numpy as np
 from attnbook.arrays import array_namespace, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 
+# For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0.
 quietly = np.errstate(over="ignore", under="ignore")
-"""For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0."""
 
 
 def operands(Q, K, V, scale):
