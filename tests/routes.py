@@ -11,7 +11,7 @@ import pytest
 from attnbook.spines import NUMPY_TWIN, WAYS, Way
 from attnbook.spines.numpy_tiled import Tiles
 
-SMALL = Tiles(rows=2, cols=3, keys=7, tasks=1, scores_a_task=0)
+SMALL = Tiles(rows=2, cols=3, keys=6, tasks=1, scores_a_task=0)
 ROUTES = {  # the way, and whether NumPy arrays take its twin there
     "dense": (Way("dense"), False),
     "dense on NumPy": (Way("dense"), True),

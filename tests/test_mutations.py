@@ -1,806 +1,619 @@
-"""The checks, proved by mistakes: each is planted in the package, and the law that should notice it must fail.
+"""The tests, proved by mistakes: each is planted in a line of the package, and the tests beside it must fail.
 
-What must fail is the very test that stands in its file. Wrong formulas for attention and its gradient are planted
-by test_mistakes, from the catalogue; here stands what else can go wrong.
+They are the very tests that stand in their files, each on one case. Wrong formulas for attention and its gradient are
+planted by test_mistakes, from the catalogue, those of the kernels by test_fused_refuses; here stands what else can go
+wrong.
 """
 
-import contextlib
-import importlib
 import inspect
-import textwrap
-from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import test_arrays
 import test_attention
 import test_checks
+import test_diagnose
 import test_heads
 import test_linear
+import test_merge
+import test_mistakes
 import test_multi_head
 import test_ops
 import test_softmax
 import test_tiled
 import test_torch_layout
 import test_workers
-import torch
 from cases import CASE, MULTI_HEAD_CASE, Case
-from compare import draw, same_everywhere
 from libraries import NumPy, Strict
+from planting import module_of, planted
 from routes import on
 
 import attnbook as ab
-from attnbook import arrays, checks, heads
-from attnbook.diagnose import mistakes
-from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Tile, Window, chain
-from attnbook.spines import cuts, dense, numpy_dense, numpy_tiled, tiled, workers
+from attnbook import checks, heads
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Window
+from attnbook.spines import SPINES, cuts, workers
 from attnbook.torch import layout
 
-ATTENTION = importlib.import_module("attnbook.attention")
-MASKS = importlib.import_module("attnbook.ops.masks")
-BIAS = importlib.import_module("attnbook.ops.bias")
-DROPOUT = importlib.import_module("attnbook.ops.dropout")
-CHECK = importlib.import_module("attnbook.checks.check")
-CAUSES = importlib.import_module("attnbook.diagnose._causes")
-RUN_OF_A_CASE = importlib.import_module("attnbook.diagnose._run")
-DIAGNOSE = importlib.import_module("attnbook.diagnose.report")
-MULTI_HEAD = importlib.import_module("attnbook.multi_head")
-SOFTMAX = importlib.import_module("attnbook.softmax")
+# --- the tests, short ---------------------------------------------------------------------------------------------
 
-PLAN, RECURRING = ATTENTION.plan, cuts._recurring
-OPERANDS = importlib.import_module("attnbook.spines.operands")
-RIGHT = {name: getattr(dense, name) for name in ("forward", "vjp", "jvp")}
-RIGHT["share_heads_vjp"] = heads.share_heads_vjp
-LINEAR_VJP, CUT, CHECK_VJP, BATTERY = ab.linear_vjp, Tile.cut, checks.check_vjp, DIAGNOSE.battery
-FROM_STATE, TO_STATE = layout.from_state_dict, layout.to_state_dict
-FROM_TORCH, TO_TORCH = layout.from_multihead_attention, layout.to_multihead_attention
-MULTI_HEAD_FORWARD, MULTI_HEAD_VJP = ab.multi_head_attention, ab.multi_head_attention_vjp
-
-SOFTMAX_DEAD = partial(test_softmax.test_rows_of_minus_infinity, "float64")
-JACOBIAN = partial(test_softmax.test_the_columns_of_the_jacobian_are_derivatives, (2, 3, 5))
-LINEAR_VALUES, LINEAR_GRADIENTS = (
-    partial(test_linear.test_values, (2, 3)),
-    partial(test_linear.test_derivatives, (2, 3)),
-)
-SHARED, SHARED_VJP = (
-    partial(test, 3, 6)
-    for test in (test_heads.test_neighbours_share_a_head, test_heads.test_the_gradient_sums_over_the_group)
-)
-COLUMNS, ONCE = partial(test_heads.test_heads_are_columns, 3), partial(test_workers.test_every_task_is_done_once, 3)
-TORCHS_LAYER = partial(
-    test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17}
-)
 ENGINE, SHIFTED = "tiled on NumPy", "tiled on NumPy, shifted"
-values, gradients = test_attention.test_values, test_attention.test_derivatives
-LAYER, layer_values, layer_gradients = MULTI_HEAD_CASE, test_multi_head.test_values, test_multi_head.test_gradients
 
 
-# --- mistakes that take more than a line --------------------------------------------------------------------------
+def of_a_case(test, table, name, route=None):
+    """The test of that case, on a route or on the one that "auto" takes."""
+    return partial(test, table[name]) if route is None else on(route, test, table[name])
 
 
-def exponentials_without_row_max(xp, S, axis):
-    E = np.exp(S)
-    return E, E.sum(axis=axis, keepdims=True), np.zeros_like(E.sum(axis=axis, keepdims=True))
+values, gradients, twice, dead_rows, sums_of_dS, keys_balance, no_order, unseen = (
+    partial(of_a_case, test, CASE)
+    for test in (
+        test_attention.test_values, test_attention.test_derivatives,
+        test_attention.test_a_backward_may_run_twice_and_is_linear, test_attention.test_dead_rows_are_exactly_zero,
+        test_attention.test_rows_of_dS_sum_to_zero, test_attention.test_the_gradients_of_keys_balance,
+        test_attention.test_keys_have_no_order, test_attention.test_what_is_forbidden_is_unseen,
+    )
+)  # fmt: skip
+L, left_alone, fresh_memory = (
+    partial(of_a_case, test, CASE)
+    for test in (
+        test_tiled.test_L_is_the_logsumexp_of_the_scores, test_tiled.test_residuals_are_left_alone,
+        test_tiled.test_fresh_memory_is_not_read,
+    )
+)  # fmt: skip
+layer, of_layer, layer_twice, balance = (
+    partial(of_a_case, test, MULTI_HEAD_CASE)
+    for test in (
+        test_multi_head.test_values, test_multi_head.test_gradients,
+        test_multi_head.test_a_backward_may_run_twice_and_is_linear, test_multi_head.test_projections_balance,
+    )
+)  # fmt: skip
 
 
-def exponentials_that_forget_dead_rows(xp, S, axis):
-    M = S.max(axis=axis, keepdims=True)
-    E = np.exp(S - M)
-    return E, E.sum(axis=axis, keepdims=True), M
+def alone(op):
+    return partial(test_ops.test_derivatives, *test_ops.OPS[op])
 
 
-def softmax_vjp_in_place(dP, P):
-    P *= dP - np.sum(P * dP, axis=-1, keepdims=True)
-    return P
+def on_tiles(op):
+    return partial(test_ops.test_on_tiles, *test_ops.OPS[op])
 
 
-def softmax_in_place(S, axis=-1):
-    S -= S.max(axis=axis, keepdims=True)
-    return np.exp(S) / np.exp(S).sum(axis=axis, keepdims=True)
+def live_tiles(op):
+    return partial(test_ops.test_a_mask_knows_its_live_tiles, op)
 
 
-def backward(dQ=None, dK=None, dV=None, dbias=None):
-    """The backward with one of its results replaced: each is a function of the right result, dO and the residuals."""
-
-    def vjp(dO, res):
-        *grads, dparams = RIGHT["vjp"](dO, res)
-        grads = [T if wrong is None else wrong(T, dO, res) for wrong, T in zip((dQ, dK, dV), grads, strict=True)]
-        if dbias is not None:
-            dparams = tuple(T if T is None else dbias(T, dO, res) for T in dparams)
-        return *grads, dparams
-
-    return vjp
-
-
-def factor(res):
-    return res.steps[0].op.factor
-
-
-def causal_on_the_default_device(self, S, tile):
-    xp = arrays.array_namespace(S)
-    return xp.arange(tile.n_k)[None, :] <= xp.arange(tile.n_q)[:, None]
-
-
-def compare_that_lets_nan_pass(errors, by, name, came, wanted, size, tolerance):
-    error = np.max(np.abs(np.asarray(came) - np.asarray(wanted)), initial=0.0) / (size or 1)
-    if error > tolerance:
-        raise AssertionError(name)
-
-
-def runs_on_a_second_device(case):
+def on_a_second_device():
     try:
-        same_everywhere(Strict(), lambda *inputs: case.attend(*inputs)[0], *case.draw())
+        test_attention.test_every_library_gives_the_same(Strict(), CASE["causal, more keys"])
     except ValueError as error:
         raise AssertionError("arrays met on two devices") from error
 
 
-def columns_by_turns(T, h):
-    """Column c belongs to head c mod h: what a reshape to (..., d, h) gives."""
-    return np.moveaxis(T.reshape(*T.shape[:-1], -1, h), -1, -3)
+def named(slug):
+    return partial(test_mistakes.test_diagnose_names_it, MISTAKE[slug])
 
 
-def merged_by_turns(T):
-    return np.moveaxis(T, -3, -1).reshape(*T.shape[:-3], T.shape[-2], -1)
-
-
-def multi_head(params=None, output=None, **options):
-    """The layer with its weights, its output or its options replaced."""
-
-    def forward(X, p, **given):
-        Y, res = MULTI_HEAD_FORWARD(X, p if params is None else params(p), **{**given, **options})
-        return Y if output is None else output(Y, res), res
-
-    return forward
-
-
-def multi_head_backward(**wrong):
-    """The backward with some of its results replaced: each is a function of the right ones and the residuals."""
-
-    def vjp(dY, res):
-        grads = MULTI_HEAD_VJP(dY, res)
-        of_layer = {name: f(grads, dY, res) for name, f in wrong.items() if name in grads._fields}
-        of_weights = {name: f(grads, dY, res) for name, f in wrong.items() if name not in grads._fields}
-        return grads._replace(**{"dparams": grads.dparams._replace(**of_weights), **of_layer})
-
-    return vjp
-
-
-def path(name, dY, res):
-    """What arrives at the input through the queries, the keys or the values."""
-    dC = dY @ res.params.W_O.T
-    dT = getattr(ab.attention_vjp(heads.split_heads(dC, res.heads[0]), res.attention), f"d{name}")
-    return heads.merge_heads(dT) @ getattr(res.params, f"W_{name}").T
-
-
-def parameters_read(**wrong):
-    """The weights read from torch's layout, some replaced: each is a function of the right ones."""
-    return lambda state: (p := FROM_STATE(state))._replace(**{name: f(p) for name, f in wrong.items()})
-
-
-def call_read(weight=lambda W, b: W, mask=lambda M: M):
-    """A call of torch's layer read with W_K, W_V, or the mask, replaced."""
-
-    def read(*args, **masks):
-        X, p, options = FROM_TORCH(*args, **masks)
-        p = p._replace(W_K=weight(p.W_K, p.b_K), W_V=weight(p.W_V, p.b_V))
-        return X, p, options | {"mask": mask(options["mask"])}
-
-    return read
-
-
-def tokens_keep_the_bias(W, b):
-    """The rows of the two appended tokens without the bias taken back."""
-    return torch.cat([W[:-2], W[-2:] + b])
-
-
-def gradients_of_projections_as_they_are(grads, module, **masks):
-    d = grads.dparams
-    return TO_TORCH(grads, module, **masks) | {"in_proj_bias": torch.cat([d.b_Q, d.b_K, d.b_V])}
-
-
-def cuts_remembered_by_tile(found):
-    """As the engine remembers them, but whatever mask they are of."""
-    return lambda op, tile, dtype: found.setdefault((tile, dtype), RECURRING(op, tile, dtype))
-
-
-def tile_heads(K, h):
-    return np.tile(K, (h // K.shape[-3], 1, 1))
-
-
-class Lines:
-    """What stands in a function, and what stands there by mistake."""
-
-    def __init__(self, *pairs):
-        self.pairs = list(zip(pairs[::2], pairs[1::2], strict=True))
-
-    def in_(self, function):
-        """The function with these mistakes, in the module that it is from."""
-        function = inspect.unwrap(function)
-        source = textwrap.dedent(inspect.getsource(function))
-        for right, wrong in self.pairs:
-            assert source.count(right) == 1, f"{function.__name__} has no such line, or more than one: {right}"
-            source = source.replace(right, wrong)
-        made = {}
-        exec(compile(source, "mistake", "exec"), function.__globals__, made)
-        return made[function.__name__]
-
-
-def dropout_at(**changed):
-    """A pass of dropout with another seed or another p."""
-    return lambda self, T, *_: (replace(self, **{name: f(self) for name, f in changed.items()})._drop(T, _[-1]), None)
-
-
-def diagnose_tells_right_from_wrong():
-    """Silent about the package; a mistake in a gradient, one that needs a dead row, and two at once are named."""
-    assert ab.diagnose((ab.attention, ab.attention_vjp)).ok
-    for slugs in (("dk-transposed",), ("mask-lowest-number",), ("ds-mean", "dk-transposed")):
-        steps = mistakes.with_mistakes(*(mistakes.MISTAKE[slug] for slug in slugs))
-        report = ab.diagnose(lambda *inputs, steps=steps, **options: steps(*inputs, **options).run())
-        assert set(report.mistakes) == set(slugs)
-
-
-CAPPED = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
-
+softmax, logsumexp = test_softmax.softmax_is_right, test_softmax.logsumexp_is_right
+softmax_anywhere = partial(test_softmax.test_every_library_gives_the_same, NumPy())
+large_softmax = partial(test_softmax.test_large_scores_do_not_overflow, "float32", 1e4)
+dead_softmax = partial(test_softmax.test_rows_of_minus_infinity, "float64")
+jacobian = partial(test_softmax.test_the_columns_of_the_jacobian_are_derivatives, (2, 3, 5))
+linear = partial(test_linear.test_values, (2, 3))
+of_linear = partial(test_linear.test_derivatives, (2, 3))
+unbroadcast = partial(test_arrays.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))
+columns = partial(test_heads.test_heads_are_columns, 3)
+top_left, bottom_right = (
+    partial(test_ops.test_causal_counts_from_its_corner, c, 7) for c in ("top-left", "bottom-right")
+)
+window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7)
+merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "dense"), test_merge.test_derivatives
+once = partial(test_workers.test_every_task_is_done_once, 3)
+of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
+torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
+two_named = partial(test_mistakes.test_diagnose_names_two_at_once, ("ds-mean", "dk-transposed"))
+CASE["softcap and mask"] = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
 
 # --- the table ----------------------------------------------------------------------------------------------------
-# what it is a mistake in; the mistake; the object and its attribute that are replaced; by what; the law that notices
+# file: function, what is wrong, the line as it stands, the mistaken one, the tests that must fail
 
-MISTAKES = [
-    # softmax and log-sum-exp
-    ("softmax", "no row maximum", SOFTMAX, "_exponentials", exponentials_without_row_max,
-     partial(test_softmax.test_large_scores_do_not_overflow, "float32", 1e4)),
-    ("softmax", "dead rows forgotten", SOFTMAX, "_exponentials", exponentials_that_forget_dead_rows,
-     SOFTMAX_DEAD),
-    ("softmax", "over all rows together", ab, "softmax", lambda S, axis=-1: np.exp(S) / np.exp(S).sum(),
-     test_softmax.softmax_is_right),
-    ("softmax", "sums in float16", SOFTMAX, "widen", lambda T: T,
-     lambda: same_everywhere(NumPy(), ab.softmax, *draw((5, 67)))),
-    ("softmax", "works in its argument", ab, "softmax", softmax_in_place,
-     lambda: same_everywhere(NumPy(), ab.softmax, *draw((5, 7)))),
-    ("softmax_vjp", "sum over the wrong axis", ab, "softmax_vjp",
-     lambda dP, P, axis=-1: P * (dP - np.sum(dP * P, axis - 1, keepdims=True)), test_softmax.softmax_is_right),
-    ("softmax_jvp", "no sum", ab, "softmax_jvp", lambda tS, P, axis=-1: P * tS, test_softmax.softmax_is_right),
-    ("softmax_jacobian", "diagonal only", ab, "softmax_jacobian",
-     lambda P: (P * (1 - P))[..., None] * np.eye(P.shape[-1]), JACOBIAN),
-    ("softmax_jacobian", "plus for minus", ab, "softmax_jacobian",
-     lambda P: P[..., None] * np.eye(P.shape[-1]) + P[..., None] * P[..., None, :],
-     JACOBIAN),
-    ("logsumexp", "of the mean", ab, "logsumexp", lambda S, axis=-1: np.log(np.mean(np.exp(S), axis)),
-     test_softmax.logsumexp_is_right),
-    ("logsumexp", "no row maximum", ab, "logsumexp", lambda S, axis=-1: np.log(np.sum(np.exp(S), axis)),
-     partial(test_softmax.test_large_scores_do_not_overflow, "float32", 1e4)),
-    ("logsumexp_vjp", "not weighted", ab, "logsumexp_vjp", lambda dL, P, axis=-1: np.expand_dims(dL, axis) + 0 * P,
-     test_softmax.logsumexp_is_right),
-    ("logsumexp_jvp", "not weighted", ab, "logsumexp_jvp", lambda tS, P, axis=-1: tS.mean(axis),
-     test_softmax.logsumexp_is_right),
-    # linear, broadcasting, shared heads
-    ("linear", "bias forgotten", ab, "linear", lambda X, W, b=None: X @ W, LINEAR_VALUES),
-    ("linear_vjp", "db without the sum over the batch", ab, "linear_vjp",
-     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(db=dY[0].sum(axis=0)), LINEAR_GRADIENTS),
-    ("linear_vjp", "dW without the sum over the batch", ab, "linear_vjp",
-     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(dW=X[0].T @ dY[0]), LINEAR_GRADIENTS),
-    ("linear_vjp", "db as a mean", ab, "linear_vjp",
-     lambda dY, X, W: LINEAR_VJP(dY, X, W)._replace(db=dY.mean(axis=(0, 1))), LINEAR_GRADIENTS),
-    ("linear_jvp", "half of the product rule", ab, "linear_jvp", lambda tX, tW, tb, X, W: tX @ W + tb,
-     LINEAR_GRADIENTS),
-    ("unbroadcast", "mean, not sum", arrays, "unbroadcast",
-     lambda dT, shape: np.mean(dT, axis=(0, 2), keepdims=True).reshape(shape),
-     partial(test_arrays.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))),
-    ("unbroadcast", "the first of all uses", arrays, "unbroadcast", lambda dT, shape: dT[0, :, :1],
-     partial(test_arrays.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))),
-    ("share_heads", "repeat for repeat_interleave", heads, "share_heads", tile_heads,
-     SHARED),
-    ("share_heads_vjp", "mean over the group", heads, "share_heads_vjp",
-     lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) * shape[-3] / dK.shape[-3],
-     SHARED_VJP),
-    ("share_heads_vjp", "one head of the group, in attention", OPERANDS, "share_heads_vjp",
-     lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :], partial(gradients, CASE["grouped queries"])),
-    ("split_heads", "reshaped without swapping axes", heads, "split_heads",
-     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), COLUMNS),
-    ("split_heads", "columns dealt out by turns", heads, "split_heads", columns_by_turns, COLUMNS),
-    ("merge_heads", "reshaped without swapping axes", heads, "merge_heads",
-     lambda T: T.reshape(*T.shape[:-3], T.shape[-2], -1), COLUMNS),
-    ("merge_heads", "columns dealt out by turns", heads, "merge_heads", merged_by_turns, COLUMNS),
-    ("merge_heads", "summed, not side by side", heads, "merge_heads", lambda T: T.sum(axis=-3),
-     COLUMNS),
-    # ops
-    ("Scale.forward", "not scaled", Scale, "forward", lambda self, S, tile: (S, None),
-     on("dense", values, CASE["plain"])),
-    ("Scale.forward", "1/d_k for 1/√d_k", ATTENTION, "check_scale", lambda scale, d_k: 1 / d_k,
-     partial(values, CASE["plain"])),
-    ("Scale.forward", "a NumPy scalar, which widens float32", Scale, "forward",
-     lambda self, S, tile: (S * np.float64(self.factor), None),
-     on("dense", test_attention.test_weights_are_in_the_accumulation_dtype, "plain")),
-    ("Scale.vjp", "not scaled", Scale, "vjp", lambda self, dS, saved, tile: (dS, None),
-     partial(test_ops.test_derivatives, *test_ops.OPS["scale"])),
-    ("Scale.vjp", "divided, not multiplied", Scale, "vjp", lambda self, dS, saved, tile: (dS / self.factor, None),
-     on("dense", gradients, CASE["scale"])),
-    ("Scale.jvp", "not scaled", Scale, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["scale"])),
-    ("Bias.forward", "subtracted", Bias, "forward", lambda self, S, tile: (S - self.B, None),
-     partial(values, CASE["bias"])),
-    ("Bias.forward", "the part at the table's corner, on every tile", Tile, "cut",
-     lambda self, T: CUT(Tile.whole(len(self.rows), len(self.cols)), T),
-     partial(test_ops.test_on_tiles, *test_ops.OPS["bias"])),
-    ("Bias.vjp", "not summed over the axes it was broadcast on", Bias, "vjp", lambda self, dS, saved, tile: (dS, dS),
-     partial(gradients, CASE["bias for all heads"])),
-    ("Bias.vjp", "mean over the axes it was broadcast on", BIAS, "unbroadcast",
-     lambda dT, shape: dT.mean(axis=1, keepdims=True), partial(gradients, CASE["bias for all heads"])),
-    ("Bias.jvp", "its own tangent forgotten", Bias, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["bias"])),
-    ("Mask.forward", "a product, which NaN survives", Mask, "forward",
-     lambda self, S, tile: (S * self.M + np.where(self.M, 0.0, -np.inf), None),
-     lambda: test_ops.test_garbage_stays_behind_a_mask(Mask(np.tri(5, 7, dtype=bool)))),
-    ("Mask.vjp", "forgotten in the backward", Mask, "vjp", lambda self, dS, saved, tile: (dS, None),
-     partial(test_ops.test_derivatives, *test_ops.OPS["mask"])),
-    ("Mask.jvp", "forgotten along tangents", Mask, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["mask"])),
-    ("Causal.forward", "top-left for bottom-right", Causal, "allowed",
-     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, dtype=bool),
-     partial(test_ops.test_causal_counts_from_its_corner, "bottom-right", 7)),
-    ("Causal.forward", "a query does not see its own key", Causal, "allowed",
-     lambda self, S, tile: np.tri(tile.n_q, tile.n_k, -1, dtype=bool),
-     partial(test_ops.test_causal_counts_from_its_corner, "top-left", 7)),
-    ("Causal.forward", "positions counted within the tile", Causal, "allowed",
-     lambda self, S, tile: np.tri(len(tile.rows), len(tile.cols), dtype=bool),
-     partial(test_ops.test_on_tiles, *test_ops.OPS["causal"])),
-    ("Causal.forward", "positions on another device", Causal, "allowed", causal_on_the_default_device,
-     partial(runs_on_a_second_device, CASE["causal, more keys"])),
-    ("Causal.vjp", "forgotten in the backward", Causal, "vjp", lambda self, dS, saved, tile: (dS, None),
-     partial(test_ops.test_derivatives, *test_ops.OPS["causal"])),
-    ("Causal.jvp", "forgotten along tangents", Causal, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["causal"])),
-    # attention
-    ("attention", "a row that sees the future", Causal, "allowed", lambda self, S, tile: np.ones((5, 7), dtype=bool),
-     partial(test_attention.test_what_is_forbidden_is_unseen, CASE["causal, more keys"])),
-    ("attention", "bias added before the scale", dense, "forward",
-     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, steps[::-1], shape), on("dense", values, CASE["bias"])),
-    ("attention_vjp", "rows of dS that do not sum to 0", dense, "softmax_vjp", lambda dP, P: P * dP,
-     on("dense", test_attention.test_rows_of_dS_sum_to_zero, CASE["bias"])),
-    ("attention_vjp", "keys out of balance", dense, "softmax_vjp", lambda dP, P: P * dP,
-     on("dense", test_attention.test_the_gradients_of_keys_balance, CASE["plain"])),
-    ("attention_vjp", "scale in dbias", dense, "vjp", backward(dbias=lambda dB, dO, res: dB * factor(res)),
-     on("dense", gradients, CASE["bias"])),
-    ("attention_vjp", "P overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
-     on("dense", test_attention.test_a_backward_may_run_twice_and_is_linear, CASE["plain"])),
-    ("attention_vjp", "order of keys lost", dense, "vjp", backward(dK=lambda dK, *_: np.sort(dK, axis=-2)),
-     on("dense", test_attention.test_keys_have_no_order, CASE["plain"])),
-    ("attention_jvp", "the values stand still", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, 0 * tV, tparams, res),
-     on("dense", gradients, CASE["plain"])),
-    ("attention_jvp", "half of the product rule", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, 0 * tK, tV, tparams, res),
-     on("dense", gradients, CASE["plain"])),
-    ("attention_jvp", "the bias stands still", dense, "jvp",
-     lambda tQ, tK, tV, tparams, res: RIGHT["jvp"](tQ, tK, tV, [None] * len(tparams), res),
-     on("dense", gradients, CASE["bias"])),
-    # window, softcap, dropout
-    ("Window.forward", "top-left for bottom-right", Window, "_shift", lambda self, tile: 0,
-     partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7)),
-    ("Window.forward", "left and right exchanged", Window, "allowed",
-     Lines("i + min(self.right", "i + min(self.left", "i - min(self.left", "i - min(self.right"),
-     partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7)),
-    ("Window.forward", "one key too few to the left", Window, "allowed", Lines("j >= i", "j > i"),
-     partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7)),
-    ("Window.forward", "a tile that it cuts through is taken for whole", Window, "allows_all",
-     Lines("tile.cols.stop - 1 <=", "tile.cols.stop - 2 <="),
-     lambda: test_ops.test_a_mask_knows_its_live_tiles(Window(2, 1))),
-    ("Window.forward", "a pattern of another place", Window, "pattern",
-     lambda self, tile: Tile(range(len(tile.rows)), range(len(tile.cols)), 0, 0),
-     lambda: test_ops.test_a_mask_knows_its_live_tiles(Window(2, 1))),
-    ("Window.forward", "a pattern of the other corner", Window, "pattern", Lines("self._shift(tile)", "0"),
-     lambda: test_ops.test_a_mask_knows_its_live_tiles(Window(2, 1, "bottom-right"))),
-    ("Window.forward", "the last live key is not visited", Window, "live",
-     Lines("rows.stop + shift + self.right", "rows.stop - 1 + shift + self.right"),
-     on(ENGINE, values, CASE["causal, more keys"])),
-    ("Window.forward", "the first live query is not visited", Window, "live",
-     Lines("cols.start - shift - self.right", "cols.start + 1 - shift - self.right"),
-     on(ENGINE, values, CASE["window"])),
-    ("Window.vjp", "forgotten in the backward", Window, "vjp", lambda self, dS, saved, tile: (dS, None),
-     partial(test_ops.test_derivatives, *test_ops.OPS["window, op 0"])),
-    ("Window.jvp", "forgotten along tangents", Window, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["window, op 0"])),
-    ("Mask.forward", "the last live key is not visited", MASKS, "_around",
-     Lines("live.shape[0] - int(", "live.shape[0] - 1 - int("), on(ENGINE, values, CASE["mask of padding"])),
-    ("Softcap.forward", "not multiplied by the cap", Softcap, "forward",
-     lambda self, S, tile: (np.tanh(S / self.cap), np.tanh(S / self.cap)), test_ops.test_softcap_bounds_the_scores),
-    ("Softcap.forward", "after the mask", dense, "forward",
-     lambda Q, K, V, steps, shape: RIGHT["forward"](Q, K, V, [steps[0], *steps[:0:-1]], shape),
-     on("dense", values, CAPPED)),
-    ("Softcap.vjp", "the slope at the capped score", Softcap, "vjp",
-     lambda self, dS, saved, tile: (dS * (1 - (self.cap * saved) ** 2), None), partial(gradients, CASE["softcap"])),
-    ("Softcap.vjp", "forgotten in the backward", Softcap, "vjp", lambda self, dS, saved, tile: (dS, None),
-     on(ENGINE, gradients, CASE["softcap"])),
-    ("Softcap.jvp", "forgotten along tangents", Softcap, "jvp", lambda self, tS, saved, tile, tparam=None: tS,
-     partial(test_ops.test_derivatives, *test_ops.OPS["softcap, op 0"])),
-    ("Dropout.forward", "the share p is kept", Dropout, "kept", Lines("number >=", "number <"),
-     test_ops.test_dropout_keeps_its_share),
-    ("Dropout.forward", "not divided by 1 − p", Dropout, "_drop", Lines("(1 / (1 - float(self.p)))", "1.0"),
-     test_ops.test_dropout_keeps_its_share),
-    ("Dropout.forward", "numbers that are hardly stirred", DROPOUT, "_mix", lambda x: x,
-    test_ops.test_dropout_is_unrelated_from_place_to_place),
-    ("Dropout.forward", "the same in every batch", Dropout, "kept",
-     Lines("_mix(place + 1)", "_mix(0 * place + (place if number.ndim else 0) + 1)"),
-     test_ops.test_dropout_is_unrelated_from_place_to_place),
-    ("Dropout.forward", "heads counted within the block", Dropout, "kept", Lines("tile.lead or tuple", "tuple"),
-     test_ops.test_dropout_is_the_same_on_any_tile),
-    ("Dropout.forward", "places counted within the tile", Dropout, "kept",
-     Lines("tile.rows, tile.cols)", "range(len(tile.rows)), range(len(tile.cols)))"),
-     test_ops.test_dropout_is_the_same_on_any_tile),
-    ("Dropout.vjp", "drawn anew in the backward", Dropout, "vjp", dropout_at(seed=lambda self: self.seed + 1),
-     partial(gradients, CASE["dropout"])),
-    ("Dropout.vjp", "not divided by 1 − p in the backward", Dropout, "vjp",
-     lambda self, dW, saved, tile: (np.where(self.kept(dW, tile), dW, 0.0), None), partial(gradients, CASE["dropout"])),
-    ("Dropout.jvp", "forgotten along tangents", Dropout, "jvp", lambda self, tP, saved, tile, tparam=None: tP,
-     partial(gradients, CASE["dropout"])),
-    # the dense spine on NumPy
-    ("numpy_dense.forward", "dead rows forgotten", numpy_dense, "_softmax", Lines("Z[Z == 0] = 1", "pass"),
-     partial(test_attention.test_dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
-    *(("numpy_dense.forward", mistake, numpy_dense, "forward", Lines(right, wrong), partial(law, CASE[case]))
-      for mistake, right, wrong, law, case in (
-          ("not scaled", "q * found.factor", "q", values, "plain"),
-          ("the mask forgotten", "put(S, cuts_of(found.masks, tile, S.dtype), -np.inf)", "pass", values, "mask"),
-          ("a saved array overwritten", "out=np.empty_like(S)", "out=S", gradients, "op that saves its result"),
-      )),
-    ("numpy_dense.forward", "a bias taken for nothing", numpy_dense, "scale_and_masks",
-     Lines("all(isinstance(op, Masking) for op in others)", "True",
-           "tuple(others)", "tuple(op for op in others if isinstance(op, Masking))"),
-     partial(values, CASE["bias"])),
-    *(("numpy_dense.vjp", mistake, numpy_dense, "vjp", Lines(right, wrong), partial(gradients, CASE[case]))
-      for mistake, right, wrong, case in (
-          ("no row sum", "np.subtract(dP, np.vecdot(dP, res.P)[..., None], out=dP)", "dP", "plain"),
-          ("the scale in dQ forgotten", "dQ *= found.factor", "pass", "plain"),
-          ("the scale in dK forgotten", "dK *= found.factor", "pass", "plain"),
-          ("as if nothing were dropped", "if not found:", "if False:", "dropout"),
-          ("ops forgotten in the backward", "if found:", "found = found or res.steps[0].op\n    if True:", "softcap"),
-      )),
-    ("numpy_dense.vjp", "P overwritten", numpy_dense, "vjp",
-     Lines("dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)"),
-     partial(test_tiled.test_residuals_are_left_alone, CASE["plain"])),
-    # the tiled spine
-    ("tiled.forward", "a tile is visited twice", tiled, "forward",
-     Lines("in pieces(range(n_k), n_cols):", "in [range(min(n_k, n_cols)), *pieces(range(n_k), n_cols)]:"),
-     on("tiled", values, CASE["plain"])),
-    ("tiled.forward", "every tile is visited twice", tiled, "forward",
-     Lines("for cols in pieces(range(n_k), n_cols):", "for cols in 2 * pieces(range(n_k), n_cols):"),
-     on("tiled", test_tiled.test_L_is_the_logsumexp_of_the_scores, CASE["plain"])),
-    ("tiled.forward", "the ragged end is left out", tiled, "pieces", Lines("len(places), max", "len(places) - 1, max"),
-     on("tiled", values, CASE["plain"])),
-    ("tiled.forward", "Z is not faded", tiled, "forward", Lines("fade * Z", "Z"), on("tiled", values, CASE["plain"])),
-    ("tiled.forward", "the output is not faded", tiled, "forward", Lines("fade * A", "A"),
-     on("tiled", values, CASE["plain"])),
-    ("tiled.forward", "∞ − ∞ in a dead row", tiled, "forward",
-     Lines("xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)", "highest"),
-     on("tiled", test_attention.test_dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
-    ("tiled.forward", "0 / 0 in a dead row", tiled, "forward", Lines("dead = Z == 0", "dead = Z < 0"),
-     on("tiled", test_attention.test_dead_rows_are_exactly_zero, CASE["mask with a dead row"])),
-    ("tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
-     on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True})),
-    ("tiled.forward", "dropped weights are missing from Z", tiled, "forward",
-     Lines("xp.sum(E, axis", "xp.sum(chain.forward(steps, E, tile, 'weights')[0], axis"),
-     on("tiled", values, CASE["dropout"])),
-    *(("tiled.vjp", mistake, tiled, name, Lines(right, wrong), on("tiled", gradients, CASE[case]))
-      for mistake, name, right, wrong, case in (
-          ("M forgotten", "_weights", "S - _at(res.M, tile.rows) * res.unit", "S", "plain"),
-          ("Z forgotten", "_weights", " / _at(res.Z, tile.rows)", "", "plain"),
-          ("the mask forgotten where P is made again", "_weights", "res.steps, tile",
-           "[s if s.asked_by == 'scale' else s._replace(op=type(res.steps[0].op)(1.0)) for s in res.steps], tile",
-           "mask"),
-          ("D is added", "vjp", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
-          ("D left out", "vjp", "(dP - _at(D, rows))", "dP", "plain"),
-          ("D from dO alone", "vjp", "xp.sum(dO * res.O,", "xp.sum(dO,", "plain"),
-          ("the softmax of dropped weights", "vjp", "P * (dP - _at", "W * (dP - _at", "dropout"),
-          ("dP as if nothing were dropped", "vjp", "P * (dP - _at", "P * (dW - _at", "dropout"),
-          ("dV as if nothing were dropped", "vjp", "mT(W) @ dO_i", "mT(P) @ dO_i", "dropout"),
-          ("dQ of the last keys alone", "vjp", "dQ_i + dS", "dS", "plain"),
-          ("dK of the last queries alone", "vjp", "dK[j] + mT(dS)", "mT(dS)", "plain"),
-          ("dV of the last queries alone", "vjp", "dV[j] + mT(W)", "mT(W)", "plain"),
-      )),
-    *(("tiled.vjp", f"dbias of the last tile alone, {route}", chain, "collect",
-       Lines("dparams[place][at] += dparam", "dparams[place][at] = dparam"),
-       on(route, gradients, CASE["bias for all queries"])) for route in ("tiled", ENGINE)),
-    ("tiled.jvp", "no mean", tiled, "jvp", Lines("tA - mean * _at(res.O, rows)", "tA"),
-     on("tiled", gradients, CASE["plain"])),
-    ("tiled.jvp", "the values stand still", tiled, "jvp", Lines(" + W @ _at(tv, cols)", ""),
-     on("tiled", gradients, CASE["plain"])),
-    # the tiled spine on NumPy
-    *(("numpy_tiled.forward", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
-      for mistake, name, lines, route, law, case in (
-          ("log₂e forgotten", "__init__", ("found.factor * LOG2E,", "found.factor,"), ENGINE, values, "plain"),
-          ("Z is not faded", "forward_block", ("z *= fade", "pass"), SHIFTED, values, "plain"),
-          ("the output is not faded", "forward_block", ("A *= fade", "pass"), SHIFTED, values, "plain"),
-          ("0 / 0 in a dead row", "forward_block", ("dead = Z == 0", "dead = Z < 0"), ENGINE,
-           test_attention.test_dead_rows_are_exactly_zero, "mask with a dead row"),
-          ("∞ − ∞ in a dead row", "forward_block",
-           ("np.where(highest == -np.inf, self.dtype.type(0), highest)", "highest"), SHIFTED,
-           test_attention.test_dead_rows_are_exactly_zero, "bias with a dead row"),
-          ("masked exponentials stay", "forward_block", ("put(E, cuts, 0)", "pass"), ENGINE, values,
-           "causal, more keys"),
-          ("masked scores stay", "forward_block", ("put(E, cuts, -np.inf)", "pass"), SHIFTED,
-           values, "causal, more keys"),
-          ("O is not zeroed for the fading", "forward_block", ("if shifted or not straight:", "if not straight:"),
-           SHIFTED, test_tiled.test_fresh_memory_is_not_read, "plain"),
-          ("O is not zeroed where the first tile leaves out rows", "forward_block",
-           ("if shifted or not straight:", "if shifted:"), ENGINE, test_tiled.test_fresh_memory_is_not_read,
-           "mask with a dead row"),
-          ("O is not zeroed where no tile is live", "forward_block",
-           ("if shifted or not straight:", "if shifted or strips[0][1] and not straight:"), ENGINE,
-           test_tiled.test_fresh_memory_is_not_read, "bottom-right, fewer keys"),
-          ("a first tile that leaves out rows is taken for whole", "forward_block",
-           ("_starts_with(strips, block.rows)", "bool(strips[0][1])"), ENGINE, test_tiled.test_fresh_memory_is_not_read,
-           "mask with a dead row"),
-      )),
-    ("numpy_tiled.forward", "the fast lane with a bias", numpy_tiled, "scale_and_masks",
-     Lines("all(isinstance(op, Masking) for op in others)", "True",
-           "tuple(others)", "tuple(op for op in others if isinstance(op, Masking))"),
-     on(ENGINE, values, CASE["bias"])),
-    ("numpy_tiled.forward", "no tile adds to what is there", numpy_tiled, "_add",
-     Lines("return False", "return straight"), on(ENGINE, values, CASE["causal, more keys"])),
-    ("numpy_tiled.forward", "one mask cuts, of two", numpy_tiled, "cuts_of", Lines("in masks:", "in masks[:1]:"),
-     on(ENGINE, values, CASE["window and causal"])),
-    *(("numpy_tiled.forward", mistake, where, name, Lines(*lines), on(route, values, CASE["causal, more keys"]))
-      for mistake, where, name, lines, route in (
-          ("a cut at the corner of the tile", cuts, "_recurring",
-           ("Cut(at,", "Cut((..., *(slice(0, s.stop - s.start) for s in at[1:])),"), ENGINE),
-          ("a cut without its last row", cuts, "_recurring", ("rows[-1] + 1", "rows[-1]"), ENGINE),
-          ("a cut without its last column", cuts, "_recurring", ("cols[-1] + 1", "cols[-1]"), ENGINE),
-          ("1 where it is forbidden, 0 elsewhere", cuts, "_recurring", ("(~forbidden[at])", "forbidden[at]"), ENGINE),
-          ("forbidden exponentials stay where a pattern recurs", numpy_tiled, "put",
-           ("T[cut.at] *= cut.allowed", "pass"), ENGINE),
-          ("forbidden scores become 0", numpy_tiled, "put", ("value == 0 and cut", "cut"), SHIFTED),
-          ("a cut is taken for the whole tile", numpy_tiled, "put", ("T[cut.at], value", "T, value"), SHIFTED),
-      )),
-    ("numpy_tiled.forward", "no shift where one is needed", numpy_tiled, "BITS_WITHOUT_SHIFT", np.inf,
-     on(ENGINE, test_attention.test_large_scores_do_not_overflow, "float32", 1e4, small=False)),
-    ("numpy_tiled.forward", "masked tiles are visited too", chain, "live", lambda steps, tile: tile,
-     on(ENGINE, test_tiled.test_masked_exponentials_are_not_made, {"causal": True})),
-    ("numpy_tiled.forward", "two masks share their cuts", cuts, "_recurring", cuts_remembered_by_tile({}),
-     on(ENGINE, values, CASE["window and causal"])),
-    ("numpy_tiled.forward", "the table is one tile", numpy_tiled, "_cols", lambda *_, **__: 2**20,
-     partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
-    ("numpy_tiled.forward", "a head of keys for the wrong queries", numpy_tiled, "_heads",
-     Lines("slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)"),
-     on(ENGINE, values, CASE["keys and values grouped apart"])),
-    *(("numpy_tiled.vjp", mistake, numpy_tiled._Work, name, Lines(*lines), on(route, law, CASE[case]))
-      for mistake, name, lines, route, law, case in (
-          ("M forgotten", "backward_block", ("M_i = M[at]", "M_i = 0 * M[at]"),
-           SHIFTED, gradients, "plain"),
-          ("Z forgotten", "backward_block", ("np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,"), ENGINE,
-           gradients, "plain"),
-          ("D is added", "backward_block", ("np.negative(np.vecdot", "np.positive(np.vecdot"), ENGINE, gradients,
-           "plain"),
-          ("ln 2 in dK forgotten", "backward_block", ("dK *= self.dtype.type(self.in_dK)", "pass"), ENGINE, gradients,
-           "plain"),
-          ("the scale in dQ forgotten", "backward_block", ("dQ *= self.dtype.type(self.in_dQ)", "pass"), ENGINE,
-           gradients, "plain"),
-          ("ln 2 in dQ, the scale in dK", "__init__", ("self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ ="), ENGINE,
-           gradients, "plain"),
-          ("masked exponentials stay", "exponentials", ("put(E, cuts, 0)", "pass"), ENGINE, gradients,
-           "causal, more keys"),
-          ("masked scores stay", "exponentials", ("put(S, cuts, -np.inf)", "pass"), SHIFTED,
-           gradients, "causal, more keys"),
-          ("rows in the wrong place", "strips", ("_slice(tile.rows, rows),", "slice(len(tile.rows)),"), ENGINE,
-           gradients, "causal, more keys"),
-          ("dQ begins with anything", "backward_block", ("if not first:", "if False:"), ENGINE,
-           test_tiled.test_fresh_memory_is_not_read, "mask with a dead row"),
-          ("a first tile that leaves out rows is taken for whole", "backward_block",
-           ("_starts_with([(rows, visits)], rows)", "bool(visits)"), ENGINE, test_tiled.test_fresh_memory_is_not_read,
-           "mask with a dead row"),
-          ("a strip without a live tile is passed over", "backward_block", ("sums.give(strip, place, [])", "pass"),
-           ENGINE, gradients, "causal, more keys"),
-          ("O is overwritten", "backward_block",
-           ("np.vecdot(dO1[..., :-1], O[at])", "np.sum(np.multiply(dO1[..., :-1], O[at], out=O[at]), -1)"),
-           ENGINE, test_tiled.test_residuals_are_left_alone, "plain"),
-          ("sums are not zeroed", "backward_block", ("if not straight:", "if False:"), ENGINE,
-           test_tiled.test_fresh_memory_is_not_read, "plain"),
-          ("sums are not zeroed where the only tile is cut down", "backward_block",
-           ("tiles == [(block.rows, block.cols)]", "len(tiles) == 1"), ENGINE, test_tiled.test_fresh_memory_is_not_read,
-           "one tile, cut down"),
-          ("the first of many tiles is taken for the only one", "backward_block",
-           ("tiles == [(block.rows, block.cols)]", "bool(tiles)"), ENGINE, gradients, "plain"),
-          ("one buffer for three", "backward_block",
-           ("(_Buffer(self.dtype) for _ in range(3))", "[_Buffer(self.dtype)] * 3"),
-           ENGINE, gradients, "plain"),
-          ("dP as if nothing were dropped", "dS", ("np.add(dP, dO1", "np.add(dW, dO1"), ENGINE, gradients,
-           "dropout"),
-          ("ops forgotten in the backward", "dS", ("if not self.fast:", "if False:"), ENGINE, gradients, "softcap"),
-      )),
-    *(("numpy_tiled.vjp", mistake, numpy_tiled._Sums, "__init__", Lines(right, wrong), on(ENGINE, law, CASE[case]))
-      for mistake, right, wrong, law, case in (
-          ("blocks of keys write dQ over one another's", " and n <= 1", "", gradients, "plain"),
-          ("the sums of several blocks begin with anything", "(np.empty_like if self._alone[name] else np.zeros_like)",
-           "np.empty_like", test_tiled.test_fresh_memory_is_not_read, "plain"),
-      )),
-    ("numpy_tiled.vjp", "blocks of keys overwrite one another's sums", workers.InOrder, "give",
-     Lines("where += what", "where[...] = what"), on(ENGINE, gradients, CASE["plain"])),
-    ("numpy_tiled.vjp", "a shift that only other heads needed is forgotten", numpy_tiled._Work, "backward_block",
-     Lines("shifted or bool(", "shifted and bool("), test_tiled.test_heads_may_be_grouped_anew),
-    ("numpy_tiled.vjp", "sums as the tasks end", workers.InOrder, "give",
-     lambda self, key, place, adds: [where.__iadd__(what) for where, what in adds],
-     test_workers.test_sums_are_in_order),
-    ("numpy_tiled.jvp", "M in bits for M in nats", numpy_tiled, "jvp",
-     lambda tQ, tK, tV, tparams, res: tiled.jvp(tQ, tK, tV, tparams, res._replace(unit=1.0)),
-     on(SHIFTED, gradients, CASE["plain"])),
-    # workers
-    ("get_num_threads", "always one", ab, "get_num_threads", lambda: 1, test_workers.test_threads_are_as_many_as_set),
-    ("set_num_threads", "changes nothing", ab, "set_num_threads", lambda n: None,
-    test_workers.test_threads_are_as_many_as_set),
-    ("run", "BLAS keeps its threads", workers, "one_blas_thread", contextlib.nullcontext, ONCE),
-    ("run", "BLAS stays on one thread", workers, "_lift", lambda *_: None, ONCE),
-    ("run", "a task is done twice", workers, "run",
-     Lines("task(place, entry)\n", "task(place, entry), task(place, entry)\n"),
-     ONCE),
-    ("run", "a helper's error is lost", workers, "run", Lines("future.result()", "future.exception()"),
-     partial(test_workers.test_an_error_reaches_the_caller, True, ZeroDivisionError)),
-    ("run", "a worker is left", workers, "stop_after", lambda *_: None,
-     partial(test_workers.test_an_error_reaches_the_caller, False, ZeroDivisionError)),
-    ("run", "an interrupt leaves a worker", workers, "stop_after", lambda futures, stop: workers.wait(futures),
-     test_workers.test_an_interrupt_while_waiting_leaves_no_worker),
-    # multi-head attention
-    ("multi_head_attention", "heads split without swapping axes", MULTI_HEAD, "split_heads",
-     lambda T, h: T.reshape(*T.shape[:-2], h, T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "heads split by turns", MULTI_HEAD, "split_heads", columns_by_turns,
-     partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "heads merged without swapping axes", MULTI_HEAD, "merge_heads",
-     lambda T: T.reshape(*T.shape[:-3], T.shape[-2], -1), partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "heads merged by turns", MULTI_HEAD, "merge_heads", merged_by_turns,
-     partial(layer_values, LAYER["self"])),
-    ("multi_head_attention", "1/√(h·d_k) for 1/√d_k", MULTI_HEAD, "plan",
-     lambda X, shape, d_k, **options: PLAN(X, shape, d_k=d_k * shape[-3], **options),
-     partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "W_Q for the keys", ab, "multi_head_attention",
-     multi_head(params=lambda p: p._replace(W_K=p.W_Q)), partial(layer_values, LAYER["all widths equal"])),
-    ("multi_head_attention", "W_O transposed", ab, "multi_head_attention",
-     multi_head(params=lambda p: p._replace(W_O=p.W_O.T)), partial(layer_values, LAYER["all widths equal"])),
-    ("multi_head_attention", "memory ignored", ab, "multi_head_attention", multi_head(memory=None),
-     partial(layer_values, LAYER["all widths equal"])),
-    ("multi_head_attention", "biases forgotten", ab, "multi_head_attention",
-     multi_head(params=lambda p: p._replace(b_V=None)), partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "b_O once for each head", ab, "multi_head_attention",
-     multi_head(output=lambda Y, res: Y + 2 * res.params.b_O), partial(layer_values, LAYER["cross"])),
-    ("multi_head_attention", "mask forgotten", ab, "multi_head_attention", multi_head(mask=None),
-     partial(layer_values, LAYER["mask of padding"])),
-    ("multi_head_attention", "hidden tokens leak", ab, "multi_head_attention", multi_head(mask=None),
-     test_multi_head.test_forbidden_tokens_get_no_gradient),
-    ("multi_head_attention", "NaN in a dead row", ab, "multi_head_attention",
-     multi_head(output=lambda Y, res: np.where(np.arange(Y.shape[-2])[:, None] == 1, np.nan, Y)),
-     test_multi_head.test_dead_queries_give_the_bias),
-    ("multi_head_attention", "16-bit floats rounded at each step", MULTI_HEAD, "widen", lambda T: T,
-     partial(test_multi_head.test_every_library_gives_the_same, NumPy(), LAYER["cross"])),
-    ("multi_head_attention_vjp", "heads of dC split without swapping axes", MULTI_HEAD, "attention_vjp",
-     lambda dO, res: ab.attention_vjp(np.swapaxes(dO, -2, -3).reshape(dO.shape), res),
-     partial(layer_gradients, LAYER["cross"])),
-    *(("multi_head_attention_vjp", f"the path through d{name} is lost in dX", ab, "multi_head_attention_vjp",
-       multi_head_backward(dX=lambda g, dY, res, name=name: g.dX - path(name, dY, res)),
-       partial(layer_gradients, LAYER["self"])) for name in "QKV"),
-    ("multi_head_attention_vjp", "memory's gradient is not added to dX", ab, "multi_head_attention_vjp",
-     multi_head_backward(dX=lambda g, dY, res: path("Q", dY, res)),
-     partial(test_multi_head.test_self_attention_is_cross_attention_with_itself, LAYER["self"])),
-    *(("multi_head_attention_vjp", f"the path through d{name} is lost in dmemory", ab, "multi_head_attention_vjp",
-       multi_head_backward(dmemory=lambda g, dY, res, name=name: g.dmemory - path(name, dY, res)),
-       partial(layer_gradients, LAYER["cross"])) for name in "KV"),
-    ("multi_head_attention_vjp", "dW_Q and dW_K exchanged", ab, "multi_head_attention_vjp",
-     multi_head_backward(W_Q=lambda g, *_: g.dparams.W_K, W_K=lambda g, *_: g.dparams.W_Q),
-     partial(layer_gradients, LAYER["all widths equal"])),
-    *(("multi_head_attention_vjp", f"d{name} transposed", ab, "multi_head_attention_vjp",
-       multi_head_backward(**{name: lambda g, dY, res, name=name: getattr(g.dparams, name).T.copy()}),
-       partial(layer_gradients, LAYER["all widths equal"])) for name in ("W_Q", "W_K", "W_V", "W_O")),
-    *(("multi_head_attention_vjp", f"d{name}, a mean over the batch", ab, "multi_head_attention_vjp",
-       multi_head_backward(**{name: lambda g, dY, res, name=name: getattr(g.dparams, name) / 2}),
-       partial(layer_gradients, LAYER["cross"]))
-      for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_V", "b_O")),
-    ("multi_head_attention_vjp", "db_K is not 0", ab, "multi_head_attention_vjp",
-     multi_head_backward(b_K=lambda g, *_: g.dparams.b_Q),
-     partial(test_multi_head.test_keys_need_no_bias, LAYER["cross"])),
-    ("multi_head_attention_vjp", "heads of dW_Q in another order", ab, "multi_head_attention_vjp",
-     multi_head_backward(W_Q=lambda g, *_: np.roll(g.dparams.W_Q, 11, axis=1)),
-     partial(test_multi_head.test_projections_balance, LAYER["cross"])),
-    ("multi_head_attention_vjp", "heads of dW_V in another order", ab, "multi_head_attention_vjp",
-     multi_head_backward(W_V=lambda g, *_: np.roll(g.dparams.W_V, 13, axis=1)),
-     partial(test_multi_head.test_projections_balance, LAYER["cross"])),
-    ("multi_head_attention_vjp", "heads of dW_O sorted", ab, "multi_head_attention_vjp",
-     multi_head_backward(W_O=lambda g, *_: np.sort(g.dparams.W_O, axis=0)),
-     partial(test_multi_head.test_heads_have_no_order, "cross")),
-    ("multi_head_attention_vjp", "mean over the heads that share", OPERANDS, "share_heads_vjp",
-     lambda dK, shape: RIGHT["share_heads_vjp"](dK, shape) / 2, partial(layer_gradients, LAYER["grouped"])),
-    ("multi_head_attention_vjp", "the first of the heads that share", OPERANDS, "share_heads_vjp",
-     lambda dK, shape: dK[..., :: dK.shape[-3] // shape[-3], :, :],
-     partial(test_multi_head.test_shared_heads_add_up, "grouped")),
-    ("multi_head_attention_vjp", "dbias of the first head", ab, "multi_head_attention_vjp",
-     multi_head_backward(dbias=lambda g, *_: 0 * g.dbias + g.dbias[:1]),
-     partial(layer_gradients, LAYER["bias for all batches"])),
-    ("multi_head_attention_vjp", "the residuals are overwritten", dense, "softmax_vjp", softmax_vjp_in_place,
-     on("dense", test_multi_head.test_a_backward_may_run_twice_and_is_linear, LAYER["cross"])),
-    # torch's layout
-    ("from_state_dict", "not transposed", layout, "from_state_dict", parameters_read(W_O=lambda p: p.W_O.mT),
-     TORCHS_LAYER),
-    ("from_state_dict", "queries and keys exchanged", layout, "from_state_dict",
-     parameters_read(b_Q=lambda p: p.b_K), TORCHS_LAYER),
-    ("to_state_dict", "not transposed", layout, "to_state_dict",
-     lambda p: TO_STATE(p) | {"out_proj.weight": p.W_O}, TORCHS_LAYER),
-    ("to_state_dict", "keys, values, queries", layout, "to_state_dict",
-     lambda p: TO_STATE(p._replace(b_Q=p.b_K, b_K=p.b_V, b_V=p.b_Q)), TORCHS_LAYER),
-    ("from_multihead_attention", "True = may attend", layout, "from_multihead_attention", call_read(mask=lambda M: ~M),
-     TORCHS_LAYER),
-    ("from_multihead_attention", "appended tokens are forbidden", layout, "from_multihead_attention",
-     call_read(mask=lambda M: M & torch.tensor([True] * 7 + [False] * 2)), TORCHS_LAYER),
-    ("from_multihead_attention", "appended tokens are projected too", layout, "from_multihead_attention",
-     call_read(weight=tokens_keep_the_bias), TORCHS_LAYER),
-    ("to_multihead_attention", "appended tokens give nothing to the biases", layout, "to_multihead_attention",
-     gradients_of_projections_as_they_are, TORCHS_LAYER),
-    ("to_multihead_attention", "the appended key and value exchanged", layout, "to_multihead_attention",
-     lambda grads, *args, **masks: (
-         (found := TO_TORCH(grads, *args, **masks)) | {"bias_k": found["bias_v"], "bias_v": found["bias_k"]}),
-     TORCHS_LAYER),
-    # the checks themselves
-    ("check_vjp", "autograd is not asked", CHECK, "has_torch", lambda: False,
-    test_checks.test_check_vjp_refuses_what_is_wrong),
-    ("check_vjp", "differences count for nothing", CHECK, "DIFFERENCES", np.inf,
-     test_checks.test_differences_see_what_autograd_is_kept_from),
-    ("check_vjp", "only the first input", checks, "check_vjp",
-     lambda f, grads, at, cotangent: CHECK_VJP(f, [grads[0], None], at=at, cotangent=cotangent),
-     test_checks.test_check_vjp_refuses_what_is_wrong),
-    ("check_vjp", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass,
-    test_checks.test_check_vjp_refuses_what_is_wrong),
-    ("check_vjp", "refuses all", CHECK, "EXACT", 0.0, test_checks.test_they_accept_what_is_right),
-    ("check_jvp", "autograd is not asked", CHECK, "has_torch", lambda: False,
-    test_checks.test_check_jvp_refuses_what_is_wrong),
-    ("check_jvp", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass,
-    test_checks.test_check_jvp_refuses_what_is_wrong),
-    ("check_adjoint", "too easy", CHECK, "EXACT", 1e-6, test_checks.test_check_adjoint_refuses_what_is_wrong),
-    ("check_adjoint", "NaN passes", CHECK, "_compare", compare_that_lets_nan_pass,
-     test_checks.test_check_adjoint_refuses_what_is_wrong),
-    ("close", "broadcasts", checks, "close", lambda A, B: bool(np.allclose(A, B, rtol=1e-12, atol=1e-12)),
-     test_checks.test_close),
-    ("close", "too easy", CHECK, "EXACT", 1e-6, test_checks.test_close),
-    ("diagnose", "nothing is ever off", RUN_OF_A_CASE, "_largest", lambda T: 0.0, diagnose_tells_right_from_wrong),
-    ("diagnose", "rounding is a mistake", RUN_OF_A_CASE, "EPS", dict.fromkeys(RUN_OF_A_CASE.EPS, 0.0),
-     diagnose_tells_right_from_wrong),
-    ("diagnose", "only the simple cases", DIAGNOSE, "battery", lambda *args: BATTERY(*args)[:5],
-     diagnose_tells_right_from_wrong),
-    ("diagnose", "knows no wrong formula", DIAGNOSE, "KNOWN", {m.slug: m for m in DIAGNOSE.IGNORED},
-     diagnose_tells_right_from_wrong),
-    ("diagnose", "two at once are one too many", CAUSES, "_apart", lambda mistakes: False,
-     diagnose_tells_right_from_wrong),
-    ("central_difference", "one-sided", checks, "central_difference", checks.forward_difference,
-     test_checks.test_differences_converge),
-    ("central_difference", "divided by h", checks, "central_difference",
-     lambda f, x, t, h=1e-5: (f(x + h * t) - f(x - h * t)) / h, test_checks.test_differences_converge),
-    ("forward_difference", "divided by 2h", checks, "forward_difference",
-     lambda f, x, t, h=1e-8: (f(x + h * t) - f(x)) / (2 * h), test_checks.test_differences_converge),
-    ("complex_step", "the real part", checks, "complex_step", lambda f, x, t, h=1e-200: f(x + 1j * h * t).real / h,
-     test_checks.test_differences_converge),
-    ("autograd_vjp", "ones for the cotangent", checks, "autograd_vjp",
-     lambda f, at, cotangent: CHECK.autograd_vjp(f, at, np.ones_like(cotangent)), test_checks.test_autograd),
-    ("autograd_jvp", "the first input only", checks, "autograd_jvp",
-     lambda f, at, tangents: CHECK.autograd_jvp(f, at, [tangents[0], 0 * tangents[1]]), test_checks.test_autograd),
-]  # fmt: skip
+MISTAKES = {
+    "softmax.py": [
+        ("softmax", "16 bits are not widened", "widen(S)", "S", softmax_anywhere),
+        ("softmax_vjp", "sum over the wrong axis", "axis=axis,", "axis=axis - 1,", softmax),
+        ("softmax_jvp", "no sum", "return softmax_vjp(tS, P, axis)", "return tS * P", softmax),
+        ("softmax_jacobian", "diagonal only", "- p[..., :, None] * p[..., None, :]",
+         "* (1 - p[..., None, :])", jacobian),
+        ("softmax_jacobian", "plus for minus", "diagonal - p", "diagonal + p", jacobian),
+        ("logsumexp", "of the mean", "row_logsumexp(M, Z)", "row_logsumexp(M, Z / S.shape[axis])", logsumexp),
+        ("logsumexp_vjp", "not weighted", "* widen(P)", "+ 0 * widen(P)", logsumexp),
+        ("logsumexp_jvp", "not weighted", "widen(P) * widen(tS)", "widen(tS)", logsumexp),
+        ("normalize", "no row maximum", "xp.exp(S - M)", "xp.exp(S)", large_softmax),
+        ("normalize", "∞ − ∞ in a dead row", "xp.where(-xp.inf == M, xp.zeros_like(M), M)", "M", dead_softmax),
+        ("normalize", "0 / 0 in a dead row", "xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)", "Z", dead_softmax),
+        ("normalize", "over all rows together", "xp.sum(E, axis=axis, keepdims=True)", "xp.sum(E)", softmax),
+        ("normalize", "works in its argument", "xp.exp(S - M)", "xp.exp(S.__isub__(M))", softmax_anywhere),
+        ("row_logsumexp", "the row maximum forgotten", "M * unit + xp.log(Z)", "xp.log(Z)", logsumexp),
+        ("row_logsumexp", "0 in a dead row", "scalar(-xp.inf, like=Z)", "scalar(0.0, like=Z)", dead_softmax),
+    ],
+    "linear.py": [
+        ("linear", "bias forgotten", "None if b is None else widen(b)", "None", linear),
+        ("linear_jvp", "half of the product rule", "widen(tX) @ widen(W) +", "", of_linear),
+        ("project_vjp", "db without the sum over the batch", ".sum(rows, axis=0)", ".sum(dY[0], axis=0)", of_linear),
+        ("project_vjp", "dW without the sum over the batch", "mT(rows_of(X)) @ rows", "mT(X[0]) @ dY[0]", of_linear),
+        ("project_vjp", "db as a mean", ".sum(rows, axis=0)", ".mean(rows, axis=0)", of_linear),
+    ],
+    "arrays.py": [
+        ("unbroadcast", "mean, not sum", "xp.sum(", "xp.mean(", unbroadcast),
+        ("unbroadcast", "the first of all uses", "xp.sum(dT, axis=axes, keepdims=True)", "dT[0, :, :1]", unbroadcast),
+    ],
+    "heads.py": [
+        ("share_heads", "repeat for repeat_interleave", "repeat(K, h // K.shape[-3], axis=-3)",
+         "tile(K, (h // K.shape[-3], 1, 1))", partial(test_heads.test_neighbours_share_a_head, 3, 6)),
+        ("share_heads_vjp", "mean over the group", "xp.sum(", "xp.mean(",
+         partial(test_heads.test_the_gradient_sums_over_the_group, 3, 6), of_layer("grouped")),
+        ("share_heads_vjp", "one head of the group", "xp.sum(xp.reshape(dK, groups), axis=-3)",
+         "xp.reshape(dK, groups)[..., 0, :, :]", gradients("grouped queries"),
+         partial(test_multi_head.test_shared_heads_add_up, "grouped")),
+        ("split_heads", "reshaped without swapping axes", "xp.moveaxis(T, -2, -3)",
+         "xp.reshape(T, (*lead, h, n, width // h))", columns, layer("cross")),
+        ("split_heads", "columns dealt out by turns", "xp.moveaxis(T, -2, -3)",
+         "xp.moveaxis(xp.reshape(T, (*lead, n, width // h, h)), -1, -3)", columns, layer("cross")),
+        ("merge_heads", "reshaped without swapping axes", "xp.moveaxis(T, -3, -2)", "T", columns, layer("cross")),
+        ("merge_heads", "columns dealt out by turns", "xp.moveaxis(T, -3, -2)", "xp.moveaxis(T, -3, -1)", columns,
+         layer("self")),
+        ("merge_heads", "summed, not side by side", "xp.reshape(xp.moveaxis(T, -3, -2), (*lead, n, h * d))",
+         "xp.sum(T, axis=-3)", columns),
+    ],
+    "arguments.py": [
+        ("check_scale", "1/d_k for 1/√d_k", "1.0 / math.sqrt(d_k)", "1.0 / d_k", values("plain")),
+    ],
+    "ops/op.py": [
+        ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop)", "slice(len(r))",
+         on_tiles("bias")),
+    ],
+    "ops/chain.py": [
+        ("vjp", "the first op first on the way back", "zip(reversed(steps), reversed(saved), strict=True)",
+         "zip(steps, saved, strict=True)", gradients("all at once", "dense")),
+        *(("collect", f"a gradient of the last tile alone, {route}", "own_axes)] += dparam", "own_axes)] = dparam",
+           gradients("bias for all queries", route)) for route in ("tiled", ENGINE)),
+        ("live", "masked tiles are visited too", "tile = op.live(tile)", "pass",
+         on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True}),
+         on(ENGINE, test_tiled.test_masked_exponentials_are_not_made, {"causal": True})),
+    ],
+    "ops/scale.py": [
+        ("Scale.forward", "not scaled", "S * self.factor", "S", alone("scale")),
+        ("Scale.vjp", "not scaled", "dS * self.factor", "dS", alone("scale")),
+        ("Scale.vjp", "divided, not multiplied", "dS * self.factor", "dS / self.factor", alone("scale")),
+        ("Scale.jvp", "not scaled", "tS * self.factor", "tS", alone("scale")),
+    ],
+    "ops/bias.py": [
+        ("Bias.forward", "subtracted", "S + self.here", "S - self.here", values("bias")),
+        ("Bias.vjp", "not summed over the axes it was broadcast on", "unbroadcast(dS, tile.cut(self.B).shape)", "dS",
+         gradients("bias for all heads")),
+        ("Bias.vjp", "mean over the axes it was broadcast on", "unbroadcast(dS, tile.cut(self.B).shape)",
+         "unbroadcast(dS, tile.cut(self.B).shape) / dS.shape[1]", gradients("bias for all heads")),
+        ("Bias.jvp", "its own tangent forgotten", "tS + self.here(tile, tparam)", "tS", alone("bias")),
+    ],
+    "ops/masks.py": [
+        ("Masking.forward", "a large number for −∞", 'float("-inf")', "-1e9", dead_rows("mask with a dead row",
+         "dense")),
+        ("Masking.vjp", "forgotten in the backward", "self._keep(dS, tile, elsewhere=0.0)", "dS",
+         alone("mask"), alone("causal"), alone("window, op 0")),
+        ("Masking.jvp", "forgotten along tangents", "self._keep(tS, tile, elsewhere=0.0)", "tS",
+         alone("mask"), alone("causal"), alone("window, op 0")),
+        ("Masking._keep", "a product, which NaN survives",
+         "array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))",
+         "T * self.allowed(T, tile) + array_namespace(T).where(self.allowed(T, tile), 0.0, elsewhere)",
+         partial(test_ops.test_garbage_stays_behind_a_mask, Causal())),
+        ("Window._shift", "top-left for bottom-right", "tile.n_k - tile.n_q if", "0 if", bottom_right,
+         partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7)),
+        ("Window.allowed", "a query does not see its own key", "j <= i +", "j < i +", top_left),
+        ("Window.allowed", "one key too few to the left", "j >= i -", "j > i -", window),
+        ("Window.allowed", "left for right", "min(self.right, far)", "min(self.left, far)", window),
+        ("Window.allowed", "a row that sees the future", "j <= i + min(self.right, far)", "j < far",
+         unseen("causal, more keys")),
+        ("Window.allowed", "positions counted within the tile", "xp.arange(tile.rows.start, tile.rows.stop,",
+         "xp.arange(len(tile.rows),", on_tiles("causal")),
+        ("Window.allowed", "positions on another device", "tile.cols.stop, device=device(S))", "tile.cols.stop)",
+         on_a_second_device),
+        ("Window.allows_all", "a tile that it cuts through is taken for whole", "tile.cols.stop - 1 <=",
+         "tile.cols.stop - 2 <=", live_tiles(Window(2, 1))),
+        ("Window.pattern", "a pattern of another place", "range(places.start - first, places.stop - first)",
+         "range(len(places))", live_tiles(Window(2, 1))),
+        ("Window.pattern", "a pattern of the other corner", "self._shift(tile)", "0",
+         live_tiles(Window(2, 1, "bottom-right"))),
+        ("Window.live", "the last live key is not visited", "rows.stop + shift + self.right",
+         "rows.stop - 1 + shift + self.right", values("causal, more keys", ENGINE)),
+        ("Window.live", "the first live query is not visited", "cols.start - shift - self.right",
+         "cols.start + 1 - shift - self.right", values("window", ENGINE)),
+        ("_around", "the last live key is not visited", "live.shape[0] - int(", "live.shape[0] - 1 - int(",
+         values("mask of padding", ENGINE)),
+    ],
+    "ops/softcap.py": [
+        ("Softcap.forward", "not multiplied by the cap", "float(self.cap) * y, y", "y, y",
+         test_ops.test_softcap_bounds_the_scores),
+        ("Softcap.vjp", "the slope at the capped score", "saved * saved", "(self.cap * saved) ** 2",
+         gradients("softcap")),
+        ("Softcap.vjp", "forgotten in the backward", "(1 - saved * saved) * dS", "dS", gradients("softcap", ENGINE)),
+        ("Softcap.jvp", "forgotten along tangents", "(1 - saved * saved) * tS", "tS", alone("softcap, op 0")),
+    ],
+    "ops/dropout.py": [
+        ("Dropout.forward", "nothing is dropped", "self._drop(P, tile)", "P", values("dropout")),
+        ("Dropout.vjp", "drawn anew in the backward", "self._drop", "type(self)(self.p, self.seed + 1)._drop",
+         gradients("dropout")),
+        ("Dropout.vjp", "not divided by 1 − p in the backward", "self._drop(dW, tile)",
+         "(1 - self.p) * self._drop(dW, tile)", gradients("dropout")),
+        ("Dropout.jvp", "forgotten along tangents", "self._drop(tP, tile)", "tP", gradients("dropout")),
+        ("Dropout._drop", "not divided by 1 − p", "T * (1 / (1 - float(self.p)))", "T",
+         test_ops.test_dropout_keeps_its_share),
+        ("Dropout.kept", "the share p is kept", "number >=", "number <", test_ops.test_dropout_keeps_its_share),
+        ("Dropout.kept", "numbers that are hardly stirred", "_mix(number[..., None] ^ _mix(place + 1))",
+         "number[..., None] ^ place", test_ops.test_dropout_is_unrelated_from_place_to_place),
+        ("Dropout.kept", "the same in every batch", "_mix(place + 1)",
+         "_mix(0 * place + (place if number.ndim else 0) + 1)",
+         test_ops.test_dropout_is_unrelated_from_place_to_place),
+        ("Dropout.kept", "heads counted within the block", "tile.lead or tuple", "tuple",
+         test_ops.test_dropout_is_the_same_on_any_tile),
+        ("Dropout.kept", "places counted within the tile", "tile.rows, tile.cols)",
+         "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
+    ],
+    "plan.py": [
+        ("_plan", "a mask after the softmax", "on[op.on].append", 'on["weights" if op.forbids else op.on].append',
+         values("mask", "dense")),
+    ],
+    "attention.py": [
+        ("attention", "1/√d_v for 1/√d_k", "(Q.shape[-1], V.shape[-1])", "(V.shape[-1], V.shape[-1])", values("plain")),
+        ("attention_vjp", "the gradient of L forgotten", ".vjp(dO, dL, res)", ".vjp(dO, None, res)",
+         gradients("plain")),
+        ("attention_jvp", "L stands still", "(tO, tL) if", "(tO, 0 * tL) if", gradients("plain")),
+        ("attention_jvp", "the bias stands still", "tbias if asked_by", "None if asked_by", gradients("bias")),
+        ("split_by_asker", "the gradient of the first op for that of the bias", 'plan.asked_by.index("bias")', "1",
+         gradients("all at once")),
+    ],
+    "merge.py": [
+        ("merge", "the other's weights", "W[0] * widen(O1) + W[1] * widen(O2)", "W[1] * widen(O1) + W[0] * widen(O2)",
+         merged),
+        ("merge_vjp", "D forgotten", "w * (part - D)", "w * part", of_merge),
+        ("merge_vjp", "the gradient of L added to D", "D = D - xp", "D = D + xp", of_merge),
+        ("merge_jvp", "the weights stand still", "(tL1 - tL) * widen(O1)", "0 * widen(O1)", of_merge),
+    ],
+    "spines/operands.py": [
+        ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale", "widen(Q) * np.float64(scale)",
+         on("dense", test_attention.test_weights_are_in_the_accumulation_dtype, "plain")),
+        ("less_dL", "dL is added", "D - xp.where", "D + xp.where", gradients("plain")),
+        ("less_dL", "dL of a dead row", "xp.where(xp.inf == Z, xp.zeros_like(dL), dL)", "dL",
+         partial(test_merge.test_a_dead_row_ignores_its_dL, "tiled")),
+    ],
+    "spines/dense.py": [
+        ("forward", "bias added before the scale", "S, saved = chain.forward(plan.scores, S, table)",
+         "S, saved = chain.forward(plan.scores, S / plan.scale, table); S = S * plan.scale", values("bias", "dense")),
+        ("forward", "the cap after the mask", "chain.forward(plan.scores,", "chain.forward(plan.scores[::-1],",
+         values("softcap and mask", "dense")),
+        ("vjp", "no row sum", "dP - less_dL(D, dL, res.Z)", "dP", sums_of_dS("bias", "dense"),
+         keys_balance("plain", "dense")),
+        ("vjp", "scale in dbias", "of_weights | of_scores", "{i: plan.scale * T for i, T in of_scores.items()}",
+         gradients("bias", "dense")),
+        ("vjp", "P overwritten", "dS = P * (dP - less_dL(D, dL, res.Z))", "P *= dP - less_dL(D, dL, res.Z); dS = P",
+         twice("plain", "dense"), layer_twice("cross", "dense")),
+        ("vjp", "order of keys lost", "mT(dS) @ q", "xp.sort(mT(dS) @ q, axis=-2)", no_order("plain", "dense")),
+        ("vjp", "the gradient of L forgotten", "less_dL(D, dL, res.Z)", "D", gradients("plain", "dense")),
+        ("jvp", "the values stand still", " + W @ tv", "", gradients("plain", "dense")),
+        ("jvp", "half of the product rule", " + q @ mT(tk)", "", gradients("plain", "dense")),
+        ("jvp", "the bias stands still", "tS, table, tparams)", "tS, table, [None] * len(tparams))",
+         gradients("bias", "dense")),
+        ("jvp", "L stands still", "xp.squeeze(tL,", "xp.squeeze(0 * tL,", gradients("plain", "dense")),
+        ("Residuals.L", "half of it", "row_logsumexp(self.M, self.Z)", "self.M", L("plain", "dense")),
+    ],
+    "spines/numpy_dense.py": [
+        ("forward", "not scaled", "plan.scale", "1.0", values("plain")),
+        ("forward", "the mask forgotten", "put(S, cuts_of([op for _, op in plan.scores], table, S.dtype), -np.inf)",
+         "pass", values("mask")),
+        ("forward", "a saved array overwritten", "np.empty_like(S)", "S", gradients("op that saves its result")),
+        ("forward", "a bias taken for nothing", "S, saved = chain.forward(plan.scores, S, table)", "pass",
+         values("bias")),
+        ("vjp", "no row sum", "np.subtract(dP, less_dL(D, dL, res.Z), out=dP)", "dP", gradients("plain")),
+        ("vjp", "the gradient of L forgotten", "less_dL(D, dL, res.Z)", "D", gradients("plain")),
+        ("vjp", "the scale in dQ forgotten", "dQ *= plan.scale", "pass", gradients("plain")),
+        ("vjp", "the scale in dK forgotten", "res.V, plan.scale)", "res.V, 1.0)", gradients("plain")),
+        ("vjp", "as if nothing were dropped", "if plan.weights:", "if False:", gradients("dropout")),
+        ("vjp", "ops forgotten in the backward", "if not plan.only_forbids:", "if False:", gradients("softcap")),
+        ("vjp", "P overwritten", "dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)", left_alone("plain")),
+        ("_normalize", "∞ − ∞ in a dead row", "M[-np.inf == M] = 0", "pass", dead_rows("mask with a dead row")),
+        ("_normalize", "0 / 0 in a dead row", "Z[Z == 0] = np.inf", "pass", dead_rows("mask with a dead row"),
+         test_multi_head.test_dead_queries_give_the_bias),
+    ],
+    "spines/tiled.py": [
+        ("pieces", "the ragged end is left out", "range(0, len(places),", "range(0, len(places) - 1,",
+         values("plain", "tiled")),
+        ("forward", "a tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
+         "in [range(min(n_k, plan.tiles.cols)), *pieces(range(n_k), plan.tiles.cols)]:", values("plain", "tiled")),
+        ("forward", "every tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
+         "in 2 * pieces(range(n_k), plan.tiles.cols):", L("plain", "tiled")),
+        ("forward", "Z is not faded", "fade * Z", "Z", values("plain", "tiled")),
+        ("forward", "the output is not faded", "fade * A", "A", values("plain", "tiled")),
+        ("forward", "∞ − ∞ in a dead row", "xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)", "highest",
+         dead_rows("mask with a dead row", "tiled")),
+        ("forward", "0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows("mask with a dead row", "tiled")),
+        ("forward", "dropped weights are missing from Z", "xp.sum(E, axis", "xp.sum(W, axis",
+         values("dropout", "tiled")),
+        ("_weights", "M forgotten", "S - _at(res.M, tile.rows) * res.unit", "S", gradients("plain", "tiled")),
+        ("_weights", "Z forgotten", " / _at(res.Z, tile.rows)", "", gradients("plain", "tiled")),
+        ("_weights", "the mask forgotten where P is made again", "_scores(q, k, res.plan, tile)",
+         "_scores(q, k, res.plan._replace(scores=()), tile)[0], [None]", gradients("mask", "tiled")),
+        *(("vjp", *lines, gradients(case, "tiled")) for *lines, case in (
+            ("D is added", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
+            ("D left out", "(dP - _at(D, rows))", "dP", "plain"),
+            ("D from dO alone", "xp.sum(dO * widen(res.O),", "xp.sum(dO,", "plain"),
+            ("the gradient of L forgotten", "keepdims=True), dL, res.Z)", "keepdims=True), None, res.Z)", "plain"),
+            ("the scale in dQ forgotten", "dQ_i * plan.scale", "dQ_i", "plain"),
+            ("the softmax of dropped weights", "P * (dP - _at", "W * (dP - _at", "dropout"),
+            ("dP as if nothing were dropped", "P * (dP - _at", "P * (dW - _at", "dropout"),
+            ("dV as if nothing were dropped", "mT(W) @ dO_i", "mT(P) @ dO_i", "dropout"),
+            ("dQ of the last keys alone", "dQ_i + dS", "dS", "plain"),
+            ("dK of the last queries alone", "dK[j] + mT(dS)", "mT(dS)", "plain"),
+            ("dV of the last queries alone", "dV[j] + mT(W)", "mT(W)", "plain"),
+        )),
+        ("jvp", "no mean", "tA - tL * _at(O, rows)", "tA", gradients("plain", "tiled")),
+        ("jvp", "the values stand still", " + W @ _at(tv, cols)", "", gradients("plain", "tiled")),
+        ("jvp", "L stands still", "of_L.append(tL)", "of_L.append(0 * tL)", gradients("plain", "tiled")),
+        ("Residuals.L", "M in bits for M in nats", ", self.unit)", ")", L("plain", SHIFTED)),
+    ],
+    "spines/cuts.py": [
+        ("cuts_of", "one mask cuts, of two", "in masks:", "in masks[:1]:", values("window and causal", ENGINE)),
+        ("cuts_of", "two masks share their cuts", "_recurring(op,", "_recurring(masks[0],",
+         values("window and causal", ENGINE)),
+        *(("_recurring", *lines, values("causal, more keys", ENGINE)) for lines in (
+            ("a cut at the corner of the tile", "Cut(at,", "Cut((..., *(slice(s.stop - s.start) for s in at[1:])),"),
+            ("a cut without its last row", "rows[-1] + 1", "rows[-1]"),
+            ("a cut without its last column", "cols[-1] + 1", "cols[-1]"),
+            ("1 where it is forbidden, 0 elsewhere", "(~forbidden[at])", "forbidden[at]"),
+        )),
+        ("put", "forbidden exponentials stay where a pattern recurs", "T[cut.at] *= cut.allowed", "pass",
+         values("causal, more keys", ENGINE)),
+        ("put", "forbidden scores become 0", "value == 0 and cut", "cut", values("causal, more keys", SHIFTED)),
+        ("put", "a cut is taken for the whole tile", "T[cut.at], value", "T, value",
+         values("causal, more keys", SHIFTED)),
+    ],
+    "spines/numpy_tiled.py": [
+        ("prepare", "the table is one tile", "cols=cols,", "cols=n_k,",
+         partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
+        ("forward", "M in bits, said to be in nats", "plan, work.unit)", "plan)", L("plain", SHIFTED)),
+        ("vjp", "the gradient of L forgotten", "if dL is not None:", "if False:", gradients("plain", ENGINE)),
+        ("_Work.__init__", "log₂e forgotten", "plan.scale / self.unit", "plan.scale", values("plain", ENGINE)),
+        ("_Work.__init__", "ln 2 in dQ, the scale in dK", "self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ =",
+         gradients("plain", ENGINE)),
+        ("_Work.__init__", "the fast lane with a bias",
+         "self.masks = [op for _, op in plan.scores] if self.fast else ()",
+         "self.masks, self.fast = [op for _, op in plan.scores if op.forbids], True", values("bias", ENGINE)),
+        ("_Work.needs_shift", "no shift where one is needed", "self.tiles.bits", "math.inf",
+         on(ENGINE, test_attention.test_large_scores_do_not_overflow, "float32", 1e4, small=False)),
+        ("_Work.strips", "rows in the wrong place", "_slice(tile.rows, rows),", "slice(len(tile.rows)),",
+         gradients("causal, more keys", ENGINE)),
+        *(("_Work.forward_block", *lines, test(case, route)) for *lines, test, case, route in (
+            ("Z is not faded", "z *= fade", "pass", values, "plain", SHIFTED),
+            ("the output is not faded", "A *= fade", "pass", values, "plain", SHIFTED),
+            ("0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows, "mask with a dead row", ENGINE),
+            ("∞ − ∞ in a dead row", "np.where(highest == -np.inf, self.dtype.type(0), highest)", "highest",
+             dead_rows, "bias with a dead row", SHIFTED),
+            ("masked exponentials stay", "put(E, cuts, 0)", "pass", values, "causal, more keys", ENGINE),
+            ("masked scores stay", "put(E, cuts, -np.inf)", "pass", values, "causal, more keys", SHIFTED),
+            ("O is not zeroed for the fading", "if shifted or not straight:", "if not straight:",
+             fresh_memory, "plain", SHIFTED),
+            ("O is not zeroed where the first tile leaves out rows", "if shifted or not straight:", "if shifted:",
+             fresh_memory, "mask with a dead row", ENGINE),
+            ("O is not zeroed where no tile is live", "if shifted or not straight:",
+             "if shifted or strips[0][1] and not straight:", fresh_memory, "bottom-right, fewer keys", ENGINE),
+            ("a first tile that leaves out rows is taken for whole", "_starts_with(strips, block.rows)",
+             "bool(strips[0][1])", fresh_memory, "mask with a dead row", ENGINE),
+        )),
+        *(("_Work.exponentials", mistake, right, "pass", gradients("causal, more keys", route))
+          for mistake, right, route in (
+              ("masked exponentials stay", "put(E, cuts, 0)", ENGINE),
+              ("masked scores stay", "put(S, cuts, -np.inf)", SHIFTED),
+          )),
+        *(("_Work.backward_block", *lines, test(case, route)) for *lines, test, case, route in (
+            ("M forgotten", "M_i = M[at]", "M_i = 0 * M[at]", gradients, "plain", SHIFTED),
+            ("Z forgotten", "np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,", gradients, "plain", ENGINE),
+            ("Z forgotten under dL", "[at][..., 0] / Z[at][..., 0]", "[at][..., 0]", gradients, "plain", ENGINE),
+            ("D is added", "np.negative(np.vecdot", "np.positive(np.vecdot", gradients, "plain", ENGINE),
+            ("ln 2 in dK forgotten", "dK *= self.dtype.type(self.in_dK)", "pass", gradients, "plain", ENGINE),
+            ("the scale in dQ forgotten", "dQ *= self.dtype.type(self.in_dQ)", "pass", gradients, "plain", ENGINE),
+            ("dQ begins with anything", "if not first:", "if False:", fresh_memory, "mask with a dead row", ENGINE),
+            ("a first tile that leaves out rows is taken for whole", "_starts_with([(rows, visits)], rows)",
+             "bool(visits)", fresh_memory, "mask with a dead row", ENGINE),
+            ("a strip without a live tile is passed over", "sums.give(strip, place, [])", "pass",
+             gradients, "causal, more keys", ENGINE),
+            ("O is overwritten", "np.vecdot(dO1[..., :-1], O[at])",
+             "np.sum(np.multiply(dO1[..., :-1], O[at], out=O[at]), -1)", left_alone, "plain", ENGINE),
+            ("sums are not zeroed", "if not straight:", "if False:", fresh_memory, "plain", ENGINE),
+            ("sums are not zeroed where the only tile is cut down",
+             "[v.tile[:2] for v in strips[0][1]] == [block[:2]]", "len(strips[0][1]) == 1",
+             fresh_memory, "one tile, cut down", ENGINE),
+            ("the first of many tiles is taken for the only one",
+             "len(strips) == 1 and [v.tile[:2] for v in strips[0][1]] == [block[:2]]", "bool(strips[0][1])",
+             gradients, "plain", ENGINE),
+            ("one buffer for three", "map(_Buffer, (self.dtype,) * 3)", "[_Buffer(self.dtype)] * 3",
+             gradients, "plain", ENGINE),
+        )),
+        ("_Work.backward_block", "a shift that only other heads needed is forgotten", "shifted or bool(",
+         "shifted and bool(", test_tiled.test_heads_may_be_grouped_anew),
+        ("_Work.dS", "dP as if nothing were dropped", "np.add(dP, dO1", "np.add(dW, dO1",
+         gradients("dropout", ENGINE)),
+        ("_Work.dS", "ops forgotten in the backward", "if not self.fast:", "if False:", gradients("softcap", ENGINE)),
+        ("_Sums.__init__", "blocks of keys write dQ over one another's", " and n <= 1", "", gradients("plain", ENGINE)),
+        ("_Sums.__init__", "the sums of several blocks begin with anything",
+         "(np.empty_like if alone else np.zeros_like)", "np.empty_like", fresh_memory("plain", ENGINE)),
+        ("_Sums.of_parameters", "the gradient of a number alone is lost", "(..., *at)", "at",
+         gradients("bias of no axis", ENGINE)),
+        ("_add", "no tile adds to what is there", "return False", "return straight",
+         values("causal, more keys", ENGINE)),
+        ("_heads", "a head of keys for the wrong queries",
+         "slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)",
+         values("keys and values grouped apart", ENGINE)),
+    ],
+    "spines/workers.py": [
+        ("get_num_threads", "always one", '_settings["threads"] or', "1 or",
+         test_workers.test_threads_are_as_many_as_set),
+        ("set_num_threads", "changes nothing", '_count("n", n)', "_default()",
+         test_workers.test_threads_are_as_many_as_set),
+        ("run", "a task is done twice", " task(place, entry)\n", " task(place, entry), task(place, entry)\n", once),
+        ("run", "a helper's error is lost", "future.result()", "future.exception()", of_helper),
+        ("run", "a worker is left", "stop_after(futures, stop)", "pass", of_caller),
+        ("stop_after", "an interrupt leaves a worker", "stop.set()", "raise",
+         test_workers.test_an_interrupt_while_waiting_leaves_no_worker),
+        ("one_blas_thread", "BLAS keeps its threads", "limits=1", "limits=None", once),
+        ("_lift", "BLAS stays on one thread", "limit.restore_original_limits()", "pass", once),
+        ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
+         gradients("plain", ENGINE)),
+        ("InOrder.give", "sums as the tasks end", "self._next.get(key, 0)", "place",
+         test_workers.test_sums_are_in_order),
+    ],
+    "multi_head.py": [
+        *(("multi_head_attention", *row) for row in (
+            ("1/√(h·d_k) for 1/√d_k", "p.W_Q.shape[1] // h,", "p.W_Q.shape[1],", layer("cross")),
+            ("W_Q for the keys", "project(m, w.W_K,", "project(m, w.W_Q,", layer("all widths equal")),
+            ("W_O transposed", "project(C, w.W_O,", "project(C, w.W_O.mT,", layer("all widths equal")),
+            ("memory ignored", "h, h_kv, n_k = _check(", "memory = None; h, h_kv, n_k = _check(",
+             layer("all widths equal")),
+            ("a bias forgotten", "w.W_V, w.b_V)", "w.W_V)", layer("cross")),
+            ("b_O once for each head", "w.W_O, w.b_O)", "w.W_O, h * w.b_O)", layer("cross")),
+            ("mask forgotten", '"mask": mask', '"mask": None', layer("mask of padding"),
+             test_multi_head.test_forbidden_tokens_get_no_gradient),
+        )),
+        ("_operands", "16-bit floats rounded at each step",
+         "return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))",
+         "return X, X if memory is None else memory, p",
+         partial(test_multi_head.test_every_library_gives_the_same, NumPy(), MULTI_HEAD_CASE["cross"])),
+        *(("multi_head_attention_vjp", *row) for row in (
+            ("heads of dC split without swapping axes", "split_heads(dC, res.heads[0])",
+             "dC.reshape(*dC.shape[:-2], res.heads[0], dC.shape[-2], -1)", of_layer("cross")),
+            ("the path through dQ is lost in dX", "(by_Q + by_K + by_V,", "(by_K + by_V,", of_layer("self")),
+            ("the path through dK is lost in dX", "(by_Q + by_K + by_V,", "(by_Q + by_V,", of_layer("self")),
+            ("the path through dV is lost in dX", "(by_Q + by_K + by_V,", "(by_Q + by_K,", of_layer("self")),
+            ("memory's gradient is not added to dX", "(by_Q + by_K + by_V,", "(by_Q,",
+             partial(test_multi_head.test_self_attention_is_cross_attention_with_itself, MULTI_HEAD_CASE["self"])),
+            ("the path through dK is lost in dmemory", "(by_Q, by_K + by_V)", "(by_Q, by_V)", of_layer("cross")),
+            ("the path through dV is lost in dmemory", "(by_Q, by_K + by_V)", "(by_Q, by_K)", of_layer("cross")),
+            ("dW_Q and dW_K exchanged", "(dW_Q, dW_K,", "(dW_K, dW_Q,", of_layer("all widths equal")),
+            *((f"d{W} transposed", f"d{W}, {after}", f"d{W}.mT, {after}", of_layer("all widths equal"))
+              for W, after in (("W_Q", "dW_K,"), ("W_K", "dW_V,"), ("W_V", "dW_O,"), ("W_O", "*biases)"))),
+            *((f"d{W}, a mean over the batch", f"d{W}, {after}", f"d{W} / 2, {after}", of_layer("cross"))
+              for W, after in (("W_Q", "dW_K,"), ("W_K", "dW_V,"), ("W_V", "dW_O,"), ("W_O", "*biases)"))),
+            *((f"{db}, a mean over the batch", f"{db}{after}", f"{db} / 2{after}", of_layer("cross"))
+              for db, after in (("db_Q", ", db_K, db_V"), ("db_V", ", db_O), strict"), ("db_O", "), strict"))),
+            ("db_K is not 0", "(db_Q, db_K, db_V,", "(db_Q, db_Q, db_V,",
+             partial(test_multi_head.test_keys_need_no_bias, MULTI_HEAD_CASE["cross"])),
+            ("columns of dW_Q in another order", "(dW_Q, dW_K,", "(dW_Q[:, ::-1], dW_K,", balance("cross")),
+            ("columns of dW_V in another order", "dW_V, dW_O,", "dW_V[:, ::-1], dW_O,", balance("cross")),
+            ("rows of dW_O in another order", "dW_O, *biases", "dW_O[::-1], *biases",
+             partial(test_multi_head.test_heads_have_no_order, "cross")),
+            ("dbias of the first head", "split_by_asker(dparams, plan)",
+             "split_by_asker([0 * T + T[:1] for T in dparams], plan)", of_layer("bias for all batches")),
+        )),
+    ],
+    "torch/layout.py": [
+        *((*lines, torchs) for lines in (
+            ("from_state_dict", "not transposed", 'W.mT for W in (*weights, state["out_proj.weight"])',
+             'W if W is state["out_proj.weight"] else W.mT for W in (*weights, state["out_proj.weight"])'),
+            ("from_state_dict", "biases in another order", 'state["in_proj_bias"].chunk(3),',
+             'state["in_proj_bias"].chunk(3)[::-1],'),
+            ("to_state_dict", "not transposed", "p.W_O.mT", "p.W_O"),
+            ("to_state_dict", "keys, values, queries", "torch.cat(biases[:3])", "torch.cat([*biases[1:3], biases[0]])"),
+            ("from_multihead_attention", "True = may attend", "[~T for T in masks", "[T for T in masks"),
+            ("from_multihead_attention", "appended tokens are forbidden", "value=True", "value=False"),
+            ("from_multihead_attention", "appended tokens are projected too", "k.reshape(1, E) - b_K",
+             "k.reshape(1, E)"),
+            ("to_multihead_attention", "appended tokens give nothing to the biases", "d.b_K - torch.sum(of_K, 0)",
+             "d.b_K"),
+            ("to_multihead_attention", "the appended key and value exchanged",
+             "of_K[0].reshape(1, 1, -1), \"bias_v\": of_V",
+             "of_V[0].reshape(1, 1, -1), \"bias_v\": of_K"),
+        )),
+    ],
+    "checks/check.py": [
+        ("check_vjp", "autograd is not asked", "if has_torch()", "if False",
+         test_checks.test_check_vjp_refuses_what_is_wrong),
+        ("check_vjp", "differences count for nothing", "size, DIFFERENCES)", 'size, float("inf"))',
+         test_checks.test_differences_see_what_autograd_is_kept_from),
+        ("check_vjp", "only the first input", "if dx is None:", "if dx is None or i:",
+         test_checks.test_check_vjp_refuses_what_is_wrong),
+        ("check_jvp", "autograd is not asked", "if has_torch()", "if False",
+         test_checks.test_check_jvp_refuses_what_is_wrong),
+        ("check_jvp", "differences count for nothing", "size, DIFFERENCES)", 'size, float("inf"))',
+         test_checks.test_differences_see_what_autograd_is_kept_from),
+        ("check_adjoint", "too easy", "size, EXACT)", "size, 1e-6)",
+         test_checks.test_check_adjoint_refuses_what_is_wrong),
+        ("_compare", "NaN passes", "if not error <= tolerance:", "if error > tolerance:",
+         test_checks.test_check_vjp_refuses_what_is_wrong, test_checks.test_check_jvp_refuses_what_is_wrong,
+         test_checks.test_check_adjoint_refuses_what_is_wrong),
+        ("_compare", "refuses all", "error <= tolerance", "error <= 0 * tolerance",
+         test_checks.test_they_accept_what_is_right),
+        ("close", "broadcasts", "if A.shape != B.shape:", "if False:", test_checks.test_close),
+        ("close", "too easy", "<= EXACT *", "<= 1e-6 *", test_checks.test_close),
+    ],
+    "checks/differences.py": [
+        (*lines, test_checks.test_differences_converge)
+        for lines in (
+            ("central_difference", "one-sided", "f(x - h * t)) / (2 * h)", "f(x)) / h"),
+            ("central_difference", "divided by h", "/ (2 * h)", "/ h"),
+            ("forward_difference", "divided by 2h", "- f(x)) / h", "- f(x)) / (2 * h)"),
+            ("complex_step", "the real part", ".imag", ".real"),
+        )
+    ],
+    "checks/autograd.py": [
+        ("autograd_vjp", "ones for the cotangent", "torch.tensor(cotangent)", "torch.ones_like(output)",
+         test_checks.test_autograd),
+        ("autograd_jvp", "the first input only", "primals, directions)",
+         "primals, (directions[0], *(0 * t for t in directions[1:])))", test_checks.test_autograd),
+    ],
+    "diagnose/_run.py": [
+        ("Run._is", "nothing is ever off", "return _largest(", "return 0 * _largest(", named("ds-mean")),
+        ("Run._is", "rounding is a mistake", "DIAGNOSE[dtype] *", "0 *",
+         partial(test_diagnose.test_ours_is_right_in_every_case_of_every_library, "numpy")),
+    ],
+    "diagnose/_causes.py": [
+        ("_apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
+    ],
+    "diagnose/report.py": [
+        ("diagnose", "only the simple cases", "in battery(seed, dtype):", "in battery(seed, dtype)[:5]:",
+         named("mask-lowest-number")),
+        ("_report", "knows no wrong formula", "explain(compared, wrong, KNOWN)",
+         "explain(compared, wrong, {m.slug: m for m in IGNORED})", named("dk-transposed")),
+    ],
+}  # fmt: skip
+
+ROWS = [
+    pytest.param(file, function, right, wrong, tests, id=f"{file} {function}-{mistake}")
+    for file, rows in MISTAKES.items()
+    for function, mistake, right, wrong, *tests in rows
+]
 
 
-@pytest.mark.parametrize(
-    ("where", "attribute", "wrong", "law"),
-    [pytest.param(*row, id=f"{of}-{mistake}") for of, mistake, *row in MISTAKES],
-)
-def test_it_is_noticed(where, attribute, wrong, law, monkeypatch):
-    law()
-    RECURRING.cache_clear()  # what right lines left there could hide a mistake, and a mistake outlive its test
-    monkeypatch.setattr(where, attribute, wrong.in_(getattr(where, attribute)) if isinstance(wrong, Lines) else wrong)
-    with pytest.raises(AssertionError):
-        law()
-    RECURRING.cache_clear()
-
-
-OPS = ("Scale", "Bias", "Mask", "Causal", "Window", "Softcap", "Dropout")
+@pytest.mark.parametrize(("file", "function", "right", "wrong", "tests"), ROWS)
+def test_it_is_noticed(file, function, right, wrong, tests):
+    for test in tests:
+        test()
+        cuts._recurring.cache_clear()  # what right lines left there could hide a mistake, and a mistake its test
+        with planted(file, function, right, wrong), pytest.raises(AssertionError):
+            test()
+        cuts._recurring.cache_clear()
 
 
 def test_every_function_has_a_mistake():
-    public = {name for name in ab.__all__ if inspect.isfunction(getattr(ab, name))}
-    of_checks = {name for name in checks.__all__ if inspect.isfunction(getattr(checks, name))}
-    of_checks -= {"has_torch", "has_triton"}
-    of_ops = {f"{op}.{method}" for op in OPS for method in ("forward", "vjp", "jvp")}
-    of_torch = {name for name in vars(layout) if name.startswith(("from_", "to_"))}
-    of_spines = {f"{spine}.{f}" for spine in ("tiled", "numpy_tiled") for f in ("forward", "vjp", "jvp")}
-    of_spines |= {"numpy_dense.forward", "numpy_dense.vjp", "run"}
-    needed = of_spines | public | of_checks | of_ops | of_torch | {"unbroadcast", *heads.__all__}
-    assert needed == {of for of, *_ in MISTAKES}
+    functions = [getattr(room, name) for room in (ab, checks) for name in room.__all__]
+    functions += [heads.split_heads, heads.merge_heads, heads.share_heads, heads.share_heads_vjp]
+    functions += [f for name, f in vars(layout).items() if name.startswith(("from_", "to_"))]
+    functions += [getattr(op, f) for op in (Scale, Bias, Mask, Causal, Window, Softcap, Dropout) for f in PASSES]
+    functions += [getattr(spine, f) for name, spine in SPINES.items() if name != "fused" for f in PASSES]
+    functions += [workers.run]
+    needed = {(f.__module__, f.__qualname__) for f in functions if inspect.isfunction(f)} - ELSEWHERE
+    of = {(module_of(file), name) for file, rows in MISTAKES.items() for name, *_ in rows}
+    assert needed <= of, f"without a mistake: {needed - of}"
+
+
+PASSES = ("forward", "vjp", "jvp")
+ELSEWHERE = {
+    ("attnbook.linear", "linear_vjp"),  # project_vjp
+    ("attnbook.checks.autograd", "has_torch"),
+    ("attnbook.checks.autograd", "has_triton"),
+}

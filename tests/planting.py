@@ -1,0 +1,43 @@
+"""Plant a mistake: the package with one of its lines wrong, for as long as a test runs."""
+
+import contextlib
+import importlib
+import inspect
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+
+def module_of(file):
+    """The name of the module that a file of the package is."""
+    return "attnbook." + file.removesuffix(".py").replace("/", ".")
+
+
+@contextlib.contextmanager
+def planted(file, name, right, wrong):
+    """The function ``name`` of a file of the package, with ``wrong`` where ``right`` stands; the function itself is
+    changed, so that everybody who has imported it runs the mistake.
+    """
+    module = importlib.import_module(module_of(file))
+    function = attrgetter(name)(module)
+    function = inspect.unwrap(getattr(function, "fget", function))
+    lines = inspect.getsource(function)
+    assert lines.count(right) == 1, f"{file}, {name}: no such line, or more than one: {right}"
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    assert source.count(lines) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        mistaken = compile(source.replace(lines, lines.replace(right, wrong)), module.__file__, "exec")
+        patch.setattr(function, "__code__", _code(mistaken, function.__qualname__))
+        yield
+
+
+def _code(of, qualname):
+    """The code of the function of that name, somewhere in compiled code."""
+    for each in of.co_consts:
+        if inspect.iscode(each):
+            if each.co_qualname == qualname:
+                return each
+            if (found := _code(each, qualname)) is not None:
+                return found
+    return None
