@@ -34,7 +34,7 @@ def merge(O1, L1, O2, L2):
     O1, O2 : arrays (..., n_q, d_v)
         The outputs of the two attentions.
     L1, L2 : arrays (..., n_q), of the dtype of ``res.L``
-        Their log-sum-exps; −∞ where a query may attend to no key of the set.
+        L of each; −∞ where a query may attend to no key of the set.
 
     Returns
     -------

@@ -72,7 +72,7 @@ class Op:
     ``arrays``
         The names of its fields that hold arrays.
     ``learns``
-        The name of the one whose gradient ``vjp`` returns, :attr:`~attnbook.ops.op.Op.parameter`.
+        The name of the one whose gradient ``vjp`` returns, ``parameter``.
     ``own_axes``
         How that lies. None: its last two axes are queries and keys, or broadcast to them. A number: so many last axes
         are its own, none for a number a head, one for a table of distances; those before are batch and heads.
