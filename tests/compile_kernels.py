@@ -1,8 +1,10 @@
 """Compiles the fused kernels as they are launched, for GPUs that need not be here: python compile_kernels.py FOLDER.
 
-Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores.
+Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With the word
+"thorough" after the folder: every size of tiles, with each kind of bias and of mask.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -14,12 +16,16 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from attnbook.ops import Bias, Causal, Mask, Scale, Softcap, Step, Window
+from attnbook.ops import Bias, Softcap, Window
+from attnbook.plan import resolve
 from attnbook.spines import fused
-from attnbook.spines.fused import launch
+from attnbook.spines.fused import launch, limits, sizes
 
 SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}
 """The bytes that a program may have, by compute capability: CUDA's table of them."""
+
+DIVISIBLE, RAGGED = (256, 512), (100, 130)
+"""Numbers of queries and keys. Only rows at even distances are loaded in advance, into shared memory."""
 
 
 class Driver:
@@ -38,48 +44,63 @@ class Driver:
         return 0
 
 
-def steps(n_q, n_k, *, cap=None, bias=None, window=None, mask=False, causal=False):
-    made = [Step("scale", Scale(0.1))]
-    made += [Step("ops", Softcap(cap))] if cap else []
-    made += [Step("ops", window)] if window else []
-    made += [Step("bias", Bias(bias))] if bias is not None else []
-    made += [Step("mask", Mask(torch.ones(n_q, n_k, dtype=torch.bool)))] if mask else []
-    return made + ([Step("causal", Causal("bottom-right"))] if causal else [])
+def compile_only(kernel, *args, **constants):
+    """In place of a launch."""
+    made = run(kernel, *args, **{**constants, "warmup": True})
+    ptx = made.asm["ptx"]
+    FOUND.append({
+        "kernel": made.metadata.name, "shared": made.metadata.shared,
+        "tensor cores": "wgmma" in ptx or "mma.sync" in ptx,
+    })  # fmt: skip
 
 
-def compiled(capability, dtype, d_k, d_v, heads=2, backward=True, **options):
-    """Every kernel of a forward and a backward: its name, its shared memory, its tiles, its products."""
-    found = []
+run, triton.JITFunction.run, FOUND = triton.JITFunction.run, compile_only, []
 
-    def compile_it(kernel, programs, size, *args, **constants):
-        made = kernel.warmup(*args, **constants, grid=(programs,), num_warps=size.warps, num_stages=size.stages,
-                             enable_fp_fusion=True)  # fmt: skip
-        ptx = made.asm["ptx"]
-        found.append({
-            "kernel": made.metadata.name, "capability": capability, "dtype": str(dtype), "widths": (d_k, d_v),
-            "shared": made.metadata.shared, "tensor cores": "wgmma" in ptx or "mma.sync" in ptx,
-        })  # fmt: skip
 
+def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None, ops=(), causal=False, backward=True):
+    """Every kernel of a forward and a backward: its name, its shared memory, its products."""
     triton.runtime.driver.set_active(Driver(capability))
-    launch.run, launch.shared_memory = compile_it, lambda index: SHARED[capability]
-    Q, K, V = torch.zeros(2, 100, d_k), torch.zeros(heads, 130, d_k), torch.zeros(heads, 130, d_v)
-    Q, K, V = (T.to(dtype) for T in (Q, K, V))
-    given, shape = steps(100, 130, **options), (2, 100, 130)
-    O, M, Z, unit = launch.forward(Q, K, V, given, shape)
+    (n_q, n_k), widths = n, (d_k, d_v or d_k)
+    Q, K, V = (torch.zeros(2, *shape, dtype=dtype) for shape in ((n_q, d_k), (n_k, d_k), (n_k, widths[1])))
+    mask = None if mask is None else torch.ones(mask, dtype=torch.bool)
+    options = {"mask": mask, "ops": ops, "causal": causal, "method": "tiled"}
+    plan = resolve({"Q": Q, "K": K, "V": V}, (2, n_q, n_k), widths, **options)
+    if bias is not None:
+        plan = plan._replace(ops=(*plan.ops, Bias(bias)))
+    tiles = sizes.tiles(dtype.itemsize, widths, bias is not None, SHARED[capability])
+    plan = plan._replace(tiles=tiles, kernel=limits.kernel_of(plan))
+    FOUND.clear()
+    O, M, Z, unit = launch.forward(Q, K, V, plan)
     if backward:
-        launch.vjp(O, fused.Residuals(Q, K, V, O, M, Z, given, shape, unit))
-    return found
+        launch.vjp(O, None, fused.Residuals(Q, K, V, O, M, Z, plan, unit))
+    of_bias = "" if bias is None else f"{bias.dtype} {tuple(bias.shape)} {bias.stride()}"
+    said = {"capability": capability, "limit": SHARED[capability], "dtype": str(dtype), "widths": widths}
+    return [said | row | {"bias": of_bias, "mask": mask is not None, "causal": causal} for row in FOUND]
 
 
 bf16, f32 = torch.bfloat16, torch.float32
-EACH = [
-    *compiled(90, bf16, 128, 128, causal=True),
-    *compiled(90, bf16, 80, 40, cap=2.0, bias=torch.zeros(100, 130), mask=True, window=Window(9, 3)),
-    *compiled(90, f32, 64, 64, causal=True),
-    *compiled(80, bf16, 256, 256),
-    *compiled(86, bf16, 256, 256),
-    *compiled(86, f32, 128, 128, bias=torch.zeros(130)),
-]
-torch.backends.cuda.matmul.fp32_precision = "tf32"
-EACH += [row | {"dtype": "tf32"} for row in compiled(90, f32, 64, 64, backward=False)]
-print(json.dumps([row | {"limit": SHARED[row["capability"]]} for row in EACH]))
+TABLE, OF_SCORES = DIVISIBLE, (2, *DIVISIBLE)
+if "thorough" in sys.argv:
+    EACH = []
+    for capability, d in itertools.product(SHARED, (64, 128, 256)):
+        for dtype, of_bias, mask in itertools.product((bf16, f32), (None, bf16, f32), (None, TABLE)):
+            if dtype == bf16 or of_bias != bf16:
+                bias = None if of_bias is None else torch.zeros(OF_SCORES, dtype=of_bias)
+                EACH += compiled(capability, dtype, d, bias=bias, mask=mask)
+        lying = torch.zeros(2, *DIVISIBLE[::-1]).mT
+        for bias in (torch.zeros(OF_SCORES), lying, torch.zeros(DIVISIBLE[1])):
+            EACH += compiled(capability, bf16, d, bias=bias, mask=OF_SCORES, causal=True)
+        EACH += compiled(capability, bf16, d, n=RAGGED, bias=torch.zeros(2, *RAGGED), mask=RAGGED)
+else:
+    EACH = [
+        *compiled(90, bf16, 128, causal=True),
+        *compiled(90, bf16, 128, bias=torch.zeros(OF_SCORES), mask=TABLE),
+        *compiled(80, bf16, 64, bias=torch.zeros(TABLE), mask=TABLE),
+        *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3)]),
+        *compiled(90, f32, 64, causal="bottom-right"),
+        *compiled(86, bf16, 256),
+        *compiled(86, f32, 128, n=RAGGED, bias=torch.zeros(130)),
+    ]
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    EACH += [row | {"dtype": "tf32"} for row in compiled(90, f32, 64, backward=False)]
+print(json.dumps(EACH))

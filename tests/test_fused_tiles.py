@@ -1,0 +1,43 @@
+"""The tiles of 16 bits as they run on a GPU, beside plain torch, at lengths that they do not divide.
+
+By the interpreter only short ones, and no bfloat16: it takes them for float32.
+"""
+
+from functools import partial
+
+import kernels
+import pytest
+import torch
+from cases import Case
+from fused_cases import exact
+from kernels import DEVICE
+
+from attnbook.ops import Softcap, Window
+
+kernels.triton_or_skip()
+
+LENGTHS, WIDTHS, DTYPES = (127, 129, 1000), (64, 80, 128, 256), (torch.float16, torch.bfloat16)
+WINDOW, CAP = (partial(Window, 37, 5), None), (partial(Softcap, 1.5), None)
+HOW = {  # the numbers of heads, and options that may depend on the numbers of queries and keys
+    "full": (2, 2, lambda n_q, n_k: {}),
+    "causal": (2, 2, lambda n_q, n_k: {"causal": True}),
+    "window, grouped": (4, 2, lambda n_q, n_k: {"ops": (WINDOW,)}),
+    "bias": (2, 2, lambda n_q, n_k: {"bias": (2, n_q, n_k)}),
+    "mask": (2, 2, lambda n_q, n_k: {"mask": (n_q, n_k), "dead": True}),
+    "all together": (4, 2, lambda n_q, n_k: {"bias": (n_q, n_k), "mask": (4, 1, n_k), "causal": "bottom-right",
+                                             "ops": (CAP, WINDOW)}),
+}  # fmt: skip
+BY_DEFAULT = {(torch.float16, 127, 64), (torch.float16, 129, 128)}
+EACH = [
+    pytest.param(*of, marks=() if of in BY_DEFAULT or DEVICE != "cpu" else pytest.mark.thorough)
+    for of in ((dtype, n, d) for dtype in DTYPES for n in LENGTHS for d in WIDTHS)
+]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("dtype", "n", "d"), EACH, ids=str)
+def test_as_exact_as_plain_torch(dtype, n, d, how):
+    if DEVICE == "cpu" and (dtype == torch.bfloat16 or n > 129):
+        pytest.skip("torch CUDA: no GPU here")
+    n_q, n_k, (h, h_kv, options) = n + 3, n, HOW[how]
+    exact(Case("", q=(h, n_q, d), k=(h_kv, n_k, d), v=(h_kv, n_k, d - 3), **options(n_q, n_k)), dtype)
