@@ -27,7 +27,7 @@ from attnbook.book.figures.matrices import fill, grid
 from attnbook.book.figures.plots import STAND_INS
 from attnbook.book.figures.svg import PALETTE, document, number, text
 from attnbook.book.formats import FORMATS, rounded
-from attnbook.ops import Causal, Mask, Step
+from attnbook.ops import Causal, Mask
 from attnbook.softmax import softmax, softmax_jacobian
 
 ALT = 'Weights "P" & scores, n < m'
@@ -45,7 +45,7 @@ FIGURES = {
     "matrices": lambda: matrices({"P": np.eye(2, 3), "p": [0.5, -0.25]}, alt=ALT, between=["<"], rows=["a", "b"]),
     "flow": lambda: flow({"S": (0, 0), "P\nweights": (1, 0.5)}, [("S", "P\nweights", "softmax")], alt=ALT),
     "plot": lambda: plot(draw_curves, alt=ALT),
-    "programs": lambda: programs([Step("causal", Causal())], n_q=5, n_k=7, rows=2, cols=3, alt=ALT),
+    "programs": lambda: programs([Causal()], n_q=5, n_k=7, rows=2, cols=3, alt=ALT),
     "two panels": lambda: plot(lambda axes: [draw_curves(ax) for ax in axes], alt=ALT, panels=2),
 }
 each_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
@@ -415,7 +415,7 @@ class TestVisits:
 
     def drawn(self):
         padded = Mask(np.arange(7)[None] < 3)
-        cases = {"none": [], "causal <": [Step("causal", Causal())], "pad": [Step("mask", padded)]}
+        cases = {"none": [], "causal <": [Causal()], "pad": [padded]}
         return visits(cases, n_q=7, n_k=7, rows=3, cols=3, alt=ALT)
 
     def test_it_draws_the_live_tiles_of_each_case(self):
@@ -437,7 +437,7 @@ class TestVisits:
 
 
 def test_programs_walk_through_the_blocks_that_a_mask_leaves():
-    svg = programs([Step("causal", Causal())], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
+    svg = programs([Causal()], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
     tables, legend = svg.split(">whole<")[0], 1
     assert tables.count('fill-opacity="0.4"') - legend == 2 * 3  # below the diagonal
     assert tables.count("stroke-dasharray") == 2 * 3  # on it

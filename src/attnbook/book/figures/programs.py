@@ -4,7 +4,7 @@ import numpy as np
 
 from attnbook.book.figures.pieces import arrow
 from attnbook.book.figures.svg import PALETTE, Figure, document, number, text
-from attnbook.ops import Masking, Tile, chain
+from attnbook.ops import Tile, chain
 from attnbook.spines.tiled import pieces
 
 SIDE, LEFT, TOP, GAP = 34, 26, 56, 70  # pixels of a block, the margins, the space between the two tables
@@ -14,13 +14,13 @@ LOOK = {
 }
 
 
-def programs(steps, *, n_q, n_k, rows, cols, alt):
+def programs(ops, *, n_q, n_k, rows, cols, alt):
     """Draw the table twice: with a program for each block of queries, and with one for each block of keys.
 
     Parameters
     ----------
-    steps : sequence of steps
-        Of the scores; they decide which blocks are visited, and which of those a mask cuts.
+    ops : sequence of ops
+        They decide which blocks are visited, and which of those a mask cuts.
     n_q, n_k, rows, cols : int
         Of the table, and of a block.
     alt : str
@@ -30,7 +30,7 @@ def programs(steps, *, n_q, n_k, rows, cols, alt):
     -------
     Figure
     """
-    kinds = [[_kind(steps, Tile(r, c, n_q, n_k)) for c in pieces(range(n_k), cols)] for r in pieces(range(n_q), rows)]
+    kinds = [[_kind(ops, Tile(r, c, n_q, n_k)) for c in pieces(range(n_k), cols)] for r in pieces(range(n_q), rows)]
     across = len(kinds[0]) * SIDE
     second = LEFT + across + GAP
     walks = [[(i, j) for j, kind in enumerate(row) if kind] for i, row in enumerate(kinds)]
@@ -43,11 +43,11 @@ def programs(steps, *, n_q, n_k, rows, cols, alt):
     return Figure(document(second + across + 4, down + 40, "".join(body)), alt)
 
 
-def _kind(steps, tile):
+def _kind(ops, tile):
     """ "whole", "partly masked", or "" for a block that nobody visits."""
-    if not chain.live(steps, tile):
+    if not chain.live(ops, tile):
         return ""
-    masks = (step.op.allowed(np.empty(0), tile) for step in steps if isinstance(step.op, Masking))
+    masks = (op.allowed(np.empty(0), tile) for op in ops if op.forbids)
     return "whole" if all(mask.all() for mask in masks) else "partly masked"
 
 

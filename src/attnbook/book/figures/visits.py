@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook.book.figures.interactive import Control, State, interactive
 from attnbook.book.figures.svg import PALETTE, Figure, document, number, text
-from attnbook.ops import Masking, Tile, chain
+from attnbook.ops import Tile, chain
 from attnbook.spines.tiled import pieces
 
 PLACE, LEFT, TOP, BAR = 4.7, 42, 40, 7  # pixels for each query and key, the margins, the width of a bar
@@ -39,8 +39,8 @@ def visits(cases, *, n_q, n_k, rows, cols, alt):
 
     Parameters
     ----------
-    cases : dict of str to sequence of steps
-        What each radio button is called, and the steps of the scores that decide which tiles are live.
+    cases : dict of str to sequence of ops
+        What each radio button is called, and the ops that decide which tiles are live.
     n_q, n_k, rows, cols : int
         Of the table, and of a tile.
     alt : str
@@ -51,13 +51,13 @@ def visits(cases, *, n_q, n_k, rows, cols, alt):
     Figure
     """
     drawn = {}
-    for name, steps in cases.items():
+    for name, ops in cases.items():
         strips = [
-            [tile for tile in (chain.live(steps, Tile(r, c, n_q, n_k)) for c in pieces(range(n_k), cols)) if tile]
+            [tile for tile in (chain.live(ops, Tile(r, c, n_q, n_k)) for c in pieces(range(n_k), cols)) if tile]
             for r in pieces(range(n_q), rows)
         ]
         tiles = [(tile, tile is strip[-1]) for strip in strips for tile in strip]
-        body = [_ground(steps, n_q, n_k, name)] + [_tile(tile, i) for i, (tile, _) in enumerate(tiles, 1)]
+        body = [_ground(ops, n_q, n_k, name)] + [_tile(tile, i) for i, (tile, _) in enumerate(tiles, 1)]
         count = f"{len(tiles)} of {len(strips) * len(pieces(range(n_k), cols))} tiles are visited"
         states = [State({}, f"{name}: {count}, in the order of their numbers.")]
         for now, (tile, last) in enumerate(tiles, 1):
@@ -69,13 +69,13 @@ def visits(cases, *, n_q, n_k, rows, cols, alt):
     return Visits(drawn, alt)
 
 
-def _ground(steps, n_q, n_k, name):
+def _ground(ops, n_q, n_k, name):
     """The table, its axes, and the forbidden pairs hatched."""
     hatch = f"visits-{''.join(c for c in name if c.isalnum())}"
     allowed = np.ones((n_q, n_k), dtype=bool)
-    for step in steps:
-        if isinstance(step.op, Masking):
-            allowed = allowed & step.op.allowed(np.empty(0), Tile.whole(n_q, n_k))
+    for op in ops:
+        if op.forbids:
+            allowed = allowed & op.allowed(np.empty(0), Tile.whole(n_q, n_k))
     runs = []
     for i, row in enumerate(~allowed):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]])))
