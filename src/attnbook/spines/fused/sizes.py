@@ -1,4 +1,4 @@
-"""The sizes of tiles: what others use, and so that ptxas spills few registers. Not tuned on a GPU."""
+"""The sizes of tiles: what others use, and so that the compiler spills few registers. Not tuned on a GPU."""
 
 from functools import cache
 from typing import NamedTuple
