@@ -9,29 +9,7 @@ import operator
 import array_api_compat
 import array_api_compat.numpy
 import numpy as np
-from array_api_compat import device
-
-__all__ = [
-    "accumulation_dtype",
-    "agree",
-    "agree_on_place",
-    "array_namespace",
-    "axis_of",
-    "broadcasts_to",
-    "device",
-    "expected",
-    "inner",
-    "is_array",
-    "is_numpy",
-    "library",
-    "mT",
-    "narrow",
-    "on_host",
-    "rows_of",
-    "scalar",
-    "unbroadcast",
-    "widen",
-]
+from array_api_compat import device as device
 
 is_array = array_api_compat.is_array_api_obj
 _CHAR = operator.attrgetter("dtype.char")

@@ -7,16 +7,7 @@ or a NaN makes its row NaN.
 
 import numpy as np
 
-from attnbook.arrays import (
-    agree,
-    array_namespace,
-    axis_of,
-    device,
-    expected,
-    narrow,
-    scalar,
-    widen,
-)
+from attnbook.arrays import agree, array_namespace, axis_of, device, expected, narrow, scalar, widen
 
 
 def softmax(S, axis=-1):
