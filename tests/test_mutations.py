@@ -189,7 +189,7 @@ MISTAKES = {
     "ops/bias.py": [
         ("Bias.forward", "subtracted", "S + self.here", "S - self.here", values("bias")),
         ("Bias.vjp", "not summed over the axes it was broadcast on", "unbroadcast(dS, tile.cut(self.B).shape)", "dS",
-         gradients("bias for all heads")),
+         alone("bias for all heads")),
         ("Bias.vjp", "mean over the axes it was broadcast on", "unbroadcast(dS, tile.cut(self.B).shape)",
          "unbroadcast(dS, tile.cut(self.B).shape) / dS.shape[1]", gradients("bias for all heads")),
         ("Bias.jvp", "its own tangent forgotten", "tS + self.here(tile, tparam)", "tS", alone("bias")),

@@ -21,10 +21,13 @@ def vjp(steps, saved, dT, tile):
     dparams = {}
     for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
         dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile))
+        name = f"ops, {type(op).__name__}.vjp"
         if (dparam is None) != (op.parameter is None):
             wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
-            raise TypeError(expected(f"ops, {type(op).__name__}.vjp", wanted, type(dparam).__name__))
+            raise TypeError(expected(name, wanted, type(dparam).__name__))
         if dparam is not None:
+            if tuple(dparam.shape) != (wanted := tile.shape(op.parameter.shape, op.own_axes)):
+                raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", tuple(dparam.shape)))
             dparams[place] = dparam
     return dT, dparams
 
@@ -40,12 +43,8 @@ def collect(dparams, found, ops, tile, block):
     """Add the parameters' gradients on one tile, by place, to those of the ``block`` that it lies in."""
     for place, dparam in found.items():
         op = ops[place]
-        shape = tuple(op.parameter.shape)
-        if tuple(dparam.shape) != (wanted := tile.shape(shape, op.own_axes)):
-            name = f"ops, {type(op).__name__}.vjp"
-            raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", tuple(dparam.shape)))
         if place not in dparams:
-            size = block.shape(shape, op.own_axes)
+            size = block.shape(op.parameter.shape, op.own_axes)
             dparams[place] = array_namespace(dparam).zeros(size, dtype=dparam.dtype, device=device(dparam))
         dparams[place][tile.within(block).index(dparams[place].shape, op.own_axes)] += dparam
 

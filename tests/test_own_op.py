@@ -1,0 +1,182 @@
+"""An op of one's own: a learnable temperature a head, written as a user would, in every spine and with every check."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import array_api_strict
+import numpy as np
+import pytest
+import test_attention
+import test_multi_head
+import test_ops
+import torch
+from array_api_compat import array_namespace
+from cases import Case, MultiHead
+
+import attnbook as ab
+from attnbook.arrays import unbroadcast
+from attnbook.ops import Op, Tile
+from attnbook.spines import SPINES, Way
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Op):
+    """Multiply the scores of each head by a number of its own: S' = t S, dS = t dS', dt = Σ dS' ∘ S."""
+
+    t: object
+    arrays, learns, own_axes = ("t",), "t", 0
+
+    def forward(self, S, tile):
+        return S * self.here(tile)[..., None, None], S
+
+    def vjp(self, dS, S, tile):
+        t = self.here(tile)
+        of_heads = array_namespace(dS).sum(dS * S, axis=(-2, -1))
+        return dS * t[..., None, None], unbroadcast(of_heads, t.shape)
+
+    def jvp(self, tS, S, tile, tparam=None):
+        along = tS * self.here(tile)[..., None, None]
+        return along if tparam is None else along + S * self.here(tile, tparam)[..., None, None]
+
+
+OPS = ((Temperature, (3,)),)
+CASES = (
+    Case("a number a head", ops=OPS),
+    Case("one for all heads", ops=((Temperature, (1,)),)),
+    Case("one of no axis", ops=((Temperature, ()),)),
+    Case("one for each batch and head", ops=((Temperature, (2, 3)),)),
+    Case("two, and all else", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(5, 7), causal="bottom-right", scale=0.7, dead=True,
+         ops=((Temperature, (6,)), (Temperature, (2, 1)))),
+)  # fmt: skip
+LAYERS = (
+    MultiHead("a layer", Case("", ops=OPS)),
+    MultiHead("of itself, causal", Case("", q=(2, 3, 7, 11), causal=True, ops=OPS), d_mem=None),
+)
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_route = pytest.mark.usefixtures("route")
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (), (2, 3), (2, 1)], ids=str)
+def test_alone(shape):
+    make = lambda S, *t: Temperature(*t)  # noqa: E731
+    test_ops.test_derivatives(make, [shape])
+    test_ops.test_on_tiles(make, [shape])
+
+
+@every_route
+@each_case
+def test_in_every_spine(case):
+    """Against the definition in torch, differences, autograd; and the backward against the tangents."""
+    test_attention.test_values(case)
+    test_attention.test_derivatives(case)
+    test_attention.test_a_backward_may_run_twice_and_is_linear(case)
+
+
+@every_route
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_in_the_layer(layer):
+    test_multi_head.test_values(layer)
+    test_multi_head.test_gradients(layer)
+
+
+@each_case
+def test_in_every_library(xp, case):
+    test_attention.test_every_library_gives_the_same(xp, case)
+    test_attention.test_every_library_gives_the_same_in_tiles(xp, case)
+
+
+# --- where it cannot go, and what does not fit --------------------------------------------------------------------
+
+INPUTS = Q, K, V = [np.ones(shape) for shape in ((2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13))]
+STRICT = array_api_strict.asarray(np.ones(3))
+ON_META = [torch.ones(T.shape, device="meta") for T in INPUTS]
+
+
+class NoVjp(Op):
+    def forward(self, S, tile):
+        raise AssertionError("work began before the op was checked")
+
+    jvp = forward
+
+
+REFUSED = {
+    "too many heads": (
+        INPUTS,
+        np.ones(5),
+        ValueError,
+        r"expected a shape that broadcasts to .*, \(2, 3\), got .*\(5,\)",
+    ),
+    "too many axes": (INPUTS, np.ones((1, 2, 3)), ValueError, r"expected a shape that broadcasts to .*, \(2, 3\), got"),
+    "not an array": (INPUTS, [1.0, 1.0, 1.0], TypeError, "expected an array, got list"),
+    "integers": (INPUTS, np.ones(3, int), TypeError, "expected a floating dtype, got int64"),
+    "float32": (INPUTS, np.ones(3, np.float32), TypeError, "expected dtype float64 like Q, got float32"),
+    "another library": (INPUTS, torch.ones(3), TypeError, "expected a numpy array like Q, got a torch array"),
+    "a third library": (INPUTS, STRICT, TypeError, "expected a numpy array like Q, got a array_api_strict array"),
+    "another device": (ON_META, torch.ones(3), ValueError, "expected device meta like Q, got cpu"),
+}
+
+
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+@pytest.mark.parametrize(("inputs", "t", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_parameter_that_does_not_fit_is_named_before_any_work(inputs, t, error, message, method, monkeypatch):
+    monkeypatch.setattr(Temperature, "forward", NoVjp.forward)
+    with pytest.raises(error, match=f"^ops, Temperature: {message}"):
+        ab.attention(*inputs, ops=[Temperature(t)], method=method)
+
+
+@pytest.mark.parametrize("of_layer", [False, True])
+def test_an_op_that_lacks_a_method_is_named_before_any_work(of_layer):
+    call = partial(ab.attention, *INPUTS)
+    if of_layer:
+        p = ab.MultiHeadParams(*(np.ones((11, 11)) for _ in "QKVO"))
+        call = partial(ab.multi_head_attention, np.ones((5, 11)), p, num_heads=1)
+    with pytest.raises(TypeError, match=r"^ops: expected NoVjp with forward, vjp and jvp, got no vjp$"):
+        call(ops=[NoVjp()])
+
+
+def test_a_spine_that_cannot_run_it_says_so():
+    inputs = [torch.ones(T.shape, device="meta") for T in INPUTS]
+    with pytest.raises(ValueError, match=r"^ops: expected a Softcap, then .* for method 'fused', got Temperature$"):
+        ab.attention(*inputs, ops=[Temperature(torch.ones(3, device="meta"))], method="fused")
+
+
+WRONG = {
+    "no gradient": (lambda dS: (dS, None), TypeError, "the gradient of its parameter, got NoneType"),
+    "one thing": (lambda dS: dS, TypeError, "a pair, got .*"),
+    "three": (lambda dS: (dS, np.ones(3), None), TypeError, "a pair, got 3 things"),
+    "a gradient of another shape": (lambda dS: (dS, np.ones((3, 1))), ValueError,
+                                    r"a gradient of shape \(3,\) on this tile, got \(3, 1\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spine", [name for name in SPINES if name != "fused"])
+@pytest.mark.parametrize(("wrong", "error", "message"), WRONG.values(), ids=WRONG)
+def test_a_vjp_that_returns_something_else_is_named(wrong, error, message, spine, monkeypatch):
+    monkeypatch.setattr(Temperature, "vjp", lambda self, dS, saved, tile: wrong(dS))
+    O, res = ab.attention(*INPUTS, ops=[Temperature(np.ones(3))], method=Way(spine))
+    with pytest.raises(error, match=f"^ops, Temperature.vjp: expected {message}$"):
+        ab.attention_vjp(O, res)
+
+
+def test_a_forward_that_returns_something_else_is_named(monkeypatch):
+    monkeypatch.setattr(Temperature, "forward", lambda self, S, tile: S)
+    with pytest.raises(TypeError, match=r"^ops, Temperature.forward: expected a pair, got ndarray$"):
+        ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
+
+
+def test_a_tangent_that_does_not_fit_is_named():
+    _, res = ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
+    for tangent, error, message in (
+        (np.ones(5), ValueError, r"expected shape \(3,\), got \(5,\)"),
+        (np.ones(3, np.float32), TypeError, "expected dtype float64 like Q, got float32"),
+        (1.0, TypeError, "expected an array, got float"),
+    ):
+        with pytest.raises(error, match=f"^tops: {message}$"):
+            ab.attention_jvp(*INPUTS, res, tops=[tangent])
+
+
+def test_the_whole_table_is_one_tile():
+    """What ``here`` gives: of a number a head all, on a tile of some heads theirs."""
+    op = Temperature(np.arange(3.0))
+    assert np.array_equal(op.here(Tile.whole(5, 7)), [0, 1, 2])
+    assert np.array_equal(op.here(Tile(range(2), range(3), 5, 7, (range(2), range(1, 3)))), [1, 2])
