@@ -242,6 +242,16 @@ OPTIONS = [
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
     (
+        lambda: attention(Q[0, 0], K[0, 0], V[0, 0], ops=[Dropout(0.1, np.arange(5))]),
+        ValueError,
+        "ops, Dropout: expected seeds for the first of the leading axes (), got shape (5,)",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Dropout(0.1, np.arange(6))]),
+        ValueError,
+        "ops, Dropout: expected seeds for the first of the leading axes (2, 6), got shape (6,)",
+    ),
+    (
         lambda: attention(Q, K, V, ops="tanh"),
         TypeError,
         "ops: expected objects of classes derived from attnbook.ops.Op, got str",

@@ -40,10 +40,9 @@ class Dropout(Op):
     def check(self, name, like, like_name, shape):
         if self.arrays:
             agree_on_place(name, self.seed, like_name, like)
-            if tuple(self.seed.shape) != tuple(shape[: self.seed.ndim]):
-                raise ValueError(
-                    expected(name, f"seeds for the first axes of {shape}", f"shape {tuple(self.seed.shape)}")
-                )
+            lead, came = tuple(shape[:-2]), tuple(self.seed.shape)
+            if came != lead[: len(came)]:
+                raise ValueError(expected(name, f"seeds for the first of the leading axes {lead}", f"shape {came}"))
 
     def forward(self, P, tile):
         return self._drop(P, tile), None
