@@ -157,6 +157,11 @@ def test_a_mask_knows_its_live_tiles(op):
                 assert np.array_equal(op.allowed(np.zeros((n_q, n_k)), op.pattern(tile)), allowed)
 
 
+def test_a_factor_of_numpy_does_not_widen():
+    S = np.ones((5, 7), np.float32)
+    assert Scale(np.float64(0.3)).forward(S, Tile.whole(5, 7))[0].dtype == S.dtype
+
+
 def test_softcap_bounds_the_scores():
     """Scores stay within ±cap, in their order; small ones hardly move; the slope is 1 at 0 and vanishes far out."""
     cap, tile = 1.5, Tile.whole(1, 2001)

@@ -1,7 +1,10 @@
 """Scale the scores: S ↦ c S."""
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
+from attnbook.arrays import expected
 from attnbook.ops.op import Op
 
 
@@ -16,6 +19,11 @@ class Scale(Op):
     """
 
     factor: float
+
+    def __post_init__(self):
+        if not isinstance(self.factor, Real) or isinstance(self.factor, bool) or not math.isfinite(self.factor):
+            raise ValueError(expected("factor", "a finite number", repr(self.factor)))
+        object.__setattr__(self, "factor", float(self.factor))
 
     def forward(self, S, tile):
         return S * self.factor, None
