@@ -38,6 +38,15 @@ vjp = ab.attention_vjp
 jvp = ab.attention_jvp
 
 
+class Times(Gate):
+    """With an array that does not learn."""
+
+    arrays = ("A",)
+
+    def __init__(self, A):
+        object.__setattr__(self, "A", A)
+
+
 def mha(X, p, num_heads=2, **options):
     return ab.multi_head_attention(X, p, num_heads=num_heads, **options)
 
@@ -238,6 +247,24 @@ OPTIONS = [
         lambda: attention(Q, K, V, ops=[Softcap(1.0), Bias(ones(9, 9))]),
         ValueError,
         "ops, Bias: …the scores, (2, 6, 5, 7), got shape (9, 9)",
+    ),
+    (lambda: attention(Q, K, V, ops=[Bias(None)]), TypeError, "ops, Bias: expected an array, got NoneType"),
+    (lambda: attention(Q, K, V, ops=[Bias([0.0], fixed=True)]), TypeError, "ops, Bias: expected an array, got list"),
+    (
+        lambda: attention(Q, K, V, ops=[Bias(ones(7) > 0, fixed=True)]),
+        TypeError,
+        "ops, Bias: expected float64 like Q, or a dtype that is widened to the same, got bool",
+    ),
+    (
+        lambda: attention(*map(np.float32, (Q, K, V)), ops=[Bias(ones(7), fixed=True)]),
+        TypeError,
+        "ops, Bias: expected float32 like Q, or a dtype that is widened to the same, got float64",
+    ),
+    (lambda: attention(Q, K, V, ops=[Times([1.0])]), TypeError, "ops, Times: expected an array, got list"),
+    (
+        lambda: attention(Q, K, V, ops=[Times(torch.ones(7))]),
+        TypeError,
+        "ops, Times: expected a numpy array like Q, got a torch array",
     ),
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),

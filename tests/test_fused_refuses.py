@@ -71,7 +71,7 @@ REFUSED = [
     (fused_on(ONES[0], ONES[1].to("meta"), ONES[2]), ValueError, "K: expected device cpu like Q, got meta"),
     (fused_on(*ONES, mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu"),
     (fused_on(*ONES, ops=[Bias(torch.ones(4, 7), fixed=True)]), ValueError, "ops, Bias: expected a shape that broad"),
-    (fused_on(*ONES, ops=[Bias(torch.ones(7).double(), fixed=True)]), TypeError, "bias: expected torch.float32 or"),
+    (fused_on(*ONES, ops=[Bias(torch.ones(7).double(), fixed=True)]), TypeError, "ops, Bias: expected torch.float32"),
     (fused_on(*ONES, ops=[Bias(torch.ones(7))], bias=torch.ones(7)), ValueError, "ops: expected .* got Bias, Bias"),
 ]  # fmt: skip
 

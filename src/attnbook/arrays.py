@@ -110,7 +110,9 @@ def library(T):
 
 
 def agree_on_place(name, T, like_name, like):
-    """An error that names T, where it is of another library or on another device than ``like``."""
+    """An error that names T, where it is no array, of another library or on another device than ``like``."""
+    if not is_array(T):
+        raise TypeError(expected(name, "an array", type(T).__name__))
     if library(T) != library(like):
         raise TypeError(expected(name, f"a {library(like)} array like {like_name}", f"a {library(T)} array"))
     if device(T) != device(like):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attnbook.arguments import check_broadcasts
-from attnbook.arrays import agree_on_place, unbroadcast
+from attnbook.arrays import accumulation_dtype, agree_on_place, array_namespace, expected, unbroadcast
 from attnbook.ops.op import Op
 
 
@@ -38,6 +38,11 @@ class Bias(Op):
         if not self.fixed:
             return super().check(name, like, like_name, shape)
         agree_on_place(name, self.B, like_name, like)
+        xp = array_namespace(like)
+        floating = xp.isdtype(self.B.dtype, "real floating")
+        if not floating or accumulation_dtype(xp, self.B.dtype) != accumulation_dtype(xp, like.dtype):
+            wanted = f"{like.dtype} like {like_name}, or a dtype that is widened to the same"
+            raise TypeError(expected(name, wanted, self.B.dtype))
         return check_broadcasts(name, tuple(self.B.shape), shape, "the scores")
 
     def in_kernel(self, kernel, table):

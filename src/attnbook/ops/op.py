@@ -4,7 +4,7 @@ import copy
 from typing import ClassVar, NamedTuple
 
 from attnbook.arguments import check_broadcasts
-from attnbook.arrays import agree, expected, widen
+from attnbook.arrays import agree, agree_on_place, expected, widen
 
 
 class Tile(NamedTuple):
@@ -134,9 +134,12 @@ class Op:
 
     def check(self, name, like, like_name, shape):
         """An error, where its arrays do not fit scores of ``shape`` and arrays like ``like``."""
-        if self.parameter is None:
+        for field in self.arrays:
+            if field != self.learns and (T := getattr(self, field)) is not None:
+                agree_on_place(name, T, like_name, like)
+        if self.learns is None:
             return
-        agree({name: self.parameter}, **{like_name: like})
+        agree(**{like_name: like, name: self.parameter})
         own = tuple(self.parameter.shape)
         if self.own_axes is None:
             check_broadcasts(name, own, shape, "the scores")
