@@ -1,5 +1,7 @@
 """The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
+import os
+
 import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
 import torch
@@ -15,6 +17,7 @@ from libraries import LIBRARIES
 from routes import ROUTES, taking
 
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
+os.environ.setdefault("ATTNBOOK_NUM_THREADS", "2")  # else torch's, and nothing would run on several
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore

@@ -609,13 +609,13 @@ def no_work(monkeypatch):
         raise AssertionError("work began before the arguments were checked")
 
     monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
-    workers._default.cache_clear()
+    workers._said.cache_clear()
     for module in ("softmax", "linear", "merge", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)
     yield
-    workers._default.cache_clear()
+    workers._said.cache_clear()
 
 
 @pytest.mark.usefixtures("no_work")

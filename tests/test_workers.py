@@ -43,10 +43,30 @@ def said(monkeypatch):
 
     def say(threads):
         monkeypatch.setenv("ATTNBOOK_NUM_THREADS", threads)
-        workers._default.cache_clear()
+        workers._said.cache_clear()
 
     yield say
-    workers._default.cache_clear()
+    workers._said.cache_clear()
+
+
+def threads_of(code, **variables):
+    """What a new process prints that runs ``code`` with these environment variables."""
+    environment = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name} | variables
+    command = [sys.executable, "-c", f"import attnbook as ab; {code}"]
+    return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+def test_openmp_and_torch_are_heard_where_nothing_else_is_said():
+    asked, cores = "print(ab.get_num_threads())", len(os.sched_getaffinity(0))
+    assert threads_of(asked) == cores
+    assert threads_of(asked, OMP_NUM_THREADS="3") == 3
+    assert threads_of(asked, OMP_NUM_THREADS="3,2") == 3
+    assert threads_of(asked, OMP_NUM_THREADS="many") == cores
+    assert threads_of(asked, OMP_NUM_THREADS="3", ATTNBOOK_NUM_THREADS="5") == 5
+    of_torch = f"import torch, attnbook.torch; torch.set_num_threads(1); {asked}"
+    assert threads_of(of_torch, OMP_NUM_THREADS="3") == 1
+    assert threads_of(of_torch, ATTNBOOK_NUM_THREADS="5") == 5
+    assert threads_of(f"ab.set_num_threads(4); {of_torch}") == 4
 
 
 def test_the_number_of_threads_is_what_was_said(said):

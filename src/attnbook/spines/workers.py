@@ -11,16 +11,18 @@ from functools import cache
 
 from attnbook.arrays import expected
 
-_settings = {"threads": None}
+_settings = {"threads": None, "followed": None}
 
 
 def get_num_threads():
     """How many threads NumPy arrays are worked on with.
 
-    As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else one a core.
+    As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else, once
+    ``attnbook.torch`` is imported, as ``torch.get_num_threads`` says; else as OMP_NUM_THREADS says; else one a core.
     Results do not depend on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
     """
-    return _settings["threads"] or _default()
+    ask = _settings["followed"]
+    return _settings["threads"] or _said() or (ask() if ask else _default())
 
 
 def set_num_threads(n):
@@ -38,11 +40,24 @@ def set_num_threads(n):
     _settings["threads"] = None if n is None else _count("n", n)
 
 
+def follow(ask):
+    """Let ``ask()`` say how many threads, where the user has not."""
+    _settings["followed"] = ask
+
+
+@cache
+def _said():
+    said = os.environ.get("ATTNBOOK_NUM_THREADS")
+    if said is None:
+        return None
+    return _count("ATTNBOOK_NUM_THREADS", int(said) if said.strip().removeprefix("-").isdecimal() else said)
+
+
 @cache
 def _default():
-    said = os.environ.get("ATTNBOOK_NUM_THREADS")
-    if said is not None:
-        return _count("ATTNBOOK_NUM_THREADS", int(said) if said.strip().removeprefix("-").isdecimal() else said)
+    of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2": those of nested regions follow
+    if of_openmp.isdecimal() and int(of_openmp):
+        return int(of_openmp)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

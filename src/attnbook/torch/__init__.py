@@ -3,6 +3,9 @@
 Nothing else in the package imports this room, so none of it needs torch.
 """
 
+import torch
+
+from attnbook.spines import workers
 from attnbook.torch.layout import (
     from_multihead_attention,
     from_state_dict,
@@ -18,3 +21,5 @@ __all__ = [
     "to_multihead_attention",
     "to_state_dict",
 ]
+
+workers.follow(torch.get_num_threads)
