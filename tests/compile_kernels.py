@@ -1,7 +1,7 @@
 """Compiles the fused kernels as they are launched, for GPUs that need not be here: python compile_kernels.py FOLDER.
 
-Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With the word
-"thorough" after the folder: every size of tiles, with each kind of bias and of mask.
+Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With a compute
+capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask.
 """
 
 import itertools
@@ -25,7 +25,7 @@ SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}
 """The bytes that a program may have, by compute capability: CUDA's table of them."""
 
 DIVISIBLE, RAGGED = (256, 512), (100, 130)
-"""Numbers of queries and keys. Only rows at even distances are loaded in advance, into shared memory."""
+"""Numbers of queries and keys. Rows at uneven distances come in other ways, which take more shared memory or less."""
 
 
 class Driver:
@@ -78,24 +78,30 @@ def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None
     return [said | row | {"bias": of_bias, "mask": mask is not None, "causal": causal} for row in FOUND]
 
 
+def lying(shape):
+    """A bias whose rows lie side by side in memory."""
+    return torch.zeros(*shape[:-2], *shape[:-3:-1]).mT
+
+
 bf16, f32 = torch.bfloat16, torch.float32
-TABLE, OF_SCORES = DIVISIBLE, (2, *DIVISIBLE)
-if "thorough" in sys.argv:
-    EACH = []
-    for capability, d in itertools.product(SHARED, (64, 128, 256)):
-        for dtype, of_bias, mask in itertools.product((bf16, f32), (None, bf16, f32), (None, TABLE)):
-            if dtype == bf16 or of_bias != bf16:
-                bias = None if of_bias is None else torch.zeros(OF_SCORES, dtype=of_bias)
-                EACH += compiled(capability, dtype, d, bias=bias, mask=mask)
-        lying = torch.zeros(2, *DIVISIBLE[::-1]).mT
-        for bias in (torch.zeros(OF_SCORES), lying, torch.zeros(DIVISIBLE[1])):
-            EACH += compiled(capability, bf16, d, bias=bias, mask=OF_SCORES, causal=True)
-        EACH += compiled(capability, bf16, d, n=RAGGED, bias=torch.zeros(2, *RAGGED), mask=RAGGED)
+TABLE, OF_SCORES, UNEVEN = DIVISIBLE, (2, *DIVISIBLE), (2, *RAGGED)
+if len(sys.argv) > 2:
+    EACH, capability = [], int(sys.argv[2])
+    for d in (64, 128, 256):
+        for of_bias, mask in itertools.product((None, bf16, f32), (None, TABLE)):
+            bias = None if of_bias is None else torch.zeros(OF_SCORES, dtype=of_bias)
+            EACH += compiled(capability, bf16, d, bias=bias, mask=mask)
+        EACH += compiled(capability, bf16, d, bias=lying(OF_SCORES), mask=OF_SCORES, causal=True)
+        EACH += compiled(capability, bf16, d, n=RAGGED, bias=torch.zeros(UNEVEN), mask=UNEVEN)
+        EACH += compiled(capability, bf16, d, n=RAGGED, bias=lying(UNEVEN), mask=UNEVEN)
+        EACH += compiled(capability, f32, d)
+        EACH += compiled(capability, f32, d, bias=torch.zeros(OF_SCORES), mask=TABLE)
+        EACH += compiled(capability, f32, d, n=RAGGED, bias=torch.zeros(UNEVEN), mask=UNEVEN)
 else:
     EACH = [
         *compiled(90, bf16, 128, causal=True),
         *compiled(90, bf16, 128, bias=torch.zeros(OF_SCORES), mask=TABLE),
-        *compiled(80, bf16, 64, bias=torch.zeros(TABLE), mask=TABLE),
+        *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
         *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3)]),
         *compiled(90, f32, 64, causal="bottom-right"),
         *compiled(86, bf16, 256),

@@ -32,10 +32,11 @@ def test_they_compile_and_fit(compiled):
 
 
 @pytest.mark.thorough
-def test_every_size_of_tiles_fits(tmp_path):
-    """With each kind of bias and of mask, for each GPU."""
-    compiled = compiled_by(tmp_path, "thorough")
-    assert len(compiled) > 500
+@pytest.mark.parametrize("capability", ["80", "86", "90"])
+def test_every_size_of_tiles_fits(capability, tmp_path):
+    """With each kind of bias and of mask."""
+    compiled = compiled_by(tmp_path, capability)
+    assert len(compiled) > 150
     assert not [row for row in compiled if row["shared"] > row["limit"]]
 
 

@@ -47,11 +47,10 @@ FLOAT32 = Tiles(
 def tiles(itemsize, widths, biased, room):
     """The tiles for numbers of so many bytes and heads of these widths, with a bias or without, in so much ``room``."""
     sizes = FLOAT32 if itemsize == 4 else ROOMY if room >= ROOM else NARROW
-    found = Tiles(*(next(size for widest, size in pairs if max(widths) <= widest) for pairs in sizes))
-    if not biased:
-        return found
-    # Each load in flight brings a tile of the bias along, and three of these do not fit.
-    return Tiles(*(size._replace(stages=min(size.stages, 2)) for size in found))
+    # Each load in flight brings a tile of the bias along: three of these do not fit, and no two of 128 × 128.
+    wide, stages = (max(*widths, 128), 2) if biased else (max(widths), 3)
+    found = (next(size for widest, size in pairs if wide <= widest) for pairs in sizes)
+    return Tiles(*(size._replace(stages=min(size.stages, stages)) for size in found))
 
 
 def room(T):
