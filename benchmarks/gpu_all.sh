@@ -2,6 +2,10 @@
 # On a machine with a GPU: see what is installed, run every test that needs one, measure. One call, under eight minutes.
 # The Python is that of .venv (`make book` makes it) or $PYTHON; it needs the extras gpu and benchmarks, and pytest.
 # Ends with an error if a test fails or the measurement stops early; what was measured stands in results/gpu.json.
+# It asks no network for anything. On a machine that has torch and nothing else, give it the rest in a folder:
+#   python3 -m pip install --target FOLDER array-api-compat threadpoolctl tqdm pytest pytest-xdist hypothesis pyyaml \
+#     array-api-strict
+#   PYTHON=python3 PYTHONPATH=FOLDER benchmarks/gpu_all.sh --output FILE
 set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
@@ -10,17 +14,25 @@ all=${SECONDS_FOR_ALL:-465} for_tests=${SECONDS_FOR_TESTS:-180}
 
 "$python" - <<'PYTHON' || exit 1
 import importlib
+import re
 import sys
+from pathlib import Path
 
-found, missing = {}, []
-for name in ("numpy", "array_api_compat", "threadpoolctl", "tqdm", "pytest", "hypothesis", "torch", "triton", "cupy"):
+least = dict(re.findall(r'"([\w-]+?)(?:-cuda\w+)?>=([\d.]+)', Path("pyproject.toml").read_text(encoding="utf-8")))
+parts = lambda version: [int(n) for n in re.findall(r"\d+", version)[:3]]
+wrong, missing = [], []
+for name in ("numpy", "array-api-compat", "threadpoolctl", "tqdm", "pytest", "hypothesis", "yaml", "torch", "triton", "cupy"):
     try:
-        found[name] = getattr(importlib.import_module(name), "__version__", "?")
+        version = getattr(importlib.import_module(name.replace("-", "_")), "__version__", "0")
     except ImportError:
-        missing.append(name)
-print(", ".join(f"{name} {version}" for name, version in found.items()))
-if needed := [name for name in missing if name not in ("triton", "cupy")]:
-    sys.exit(f"Not installed: {', '.join(needed)}.")
+        (missing if name in ("triton", "cupy") else wrong).append(name)
+        continue
+    print(name, version, end=", ")
+    if parts(version) < parts(least.get(name, "0")):
+        wrong.append(f"{name} {least[name]}")
+print("Python", sys.version.split()[0])
+if wrong:
+    sys.exit(f"Needed, in .venv or in a folder that PYTHONPATH names: {', '.join(wrong)}.")
 if missing:
     print(f"Not installed, so left out: {', '.join(missing)}.")
 torch = sys.modules["torch"]
@@ -33,15 +45,15 @@ PYTHON
 
 echo "Testing on the GPU (at most $for_tests s) ..."
 tests=()
-for name in gpu fused arrays attention multi_head ops softmax linear heads diagnose torch_sdpa; do
+for name in gpu fused fused_tiles fused_torch arrays attention multi_head ops softmax linear heads merge devices diagnose torch_sdpa; do
   [ -f "tests/test_$name.py" ] && tests+=("tests/test_$name.py")
 done
-at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 4")
+at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 12")
 # shellcheck disable=SC2086 # $at_once is two words
-timeout --foreground "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --durations 5 -W default \
+timeout --foreground --kill-after 20 "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --continue-on-collection-errors --durations 5 -W default \
   -k "CUDA or CuPy or GPU or gpu or fused"
 tested=$?
-[ $tested -eq 124 ] && echo "The tests were cut off after $for_tests s."
+[ $tested -ge 124 ] && echo "The tests were cut off after $for_tests s."
 
 budget=$((all - SECONDS - 30))
 echo "Measuring for $budget s ..."

@@ -9,6 +9,7 @@ import torch
 from common import rounded
 
 WAIT = 1_000_000  # cycles, about half a millisecond
+STATE = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
 
 
 class OnGPU:
@@ -53,13 +54,17 @@ class OnGPU:
         of = torch.cuda.get_device_properties(0)
         return {
             "name": of.name,
-            "driver": _driver(),
+            "driver": _asked("driver_version"),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "memory": f"{of.total_memory / 2**30:.0f} GiB",
             "capability": f"{of.major}.{of.minor}",
             "processors": of.multi_processor_count,
         }
+
+    def state(self):
+        """Clocks, heat and power, and why the clocks are not higher (a bit mask; 0 is no reason, 1 is idleness)."""
+        return {name: _asked(name) for name in STATE}
 
 
 class OnCPU:
@@ -85,6 +90,9 @@ class OnCPU:
     def about(self):
         return {"name": "none: a trial on the CPU"}
 
+    def state(self):
+        return {}
+
 
 def rates(clock, dtypes, n):
     """FLOP/s of a large product in each dtype, and bytes/s of a copy, read and written: what bounds everything else."""
@@ -103,9 +111,10 @@ def rates(clock, dtypes, n):
     return {"matrix": found, "copy": rounded(2 * 4 * source.numel() / seconds(lambda: target.copy_(source)))}
 
 
-def _driver():
+def _asked(what):
+    """What nvidia-smi says of the first GPU."""
     if not (command := shutil.which("nvidia-smi")):
         return "unknown"
-    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = [command, f"--query-gpu={what}", "--format=csv,noheader"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else "unknown"

@@ -365,6 +365,14 @@ def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(tria
         def backward(self, memory):
             return [1.01 * T for T in super().backward(memory)]
 
+    class Last(contenders.Eager):
+        def backward(self, memory):
+            return [torch.cat([T[:-1], 1.01 * T[-1:]]) if len(T) > 1 else T for T in super().backward(memory)]
+
+    class Odd(contenders.Eager):
+        def backward(self, memory):
+            return [1.01 * T if T.shape[-2] % 2 else T for T in super().backward(memory)]
+
     class NaN(contenders.Eager):
         def backward(self, memory):
             return [T * math.nan for T in super().backward(memory)]
@@ -374,11 +382,11 @@ def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(tria
         def to_torch(T):
             return T.double()
 
-    found = cell(large=Large, late=Late, absent=Absent, wrong=Wrong, nan=NaN, wide=Wide)
+    found = cell(large=Large, late=Late, absent=Absent, wrong=Wrong, last=Last, odd=Odd, nan=NaN, wide=Wide)
     assert set(found["seconds"]["both"]) == {"attnbook dense", "eager"}
     assert set(found["errors"]) == {"attnbook dense", "eager"}
-    assert found["left out"].pop("wrong").startswith("wrong: ")
-    assert found["left out"].pop("nan").startswith("wrong: ")
+    for name in ("wrong", "last", "odd", "nan"):
+        assert found["left out"].pop(name).startswith("wrong: "), name
     assert found["left out"] == {
         "large": "out of memory",
         "late": "RuntimeError: No kernel",
@@ -394,7 +402,7 @@ def test_memory_that_ends_while_times_are_taken_is_left_out(trial):
     class Later(contenders.Eager):
         def forward(self):
             calls.append(0)
-            if len(calls) > 4:  # compared, warmed, estimated, and its memory taken
+            if len(calls) > 5:  # compared twice, warmed, estimated, and its memory taken
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return super().forward()
 
