@@ -146,6 +146,9 @@ WRONG = {
     "three": (lambda dS: (dS, np.ones(3), None), TypeError, "a pair, got 3 things"),
     "a gradient of another shape": (lambda dS: (dS, np.ones((3, 1))), ValueError,
                                     r"a gradient of shape \(3,\) on this tile, got \(3, 1\)"),
+    "a gradient that is no array": (lambda dS: (dS, 1.0), ValueError, r"a gradient of shape \(3,\) .*, got float"),
+    "scores of another shape": (lambda dS: (dS[..., :1, :], np.ones(3)), ValueError,
+                                r"shape \([12], 3, 5, 7\), got \([12], 3, 1, 7\)"),
 }  # fmt: skip
 
 
@@ -159,9 +162,22 @@ def test_a_vjp_that_returns_something_else_is_named(wrong, error, message, spine
 
 
 def test_a_forward_that_returns_something_else_is_named(monkeypatch):
-    monkeypatch.setattr(Temperature, "forward", lambda self, S, tile: S)
-    with pytest.raises(TypeError, match=r"^ops, Temperature.forward: expected a pair, got ndarray$"):
-        ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
+    for wrong, error, message in (
+        (lambda S: S, TypeError, "a pair, got ndarray"),
+        (lambda S: (None, S), ValueError, r"shape \(2, 3, 5, 7\), got NoneType"),
+        (lambda S: (S[:1], S), ValueError, r"shape \(2, 3, 5, 7\), got \(1, 3, 5, 7\)"),
+    ):
+        monkeypatch.setattr(Temperature, "forward", lambda self, S, tile, wrong=wrong: wrong(S))
+        with pytest.raises(error, match=f"^ops, Temperature.forward: expected {message}$"):
+            ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
+
+
+def test_a_jvp_that_returns_something_else_is_named(monkeypatch):
+    _, res = ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
+    for wrong, came in ((lambda tS: tS[..., :1], r"\(2, 3, 5, 1\)"), (lambda tS: (tS, None), "tuple")):
+        monkeypatch.setattr(Temperature, "jvp", lambda self, tS, saved, tile, tparam, wrong=wrong: wrong(tS))
+        with pytest.raises(ValueError, match=rf"^ops, Temperature.jvp: expected shape \(2, 3, 5, 7\), got {came}$"):
+            ab.attention_jvp(*INPUTS, res)
 
 
 def test_a_tangent_that_does_not_fit_is_named():

@@ -11,7 +11,7 @@ def forward(steps, T, tile):
     """T after these ops, and what each saved."""
     saved = []
     for _, op in steps:
-        T, kept = _pair(op, "forward", op.forward(T, tile))
+        T, kept = _pair(op, "forward", op.forward(T, tile), T)
         saved.append(kept)
     return T, saved
 
@@ -20,14 +20,14 @@ def vjp(steps, saved, dT, tile):
     """The gradient before these ops, and that of each parameter, by the op's place."""
     dparams = {}
     for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
-        dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile))
+        dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile), dT)
         name = f"ops, {type(op).__name__}.vjp"
         if (dparam is None) != (op.parameter is None):
             wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
             raise TypeError(expected(name, wanted, type(dparam).__name__))
         if dparam is not None:
-            if tuple(dparam.shape) != (wanted := tile.shape(op.parameter.shape, op.own_axes)):
-                raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", tuple(dparam.shape)))
+            if _shape(dparam) != (wanted := tile.shape(op.parameter.shape, op.own_axes)):
+                raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", _shape(dparam)))
             dparams[place] = dparam
     return dT, dparams
 
@@ -35,7 +35,7 @@ def vjp(steps, saved, dT, tile):
 def jvp(steps, saved, tT, tile, tparams):
     """The tangent after these ops."""
     for (place, op), kept in zip(steps, saved, strict=True):
-        tT = op.jvp(tT, kept, tile, tparams[place])
+        tT = _fits(op, "jvp", op.jvp(tT, kept, tile, tparams[place]), tT)
     return tT
 
 
@@ -57,8 +57,20 @@ def live(ops, tile):
     return tile
 
 
-def _pair(op, method, came):
+def _pair(op, method, came, T):
     if not isinstance(came, tuple) or len(came) != 2:
         got = f"{len(came)} things" if isinstance(came, tuple) else type(came).__name__
         raise TypeError(expected(f"ops, {type(op).__name__}.{method}", "a pair", got))
+    _fits(op, method, came[0], T)
     return came
+
+
+def _fits(op, method, came, T):
+    """What a pass of the op made of T, or an error: of another shape it might broadcast, and be wrong in silence."""
+    if _shape(came) != T.shape:
+        raise ValueError(expected(f"ops, {type(op).__name__}.{method}", f"shape {tuple(T.shape)}", _shape(came)))
+    return came
+
+
+def _shape(T):
+    return tuple(T.shape) if hasattr(T, "shape") else type(T).__name__
