@@ -134,6 +134,16 @@ def test_an_op_that_lacks_a_method_is_named_before_any_work(of_layer):
         call(ops=[NoVjp()])
 
 
+def test_what_an_op_declares_wrongly_is_named_before_any_work():
+    for name, value, error, message in (
+        ("on", "score", ValueError, r"ops, NoWork.on: expected 'scores' or 'weights', got 'score'"),
+        ("forbids", True, TypeError, r"ops, NoWork: expected a Masking, as it forbids, got another Op"),
+    ):
+        op = type("NoWork", (NoVjp,), {"vjp": NoVjp.forward, name: value})()
+        with pytest.raises(error, match=f"^{message}$"):
+            ab.attention(*INPUTS, ops=[op])
+
+
 def test_a_spine_that_cannot_run_it_says_so():
     inputs = [torch.ones(T.shape, device="meta") for T in INPUTS]
     with pytest.raises(ValueError, match=r"^ops: expected a Softcap, then .* for method 'fused', got Temperature$"):
