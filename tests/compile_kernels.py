@@ -1,13 +1,17 @@
 """Compiles the fused kernels as they are launched, for GPUs that need not be here: python compile_kernels.py FOLDER.
 
 Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With a compute
-capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask.
+capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask. With the word
+"chapter": the kernels of chapter 11.
 """
 
+import contextlib
 import itertools
 import json
+import linecache
 import os
 import sys
+from pathlib import Path
 
 os.environ.pop("TRITON_INTERPRET", None)
 os.environ["TRITON_CACHE_DIR"] = sys.argv[1]
@@ -78,14 +82,36 @@ def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None
     return [said | row | {"bias": of_bias, "mask": mask is not None, "causal": causal} for row in FOUND]
 
 
+def of_chapter(capability):
+    """The kernels of chapter 11, as its cells start them."""
+    triton.runtime.driver.set_active(Driver(capability))
+    notebook = json.loads((Path(__file__).parents[1] / "chapters" / "11_gpu.ipynb").read_text(encoding="utf-8"))
+    cells = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+    names = {"__name__": "__main__"}
+    FOUND.clear()
+    with contextlib.redirect_stdout(None):
+        for name in CELLS:
+            source = cells[name].replace('os.environ["TRITON_INTERPRET"] = "1"', "pass")
+            linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+            exec(compile(source, name, "exec"), names)
+    return [{"capability": capability, "limit": SHARED[capability]} | row for row in FOUND]
+
+
 def lying(shape):
     """A bias whose rows lie side by side in memory."""
     return torch.zeros(*shape[:-2], *shape[:-3:-1]).mT
 
 
 bf16, f32 = torch.bfloat16, torch.float32
+CELLS = (
+    *("imports", "libraries", "steps-setup", "step-1-kernel", "step-1-run", "step-3-parts", "step-3-kernel"),
+    *("step-3-run", "step-4", "step-5-kernel", "step-5-run", "step-6-kernel", "step-6-run", "ex-5-stub"),
+    "ex-5-solution",
+)
 TABLE, OF_SCORES, UNEVEN = DIVISIBLE, (2, *DIVISIBLE), (2, *RAGGED)
-if len(sys.argv) > 2:
+if sys.argv[2:] == ["chapter"]:
+    EACH = of_chapter(80) + of_chapter(90)
+elif len(sys.argv) > 2:
     EACH, capability = [], int(sys.argv[2])
     for d in (64, 128, 256):
         for of_bias, mask in itertools.product((None, bf16, f32), (None, TABLE)):

@@ -31,6 +31,12 @@ def test_they_compile_and_fit(compiled):
     assert not [row for row in compiled if row["shared"] > row["limit"]]
 
 
+def test_those_of_the_chapter_compile(tmp_path):
+    compiled = compiled_by(tmp_path, "chapter")
+    kernels = {"forward_step", "forward", "row_sums", "keys_backward", "queries_backward", "bias_backward"}
+    assert {(row["kernel"], row["capability"]) for row in compiled} == {(name, n) for name in kernels for n in (80, 90)}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("capability", ["80", "86", "90"])
 def test_every_size_of_tiles_fits(capability, tmp_path):
