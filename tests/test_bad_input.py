@@ -15,7 +15,7 @@ from cases import Gate
 import attnbook as ab
 from attnbook import checks
 from attnbook.ops import Bias, Dropout, Mask, Scale, Softcap, Window
-from attnbook.spines import workers
+from attnbook.spines import Way, tiled, workers
 
 
 def ones(*shape, dtype="float64"):
@@ -287,6 +287,26 @@ OPTIONS = [
         lambda: attention(Q, K, V, method="flash"),
         ValueError,
         "method: expected one of 'auto', 'dense', 'tiled', 'fused', got 'flash'",
+    ),
+    (lambda: attention(Q, K, V, method=Way("flash")), ValueError, "method, spine: expected one of …, got 'flash'"),
+    (
+        lambda: attention(Q, K, V, method=Way("tiled", (2, 3))),
+        ValueError,
+        "method, tiles: expected rows, cols of at least 1, got (2, 3)",
+    ),
+    (lambda: attention(Q, K, V, method=Way("tiled", tiled.Tiles(0, 3))), ValueError, "method, tiles: …rows=0, cols=3)"),
+    (
+        lambda: attention(Q, K, V, method=Way("numpy_tiled", tiled.Tiles(2, 3))),
+        ValueError,
+        "method, tiles: expected rows, cols, keys, tasks of at least 1, got Tiles(rows=2, cols=3)",
+    ),
+    *(
+        (
+            lambda spine=spine: attention(*map(torch.tensor, (Q, K, V)), method=Way(spine)),
+            TypeError,
+            f"Q: expected a NumPy array for method '{spine}', got a torch array",
+        )
+        for spine in ("numpy_dense", "numpy_tiled")
     ),
     (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', …, 'fused', got None"),
 ]

@@ -58,6 +58,8 @@ def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=N
 def _plan(given, shape, widths, scale, steps, method):
     like = next(iter(given.values()))
     way = method if isinstance(method, Way) else choose("method", method, WAYS)
+    if isinstance(method, Way):
+        choose("method, spine", way.spine, dict.fromkeys(SPINES))
     if way is None:
         way = pick(like, shape)
     spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine

@@ -33,8 +33,8 @@ import numpy as np
 from attnbook.arrays import narrow, unbroadcast, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import in_order, less_dL, quietly
-from attnbook.spines.tiled import Residuals, jvp, pieces
+from attnbook.spines.operands import check_numpy, in_order, less_dL, quietly
+from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
 from attnbook.spines.workers import InOrder, run
 
 __all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
@@ -64,6 +64,8 @@ def prepare(plan, given):
     """The plan with tiles: float32 has twice the rows of float64, and so as many bytes; and fewer columns where the
     edge of a mask cuts through tiles, half of each lost.
     """
+    check_numpy(plan, given)
+    check_sizes(plan.tiles, ("rows", "cols", "keys", "tasks"))
     if plan.tiles is not None:
         return plan
     tiles, n_k = Tiles(), plan.shape[-1]

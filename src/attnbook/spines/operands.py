@@ -2,11 +2,18 @@
 
 import numpy as np
 
-from attnbook.arrays import array_namespace, narrow, unbroadcast, widen
+from attnbook.arrays import array_namespace, expected, is_numpy, library, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 
 # For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0.
 quietly = np.errstate(over="ignore", under="ignore")
+
+
+def check_numpy(plan, given):
+    """An error, where the arrays are not NumPy's own; only a ``Way`` can ask for that."""
+    name, like = next(iter(given.items()))
+    if not is_numpy(like):
+        raise TypeError(expected(name, f"a NumPy array for method '{plan.spine}'", f"a {library(like)} array"))
 
 
 def operands(Q, K, V, scale):

@@ -5,9 +5,10 @@ too. NumPy arrays go through :mod:`attnbook.spines.numpy_tiled`, which is these 
 """
 
 import math
+import reprlib
 from typing import NamedTuple
 
-from attnbook.arrays import array_namespace, device, mT, narrow, on_host, widen
+from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_host, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import row_logsumexp
 from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, quietly, stretch
@@ -51,11 +52,19 @@ class Residuals(NamedTuple):
 
 def prepare(plan, given):
     """The plan with tiles, larger ones on a GPU."""
+    check_sizes(plan.tiles, Tiles._fields)
     tiles = plan.tiles or Tiles()
     if plan.tiles is None and not on_host(next(iter(given.values()))):
         side = math.isqrt(SCORES_ON_A_GPU // max(1, math.prod(plan.shape[:-2])))
         tiles = Tiles(*(max(1, side // SIDE_ON_A_GPU) * SIDE_ON_A_GPU,) * 2)
     return plan._replace(tiles=tiles)
+
+
+def check_sizes(tiles, names):
+    """An error, where tiles are given and lack one of these sizes: of 0 rows they would leave out all of the table."""
+    sizes = [] if tiles is None else [getattr(tiles, name, None) for name in names]
+    if not all(isinstance(n, int) and n > 0 for n in sizes):
+        raise ValueError(expected("method, tiles", f"{', '.join(names)} of at least 1", reprlib.repr(tiles)))
 
 
 def pieces(places, size):
