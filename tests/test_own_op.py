@@ -201,6 +201,29 @@ def test_a_tangent_that_does_not_fit_is_named():
             ab.attention_jvp(*INPUTS, res, tops=[tangent])
 
 
+class Halve(Op):
+    """On the weights; it hands out an array that it keeps."""
+
+    on = "weights"
+
+    def forward(self, P, tile):
+        return P / 2, None
+
+    def vjp(self, dW, saved, tile):
+        self.given = dW / 2
+        self.given.flags.writeable = False
+        return self.given, None
+
+    def jvp(self, tP, saved, tile, tparam=None):
+        return tP / 2
+
+
+@pytest.mark.parametrize("spine", [name for name in SPINES if name != "fused"])
+def test_what_an_op_on_the_weights_returns_is_not_written_to(spine):
+    O, res = ab.attention(*INPUTS, ops=[Halve()], method=Way(spine))
+    ab.attention_vjp(O, res)
+
+
 def test_the_whole_table_is_one_tile():
     """What ``here`` gives: of a number a head all, on a tile of some heads theirs."""
     op = Temperature(np.arange(3.0))

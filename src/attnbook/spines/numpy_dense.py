@@ -51,7 +51,7 @@ def vjp(dO, dL, res):
         dP, dparams = chain.vjp(plan.weights, saved, dP, table)
     dV = W.mT @ dO
     D = np.vecdot(dP, res.P)[..., None]
-    dS = np.subtract(dP, less_dL(D, dL, res.Z), out=dP)
+    dS = np.subtract(dP, less_dL(D, dL, res.Z), out=None if plan.weights else dP)  # an op may keep what it returned
     dS *= res.P
     if not plan.only_forbids:
         dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)
