@@ -15,7 +15,7 @@ from cases import Case, MultiHead
 
 import attnbook as ab
 from attnbook.arrays import unbroadcast
-from attnbook.ops import Op, Tile
+from attnbook.ops import Masking, Op, Tile
 from attnbook.spines import SPINES, Way
 
 
@@ -199,6 +199,27 @@ def test_a_tangent_that_does_not_fit_is_named():
     ):
         with pytest.raises(error, match=f"^tops: {message}$"):
             ab.attention_jvp(*INPUTS, res, tops=[tangent])
+
+
+@dataclass
+class Stripes(Masking):
+    """A mask that is not frozen, and so has no hash."""
+
+    heads_alike = True
+    every: int
+
+    def allowed(self, S, tile):
+        return (np.asarray(tile.rows)[:, None] + np.asarray(tile.cols)) % self.every == 0
+
+    def pattern(self, tile):
+        return tile
+
+
+@pytest.mark.parametrize("spine", [name for name in SPINES if name != "fused"])
+def test_a_mask_without_a_hash(spine):
+    allowed = Stripes(3).allowed(None, Tile.whole(5, 7))
+    came = ab.attention(*INPUTS, ops=[Stripes(3)], method=Way(spine))[0]
+    assert np.allclose(came, ab.attention(*INPUTS, mask=allowed)[0])
 
 
 class Halve(Op):

@@ -1,5 +1,6 @@
 """Where masks cut through a tile, for NumPy: only that part is written to, and what recurs is remembered."""
 
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,7 +24,8 @@ def cuts_of(masks, tile, dtype):
     found = []
     for op in masks:
         if not op.allows_all(tile):
-            pattern = op.pattern(tile) if len(tile.rows) * len(tile.cols) <= REMEMBERED else None
+            remembered = isinstance(op, Hashable) and len(tile.rows) * len(tile.cols) <= REMEMBERED
+            pattern = op.pattern(tile) if remembered else None
             found.append(Cut((...,), _forbidden(op, tile)) if pattern is None else _recurring(op, pattern, dtype))
     return found
 
