@@ -22,6 +22,7 @@ def planted(file, name, right, wrong):
     module = importlib.import_module(module_of(file))
     function = attrgetter(name)(module)
     function = inspect.unwrap(getattr(function, "fget", function))
+    function = getattr(function, "__func__", function)  # of a class method
     lines = inspect.getsource(function)
     assert lines.count(right) == 1, f"{file}, {name}: no such line, or more than one: {right}"
     source = Path(module.__file__).read_text(encoding="utf-8")

@@ -1,12 +1,12 @@
 """attnbook.torch.scaled_dot_product_attention beside torch's own: values, and derivatives of every kind and order."""
 
-import dataclasses
 import itertools
 import math
 
 import compare
 import pytest
 import torch
+from planting import planted
 from torch import func
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from attnbook import spines
 from attnbook.checks import close
 from attnbook.ops import Dropout, Tile
-from attnbook.torch import _autograd, _passes, scaled_dot_product_attention
+from attnbook.torch import passes, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 
@@ -129,11 +129,12 @@ def test_values_and_gradients(case, device):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
     """On a GPU the spines are those of torch tensors: the same tests with NumPy's left out, tiles for large tables."""
-    monkeypatch.setattr(_passes, "_on_numpy", lambda T: False)
+    monkeypatch.setattr(passes, "on_numpy", lambda Q: False)
     monkeypatch.setitem(spines.DENSE_UP_TO, False, 2**16)
     shapes, options = case
     agrees_with_torch(draw(*shapes), options)
-    as_exact_as_torch(draw(*shapes), options, torch.bfloat16)
+    if case is not CASES["one number as mask"]:  # its gradient is 0: what comes is rounding, and how much is luck
+        as_exact_as_torch(draw(*shapes), options, torch.bfloat16)
     drops_out_as_defined(draw(*shapes), options | {"dropout_p": 0.3})
     tangents = draw(*shapes, seed=4)
     agree(*(func.jvp(lambda *x, f=f: f(*x, **options), tuple(draw(*shapes)), tuple(tangents)) for f in BOTH))
@@ -302,7 +303,7 @@ def test_dropout_repeats_with_the_seed_of_torch_alone():
 def test_dropout_is_the_op_of_the_package():
     P, tile = draw((2, 3, 5, 7))[0].numpy(), Tile.whole(5, 7)
     seed = torch.tensor(2**40 + 5)
-    assert (_passes._Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
+    assert (Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
 
 
 # --- derivatives of every order -----------------------------------------------------------------------------------
@@ -512,7 +513,7 @@ def saved(inputs):
 
 
 def test_what_is_kept_is_saved_by_torch_and_no_table_where_it_is_large():
-    for shapes, kept in ((THREE, 6 * 5 * 7), (LARGE, 2 * 401 * (13 + 2))):  # P; O, M and Z
+    for shapes, kept in ((THREE, 6 * 5 * (7 + 13)), (LARGE, 2 * 401 * (13 + 2))):  # P and O; O, M and Z
         inputs = [T.requires_grad_() for T in draw(*shapes)]
         assert saved(inputs) == sum(T.numel() for T in inputs) + kept
     with torch.no_grad():
@@ -528,16 +529,6 @@ def test_without_gradients():
         assert not O.requires_grad
         assert close(O, wanted)
     assert scaled_dot_product_attention(*(T.to("meta") for T in inputs), is_causal=True).shape == wanted.shape
-
-
-def test_what_hides_its_numbers_is_refused_with_a_way_out():
-    Q, K, V = draw(*THREE)
-
-    def attend(Q):
-        return scaled_dot_product_attention(Q, K, V)
-
-    with pytest.raises(NotImplementedError, match="is_grads_batched or vectorize"):
-        torch.autograd.functional.jacobian(attend, Q, vectorize=True)
 
 
 def test_a_graph_may_be_used_twice():
@@ -596,7 +587,7 @@ def test_compiled(name, backend):
 
 
 def test_the_compiled_way_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(_passes, "_on_numpy", lambda T: False)
+    monkeypatch.setattr(passes, "on_numpy", lambda Q: False)
     test_compiled("large", "aot_eager")
     test_compiled("float mask", "aot_eager")
 
@@ -634,8 +625,8 @@ def test_exported():
 def test_the_operator_is_one_that_torch_can_rely_on(dtype):
     Q, K, V, mask = (T.to(dtype).requires_grad_() for T in draw(*THREE, (3, 1, 7)))
     op = torch.ops.attnbook.attention
-    torch.library.opcheck(op, (Q, K, V, mask, None, 0.0, False, 0.3))
-    torch.library.opcheck(op, (Q, K, V, None, torch.tensor(5), 0.3, True, 0.3))
+    torch.library.opcheck(op, (Q, K, V, mask, None, None, 0.3))
+    torch.library.opcheck(op, (Q, K, V, None, mask > 0, "bottom-right", None))
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -655,19 +646,18 @@ REFUSED = [
         (Q, K, V, MASK.int()),
         {},
         TypeError,
-        "attn_mask: expected torch.bool or torch.float32 or torch.float64, got .*int32",
+        "attn_mask: expected torch.bool or torch.float64, got .*int32",
     ),
     ((Q.float(), K.float(), V.float(), MASK.double()), {}, TypeError, "attn_mask: expected .*, got torch.float64"),
     ((Q, K, V, MASK[:, :6]), {}, ValueError, r"attn_mask: expected .* scores, \(2, 3, 5, 7\), got shape \(5, 6\)"),
     ((Q[:1], K[:1], V[:1], MASK.expand(2, 1, 5, 7)), {}, ValueError, "attn_mask: expected a shape that broadcasts"),
-    ((Q, K, V, MASK), {"is_causal": True}, ValueError, "is_causal: expected False where attn_mask is given"),
     ((Q, K, V), {"is_causal": 1}, TypeError, "is_causal: expected a bool, got 1"),
     ((Q, K, V), {"enable_gqa": None}, TypeError, "enable_gqa: expected a bool, got None"),
-    ((Q, K, V), {"dropout_p": 1.0}, ValueError, r"dropout_p: expected a probability in \[0, 1\), got 1.0"),
+    ((Q, K, V), {"dropout_p": 1.1}, ValueError, r"dropout_p: expected a probability in \[0, 1\], got 1.1"),
     ((Q, K, V), {"dropout_p": -0.1}, ValueError, "dropout_p"),
     ((Q, K, V), {"dropout_p": math.nan}, ValueError, "dropout_p"),
     ((Q, K, V), {"dropout_p": "0.1"}, TypeError, "dropout_p"),
-    ((Q, K, V), {"scale": "1"}, TypeError, "scale: expected a real number or None, got str"),
+    ((Q, K, V), {"scale": "1"}, TypeError, "scale: expected a real number, got '1'"),
     ((Q, K, V), {"scale": math.inf}, ValueError, "scale: expected a finite number, got inf"),
     ((Q[0, 0, 0], K, V), {}, ValueError, r"query: expected at least two axes .*, got shape \(11,\)"),
     ((Q[0, 0], K[0, 0], V[0, 0]), {"enable_gqa": True}, ValueError, "query: expected at least three axes"),
@@ -688,8 +678,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("inputs", "options", "error", "message"), REFUSED, ids=[row[3] for row in REFUSED])
 def test_it_is_refused(inputs, options, error, message):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         scaled_dot_product_attention(*inputs, **options)
+    assert isinstance(caught.value, RuntimeError)  # as torch raises it
 
 
 # --- planted mistakes: the checks above notice them ---------------------------------------------------------------
@@ -699,55 +690,36 @@ def gradchecks(name):
     return lambda: passes_gradchecks(*DIFFERENTIATED[name], fast_mode=True)
 
 
-def wrong_second_derivative(ctx):
-    of_primals, primals = RIGHT["_of_those_that_move"](ctx)
-    return lambda *x: of_primals(*x[:-1], x[-1].detach()), primals
+def drops_out():
+    drops_out_as_defined(draw(*THREE), {"dropout_p": 0.5})
 
 
-def reordered(n, tensors, dims):
-    folded, shapes = RIGHT["_fold"](n, tensors, dims)
-    return (folded[0].flip(0), *folded[1:]), shapes
-
-
-def with_causal(Q, K, V, mask, seed, options, *rest):
-    return RIGHT["_operands"](Q, K, V, mask, seed, dataclasses.replace(options, is_causal=True), *rest)
-
-
-def without_bias(Q, K, V, mask, *rest):
-    return RIGHT["_operands"](Q, K, V, mask * 0, *rest)
-
-
-WHERE = {"_of_those_that_move": _autograd, "_fold": _autograd, "_operands": _passes}
-RIGHT = {name: getattr(module, name) for name, module in WHERE.items()}
-RIGHT_KEPT = _passes._Dropout.kept
 PLANTED = {
     "a second derivative that forgets a path": (
-        "_of_those_that_move", wrong_second_derivative, gradchecks("plain")),
+        "passes", "lines", "*arrays[:3]", "*arrays[:2], arrays[2].detach()", gradchecks("plain")),
     "a second derivative that forgets the mask": (
-        "_of_those_that_move", wrong_second_derivative, gradchecks("float mask")),
+        "passes", "lines", "settle_on(call, arrays,",
+        "settle_on(call, [*arrays[:3], *(T.detach() for T in arrays[3:])],", gradchecks("float mask")),
+    "a tangent of another input": (
+        "passes", "jvp", "arrays_of((*zeros,", "arrays_of((2 * zeros[0], *zeros[1:],", gradchecks("plain")),
     "causal where it was not asked for": (
-        "_operands", with_causal, lambda: agrees_with_torch(draw(*THREE), {})),
+        "sdpa", "_checked", "causal=causal", "causal=True", lambda: agrees_with_torch(draw(*THREE), {})),
     "vmap with an input in another order": (
-        "_fold", reordered, lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
+        "autograd", "_stacked", "T, rank)", "T.flip(0) if place is _rows else T, rank)",
+        lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
+    "gradients that are not those of the calls": (
+        "autograd", "VJP.vmap", "(changes[2:], dims[2:]", "(changes[2:], [0] * len(dims[2:])",
+        lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
     "no bias": (
-        "_operands", without_bias, lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
+        "passes", "Call.steps_with", "iter(arrays)", "iter([0 * T for T in arrays])",
+        lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
+    "dropout with other weights on the way back": (
+        "passes", "_residuals", "call.steps_with(arrays", "call.steps_with([T + 1 for T in arrays[:n]]", drops_out),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "wrong", "check"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_mistake_is_noticed(name, wrong, check, monkeypatch):
+@pytest.mark.parametrize(("file", "name", "right", "wrong", "check"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_mistake_is_noticed(file, name, right, wrong, check):
     check()
-    monkeypatch.setattr(WHERE[name], name, wrong)
-    with pytest.raises((AssertionError, RuntimeError)):
+    with planted(f"torch/{file}.py", name, right, wrong), pytest.raises((AssertionError, RuntimeError)):
         check()
-
-
-def test_dropout_with_other_weights_on_the_way_back_is_noticed(monkeypatch):
-    calls = itertools.count()
-
-    def changing(self, T, tile):
-        return RIGHT_KEPT(_passes._Dropout(self.p, self.seed + next(calls)), T, tile)
-
-    monkeypatch.setattr(_passes._Dropout, "kept", changing)
-    with pytest.raises(AssertionError):
-        drops_out_as_defined(draw(*THREE), {"dropout_p": 0.5})

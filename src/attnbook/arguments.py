@@ -4,7 +4,7 @@ import math
 import reprlib
 from numbers import Real
 
-from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array
+from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array, is_numpy
 
 
 def scores_shape(Q, K, V):
@@ -54,6 +54,8 @@ def check_broadcasts(name, shape, target, of, came=None):
 
 
 def check_mask(mask, like, like_name="Q", name="mask"):
+    if is_numpy(mask) and mask.dtype == bool and is_numpy(like):  # most calls
+        return
     if not is_array(mask):
         raise TypeError(expected(name, "a bool array (True = may attend)", type(mask).__name__))
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):

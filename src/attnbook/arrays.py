@@ -3,23 +3,36 @@
 Every other file writes its mathematics once, in the Python array API standard, and asks this one for the rest.
 """
 
+import functools
 import math
 import operator
 
 import array_api_compat
 import array_api_compat.numpy
 import numpy as np
-from array_api_compat import device as device
 
-is_array = array_api_compat.is_array_api_obj
 _CHAR = operator.attrgetter("dtype.char")
+
+NAMESPACES = {np.ndarray: array_api_compat.numpy}
+"""Namespaces by the exact type of their arrays, where that is known: small tables feel the longer way, and torch's
+compiler cannot follow it without a warning. :mod:`attnbook.torch` adds its own."""
 
 
 def array_namespace(*arrays):
     """The namespace of the arrays' library, with the names of the array API standard."""
-    if set(map(type, arrays)) <= {np.ndarray}:  # most calls, and small tables feel the longer way
-        return array_api_compat.numpy
-    return array_api_compat.array_namespace(*arrays)
+    kinds = set(map(type, arrays))
+    known = NAMESPACES.get(kinds.pop()) if len(kinds) == 1 else None
+    return known or array_api_compat.array_namespace(*arrays)
+
+
+def is_array(T):
+    """Whether T is an array of some library that has the standard's names."""
+    return type(T) in NAMESPACES or array_api_compat.is_array_api_obj(T)
+
+
+def device(T):
+    """Where T lies."""
+    return T.device if type(T) in NAMESPACES else array_api_compat.device(T)
 
 
 def is_numpy(T):
@@ -35,6 +48,21 @@ def on_host(T):
         return T.__dlpack_device__()[0] in (1, 3)
     except (BufferError, TypeError, ValueError):  # an array without memory, such as torch's on "meta"
         return False
+
+
+quietly = np.errstate(over="ignore", under="ignore")
+"""For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0."""
+
+
+def quietly_on_numpy(f):
+    """As that, for what other libraries run too: torch's compiler cannot look through a decorator of NumPy's."""
+    quiet = quietly(f)
+
+    @functools.wraps(f)
+    def as_the_library_needs(T, *rest):
+        return (f if type(T) in NAMESPACES and not is_numpy(T) else quiet)(T, *rest)
+
+    return as_the_library_needs
 
 
 def scalar(value, like):

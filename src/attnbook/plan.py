@@ -35,6 +35,14 @@ class Plan(NamedTuple):
     tiles: object = None
     kernel: object = None
 
+    def with_ops(self, ops):
+        """The plan with other ops in their places, which do the same to other arrays."""
+        return self._replace(
+            ops=tuple(ops),
+            scores=tuple((place, ops[place]) for place, _ in self.scores),
+            weights=tuple((place, ops[place]) for place, _ in self.weights),
+        )
+
 
 def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
     """The plan, or an error where an option does not fit.
@@ -42,7 +50,11 @@ def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=N
     ``given`` are the arrays of the call by name; the first speaks for library, dtype and device. The scores have
     ``shape``, ``widths`` are d_k and d_v.
     """
-    like_name, like = next(iter(given.items()))
+    return settle(given, shape, widths, steps_of(mask, bias, causal, ops), scale, method)
+
+
+def steps_of(mask=None, bias=None, causal=False, ops=()):
+    """All ops of a call in order, each after the argument that asked for it."""
     steps = [("ops", op) for op in _ops(ops)]
     if bias is not None:
         steps.append(("bias", Bias(bias)))
@@ -50,9 +62,20 @@ def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=N
         steps.append(("mask", Mask(mask)))
     if (corner := choose("causal", causal, CORNERS)) is not None:
         steps.append(("causal", corner))
+    return steps
+
+
+def settle(given, shape, widths, steps, scale=None, method="auto"):
+    """As :func:`resolve`, with the ops in order."""
+    like_name, like = next(iter(given.items()))
     for asked_by, op in steps:
-        op.check(f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by, like, like_name, shape)
+        op.check(name_of(asked_by, op), like, like_name, shape)
     return _plan(given, shape, widths, check_scale(scale, widths[0]), steps, method)
+
+
+def name_of(asked_by, op):
+    """An op in messages."""
+    return f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by
 
 
 def _plan(given, shape, widths, scale, steps, method):

@@ -5,9 +5,17 @@ returned. Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, a
 or a NaN makes its row NaN.
 """
 
-import numpy as np
-
-from attnbook.arrays import agree, array_namespace, axis_of, device, expected, narrow, scalar, widen
+from attnbook.arrays import (
+    agree,
+    array_namespace,
+    axis_of,
+    device,
+    expected,
+    narrow,
+    quietly_on_numpy,
+    scalar,
+    widen,
+)
 
 
 def softmax(S, axis=-1):
@@ -179,7 +187,7 @@ def logsumexp_jvp(tS, P, axis=-1):
     return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)
 
 
-@np.errstate(over="ignore", under="ignore")
+@quietly_on_numpy
 def normalize(S, axis=-1):
     """P = exp(S − M) / Z with each row's maximum M and sum Z; L = M + log Z. A row of −∞ only has M = 0, Z = ∞."""
     xp = array_namespace(S)

@@ -45,5 +45,8 @@ class Bias(Op):
             raise TypeError(expected(name, wanted, self.B.dtype))
         return check_broadcasts(name, tuple(self.B.shape), shape, "the scores")
 
+    def without_gradient(self):
+        return Bias(self.B, fixed=True)
+
     def in_kernel(self, kernel, table):
         return kernel._replace(bias=self.B) if kernel.bias is None else None

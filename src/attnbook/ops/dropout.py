@@ -37,6 +37,13 @@ class Dropout(Op):
     def arrays(self):
         return () if isinstance(self.seed, int) else ("seed",)
 
+    @property
+    def stacks(self):
+        return bool(self.arrays)  # a seed for each call
+
+    def stacked(self, name, T, rank):
+        return T  # has no axes but those of the calls
+
     def check(self, name, like, like_name, shape):
         if self.arrays:
             agree_on_place(name, self.seed, like_name, like)

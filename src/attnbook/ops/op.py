@@ -1,6 +1,5 @@
 """What an op is, and the tile of the score table that it is given."""
 
-import copy
 from typing import ClassVar, NamedTuple
 
 from attnbook.arguments import check_broadcasts
@@ -81,6 +80,8 @@ class Op:
         so that rowsum(dP ∘ P) stays rowsum(dO ∘ O).
     ``forbids``
         It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`.
+    ``stacks``
+        Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
     """
 
     arrays: ClassVar[tuple] = ()
@@ -88,6 +89,7 @@ class Op:
     own_axes: ClassVar[int | None] = None
     on: ClassVar[str] = "scores"
     forbids: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
 
     def forward(self, S, tile):
         """Return the new scores and what the derivatives need of the old ones (None, if nothing)."""
@@ -127,10 +129,18 @@ class Op:
 
     def with_arrays(self, arrays):
         """The same op with other arrays, by the names of their fields."""
-        twin = copy.copy(self)
-        for name, T in arrays.items():
-            object.__setattr__(twin, name, T)  # of a frozen dataclass, too
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), **arrays)
         return twin
+
+    def without_gradient(self):
+        """An op that does the same, where nobody asks for its parameter's gradient: so that none need be found."""
+        return self
+
+    def stacked(self, name, T, rank):
+        """The array ``name`` of many calls, on a new first axis, for one call whose scores have it too, of ``rank``."""
+        own = 2 if self.own_axes is None else self.own_axes
+        return T[(slice(None), *(None,) * (rank - 2 + own - T.ndim))]
 
     def check(self, name, like, like_name, shape):
         """An error, where its arrays do not fit scores of ``shape`` and arrays like ``like``."""

@@ -5,10 +5,10 @@ Every pass widens its inputs at the door and narrows its outputs at the end; bet
 
 from typing import NamedTuple
 
-from attnbook.arrays import array_namespace, mT, narrow, widen
+from attnbook.arrays import array_namespace, mT, narrow, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import normalize, row_logsumexp
-from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, quietly, stretch
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch
 
 
 class Residuals(NamedTuple):
@@ -28,6 +28,8 @@ class Residuals(NamedTuple):
     saved: list
     plan: NamedTuple
 
+    kept = ("P",)
+
     @property
     def L(self):
         """The log-sum-exp of each row of scores (..., n_q); −∞ for a row with no allowed key."""
@@ -39,7 +41,7 @@ def prepare(plan, given):
     return plan
 
 
-@quietly
+@quietly_on_numpy
 def forward(Q, K, V, plan):
     """O = softmax(opₘ(… op₁(scale Q Kᵀ))) V, and the residuals."""
     q, k, v = operands(Q, K, V, plan.scale)
@@ -51,7 +53,7 @@ def forward(Q, K, V, plan):
     return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
 
 
-@quietly
+@quietly_on_numpy
 def vjp(dO, dL, res):
     """The forward, read backwards: dQ, dK, dV, and the gradient of each op's parameter."""
     plan, P = res.plan, res.P
@@ -70,7 +72,7 @@ def vjp(dO, dL, res):
     return *operands_vjp(dQ, dK, dV, res), in_order(of_weights | of_scores, res)
 
 
-@quietly
+@quietly_on_numpy
 def jvp(tQ, tK, tV, tparams, res):
     """The forward, with every line replaced by its derivative: the tangents of O and L."""
     plan, P = res.plan, res.P

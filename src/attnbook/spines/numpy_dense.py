@@ -6,11 +6,11 @@ written into S once: the backward need not do so, as P is 0 there. Any other op 
 
 import numpy as np
 
-from attnbook.arrays import narrow, widen
+from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.dense import Residuals, jvp
-from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp, quietly
+from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp
 
 __all__ = ["Residuals", "forward", "jvp", "prepare", "vjp"]
 

@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.arrays import narrow, unbroadcast, widen
+from attnbook.arrays import narrow, quietly, unbroadcast, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import check_numpy, in_order, less_dL, quietly
+from attnbook.spines.operands import check_numpy, in_order, less_dL
 from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
 from attnbook.spines.workers import InOrder, run
 

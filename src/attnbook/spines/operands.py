@@ -1,12 +1,7 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
-import numpy as np
-
 from attnbook.arrays import array_namespace, expected, is_numpy, library, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
-
-# For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0.
-quietly = np.errstate(over="ignore", under="ignore")
 
 
 def check_numpy(plan, given):

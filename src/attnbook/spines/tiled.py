@@ -8,10 +8,10 @@ import math
 import reprlib
 from typing import NamedTuple
 
-from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_host, widen
+from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_host, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import row_logsumexp
-from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, quietly, stretch
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch
 
 
 class Tiles(NamedTuple):
@@ -44,6 +44,8 @@ class Residuals(NamedTuple):
     plan: NamedTuple
     unit: float = 1.0
 
+    kept = ("O", "M", "Z")
+
     @property
     def L(self):
         """In nats, for each row of scores, the log-sum-exp (..., n_q); −∞ for a row with no allowed key."""
@@ -74,7 +76,7 @@ def pieces(places, size):
     return [places[start : start + size] for start in range(0, len(places), max(1, size))]
 
 
-@quietly
+@quietly_on_numpy
 def forward(Q, K, V, plan):
     """O and the residuals: for each block of queries one pass over the keys, with the online softmax."""
     q, k, v = operands(Q, K, V, plan.scale)
@@ -106,7 +108,7 @@ def forward(Q, K, V, plan):
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan)
 
 
-@quietly
+@quietly_on_numpy
 def vjp(dO, dL, res):
     """The backward. P is made again from Q, K, M and Z; D = rowsum(dO ∘ O) stands in for rowsum(dP ∘ P)."""
     plan = res.plan
@@ -143,7 +145,7 @@ def vjp(dO, dL, res):
     return *operands_vjp(*whole, res), in_order(dparams, res)
 
 
-@quietly
+@quietly_on_numpy
 def jvp(tQ, tK, tV, tparams, res):
     """The tangents of O and L, a tile at a time: Ȯ = Σ W∘(Ṡ − L̇) V + W V̇ with L̇ = rowsum(P∘Ṡ), summed on the way."""
     if res.unit != 1.0:  # M·unit is rounded: at large scores too much to make P from other products

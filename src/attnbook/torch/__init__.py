@@ -1,11 +1,15 @@
-"""The doors to torch: its functional attention on our lines, and its multi-head layer in our layout, there and back.
+"""The doors to torch: attention for autograd, also by the name and signature of torch's own, and its multi-head layer
+in our layout, there and back.
 
 Nothing else in the package imports this room, so none of it needs torch.
 """
 
+import array_api_compat.torch
 import torch
 
+from attnbook.arrays import NAMESPACES
 from attnbook.spines import workers
+from attnbook.torch.attention import attention
 from attnbook.torch.layout import (
     from_multihead_attention,
     from_state_dict,
@@ -15,6 +19,7 @@ from attnbook.torch.layout import (
 from attnbook.torch.sdpa import scaled_dot_product_attention
 
 __all__ = [
+    "attention",
     "from_multihead_attention",
     "from_state_dict",
     "scaled_dot_product_attention",
@@ -23,3 +28,4 @@ __all__ = [
 ]
 
 workers.follow(torch.get_num_threads)
+NAMESPACES.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), array_api_compat.torch))

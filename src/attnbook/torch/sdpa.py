@@ -1,21 +1,26 @@
-"""torch's ``scaled_dot_product_attention`` on the book's lines: one forward, and every derivative of it.
+"""torch's ``scaled_dot_product_attention``, its arguments and its errors, on :mod:`attnbook.torch.attention`."""
 
-Arguments are checked here. Eager code then goes through ``_autograd``, compiled code through ``_custom_op``, and both
-through ``_passes`` into the spines.
-"""
-
+import reprlib
 from numbers import Real
 
 import torch
 from torch.nn.functional import pad
+from torch.overrides import handle_torch_function, has_torch_function
 
-from attnbook.arguments import broadcast, check_scale
-from attnbook.arrays import broadcasts_to, expected
-from attnbook.torch import _custom_op
-from attnbook.torch._autograd import Attention
-from attnbook.torch._passes import Options, autocasts
+from attnbook.arguments import broadcast, check_broadcasts, check_scale
+from attnbook.arrays import expected
+from attnbook.ops import Dropout
+from attnbook.plan import steps_of
+from attnbook.torch.attention import as_autocast_does, attend, check_tensors
+from attnbook.torch.passes import Call
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+class RefusedError(RuntimeError, ValueError):
+    """A value that does not fit: a RuntimeError as torch raises it, a ValueError as the package does."""
+
+
+class RefusedTypeError(RuntimeError, TypeError):
+    """A type or dtype, likewise."""
 
 
 def scaled_dot_product_attention(
@@ -38,10 +43,10 @@ def scaled_dot_product_attention(
     attn_mask : tensor, optional
         Broadcasts to (..., n_q, n_k). bool: True = may attend. Of query's dtype or float32: added to the scores, and it
         gets a gradient.
-    dropout_p : float in [0, 1)
+    dropout_p : float in [0, 1]
         Drops weights with this probability, always, as torch does: pass 0 in evaluation.
     is_causal : bool
-        Forbid later keys, counted from the top left. Not together with ``attn_mask``.
+        Forbid later keys, counted from the top left, beside what ``attn_mask`` forbids.
     scale : float, optional
         1/√d_k by default.
     enable_gqa : bool
@@ -55,26 +60,17 @@ def scaled_dot_product_attention(
     Raises
     ------
     TypeError, ValueError
-        Names the argument whose type, dtype, device, shape or value does not fit.
+        What does not fit; it is a RuntimeError too, as in torch.
 
     Notes
     -----
-    Where torch's fused kernels stop, this goes on: second derivatives, forward mode, and the gradient of
-    ``attn_mask``. It runs under ``torch.func`` (``vjp``, ``jvp``, ``vmap`` and what is made of them), under autocast,
-    and in ``torch.compile`` as one operator that is not looked into; compiled, it has first derivatives only, as
-    compiled code has in torch.
-
-    On a GPU the fused kernels of ``attnbook.spines.fused`` run: in float32, bfloat16 and float16, without dropout,
-    with heads up to 256 wide, in eager mode. float32 products are rounded to TF32 only where
-    ``torch.backends.cuda.matmul`` allows it. For everything else, and without Triton or on an older GPU, the tiled
-    lines run in torch's own operations: more slowly, with the same result.
+    All of it is :func:`~attnbook.torch.attention`. Where torch's fused kernels stop, that goes on: second derivatives,
+    forward mode, and the gradient of ``attn_mask``.
 
     Not as in torch: dropout draws one number from torch's generator and makes R from it, so ``torch.manual_seed``
-    repeats R, but R is not torch's. p = 1 is refused. Tensors on the CPU are read in place by the NumPy engine, which
-    has threads of its own: see :func:`~attnbook.spines.workers.set_num_threads`. 16-bit floats are widened to float32
-    once, and the results are rounded once. ``is_grads_batched`` and ``vectorize`` of ``torch.autograd`` do not work:
-    ``torch.func`` does the same. Memory is linear in n_q and n_k, small tables apart; second derivatives hold whole
-    tables. Chapter: :doc:`/chapters/03_single_head`.
+    repeats R, but R is not torch's. A ``scale`` that is not finite is refused, and so are values of another number of
+    rows than the keys. 16-bit floats are widened to float32 once, and the results are rounded once.
+    Chapter: :doc:`/chapters/03_single_head`.
 
     Examples
     --------
@@ -85,61 +81,72 @@ def scaled_dot_product_attention(
     >>> (dQ,) = torch.autograd.grad(O.square().sum(), Q, create_graph=True)
     >>> dQ.sum().backward()  # a gradient of a gradient
     """
-    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(flag, bool):
-            raise TypeError(expected(name, "a bool", repr(flag)))
-    query, key, value, attn_mask = _as_autocast_does(query, key, value, attn_mask)
-    _check_tensors(query, key, value, attn_mask)
-    _check_shapes(query, key, value, attn_mask, enable_gqa)
-    if is_causal and attn_mask is not None:
-        raise ValueError(expected("is_causal", "False where attn_mask is given", "both"))
-    if not isinstance(dropout_p, Real) or isinstance(dropout_p, bool):
-        raise TypeError(expected("dropout_p", "a probability in [0, 1)", repr(dropout_p)))
-    if not 0 <= dropout_p < 1:
-        raise ValueError(expected("dropout_p", "a probability in [0, 1)", repr(dropout_p)))
-    factor = check_scale(scale, query.shape[-1] or 1)
+    given, causal = (query, key, value, attn_mask), is_causal
+    if attn_mask is not None and type(attn_mask) is not torch.Tensor and (corner := _corner_of(attn_mask, is_causal)):
+        given, causal = (query, key, value, None), corner
+    if has_torch_function(given):
+        args = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        return handle_torch_function(scaled_dot_product_attention, given, *args)
+    try:
+        for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+            if not isinstance(flag, bool):
+                raise TypeError(expected(name, "a bool", repr(flag)))
+        call, tensors = _checked(*given, dropout_p, causal, scale, enable_gqa)
+    except (TypeError, ValueError) as error:
+        raise (RefusedTypeError if isinstance(error, TypeError) else RefusedError)(*error.args) from None
+    O, _ = attend(call, *tensors)
+    return O if value.shape[-1] else O[..., :0]
 
-    d_v = value.shape[-1]
+
+def _checked(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa):
+    """The call, and its tensors."""
+    p = dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p)
+    if not 0 <= p <= 1:
+        raise ValueError(expected("dropout_p", "a probability in [0, 1]", p))
+    query, key, value, attn_mask = as_autocast_does(query, key, value, attn_mask)
+    tensors = query, key, value
+    if attn_mask is not None:
+        if isinstance(attn_mask, torch.Tensor) and (query.dtype, attn_mask.dtype) == (torch.float64, torch.float32):
+            attn_mask = attn_mask.double()
+        tensors = *tensors, attn_mask
+    check_tensors(("query", "key", "value", "attn_mask")[: len(tensors)], tensors)
+    _check_shapes(*tensors, enable_gqa=enable_gqa)
+    if scale is not None:
+        scale = check_scale(_number("scale", scale), 1)
+
     if query.shape[-1] == 0:  # a column of zeros changes no score
         query, key = pad(query, (0, 1)), pad(key, (0, 1))
-    if d_v == 0:
+    if value.shape[-1] == 0:
         value = pad(value, (0, 1))
-    seed = torch.randint(2**62, (), device=query.device) if dropout_p else None
-    tensors = query, key, value, attn_mask, seed
-    if torch.compiler.is_compiling():
-        O = _custom_op.attention(*tensors, float(dropout_p), is_causal, factor)[0]
-    else:
-        O = Attention.apply(*tensors, Options(factor, is_causal, float(dropout_p)))[0]
-    return O if d_v else O[..., :0]
+    if p == 1:
+        value = value * 0
+    drops = [Dropout(p, torch.randint(2**62, (), device=query.device))] if 0 < p < 1 else []
+    kind = {} if attn_mask is None else {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+    steps = steps_of(**kind, causal=causal, ops=drops)
+    return Call(steps, scale), (query, key, value, *[op.seed for op in drops], *tensors[3:])
 
 
-def _as_autocast_does(query, *others):
-    """Under autocast, all in its dtype, as torch casts the arguments of its function; float64 stays."""
-    cast = (torch.float32, torch.bfloat16, torch.float16)
-    if not isinstance(query, torch.Tensor) or query.dtype not in cast or not autocasts(query):
-        return query, *others
-    dtype = torch.get_autocast_dtype(query.device.type)
-    return tuple(T.to(dtype) if isinstance(T, torch.Tensor) and T.dtype in cast else T for T in (query, *others))
+def _corner_of(attn_mask, is_causal):
+    """What torch's own ``CausalBias`` stands for, None for other masks."""
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if not isinstance(attn_mask, CausalBias):
+        return None
+    if is_causal:
+        raise RefusedError(expected("is_causal", "False where attn_mask is a CausalBias", True))
+    return "top-left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom-right"
 
 
-def _check_tensors(query, key, value, attn_mask):
-    for name, T in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
-        if T is None and name == "attn_mask":
-            continue
-        if not isinstance(T, torch.Tensor):
-            raise TypeError(expected(name, "a tensor", type(T).__name__))
-        if T.layout != torch.strided or T.is_nested:
-            raise TypeError(expected(name, "a dense tensor", "a nested or sparse one"))
-        allowed = DTYPES if name == "query" else (query.dtype,)
-        if name == "attn_mask":
-            allowed = (torch.bool, torch.float32, query.dtype)
-        if T.dtype not in allowed:
-            raise TypeError(expected(name, " or ".join(dict.fromkeys(map(str, allowed))), T.dtype))
-        if T.device != query.device:
-            raise ValueError(expected(name, f"device {query.device} like query", T.device))
+def _number(name, x):
+    """A float, from all that torch takes for one."""
+    if isinstance(x, torch.Tensor) and x.ndim == 0 and not x.requires_grad and not x.is_complex():
+        x = x.item()
+    if not isinstance(x, Real):
+        raise TypeError(expected(name, "a real number", reprlib.repr(x)))
+    return float(x)
 
 
-def _check_shapes(query, key, value, attn_mask, enable_gqa):
+def _check_shapes(query, key, value, attn_mask=None, *, enable_gqa):
     for name, T in (("query", query), ("key", key), ("value", value)):
         if T.ndim < 2 + enable_gqa:
             wanted = "three axes (heads, tokens, width)" if enable_gqa else "two axes (tokens, width)"
@@ -151,6 +158,8 @@ def _check_shapes(query, key, value, attn_mask, enable_gqa):
     lead = query.shape[:-2]
     for name, T in (("key", key), ("value", value)):
         axes = T.shape[:-2]
+        if axes == lead:
+            continue
         if enable_gqa:
             if axes[-1] == 0 or query.shape[-3] % axes[-1]:
                 wanted = f"a number of heads that divides that of query, {query.shape[-3]}"
@@ -161,7 +170,5 @@ def _check_shapes(query, key, value, attn_mask, enable_gqa):
             wanted = f"leading axes that broadcast with those of query, {tuple(query.shape)}"
             wanted += "" if enable_gqa else " (fewer heads need enable_gqa)"
             raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-    scores = (*lead, query.shape[-2], key.shape[-2])
-    if attn_mask is not None and not broadcasts_to(tuple(attn_mask.shape), scores):
-        wanted = f"a shape that broadcasts to the scores, {scores}"
-        raise ValueError(expected("attn_mask", wanted, f"shape {tuple(attn_mask.shape)}"))
+    if attn_mask is not None:
+        check_broadcasts("attn_mask", tuple(attn_mask.shape), (*lead, query.shape[-2], key.shape[-2]), "the scores")

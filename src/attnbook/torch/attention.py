@@ -1,0 +1,144 @@
+"""The package's attention for torch: all that it takes, and every derivative that autograd may be asked for."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+from torch._C import _functorch
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
+
+from attnbook.arrays import expected
+from attnbook.ops import Mask, Tile
+from attnbook.plan import name_of, steps_of
+from attnbook.torch import compiled, passes
+from attnbook.torch.autograd import Attention
+from attnbook.torch.passes import Call, accumulation_dtype, autocasts, plain
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto", with_L=False):
+    """Attend as :func:`attnbook.attention` does, with derivatives of every kind and order.
+
+    Equation :eq:`def-attention`.
+
+    Parameters
+    ----------
+    Q : tensor (..., n_q, d_k)
+        float64, float32, bfloat16 or float16.
+    K : tensor (..., n_k, d_k)
+    V : tensor (..., n_k, d_v)
+    mask, bias, causal, scale, ops, method
+        As there, with tensors for arrays; those of floats also in the accumulation dtype. The bias gets a gradient, and
+        so does every tensor of an op.
+    with_L : bool
+        Also return L.
+
+    Returns
+    -------
+    O : tensor (..., n_q, d_v), dtype and device of Q; with ``with_L`` a pair, O and L (..., n_q)
+        Contiguous. Exactly 0 in a row with no allowed key, and L −∞, as are all gradients through it.
+
+    Notes
+    -----
+    Reverse and forward mode nest in any order, through ``torch.autograd`` and ``torch.func``; ``vmap`` is another
+    leading axis.
+    Tensors on the CPU are read in place by the NumPy engine, with as many threads as ``torch.get_num_threads()``
+    says, if :func:`~attnbook.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels for what they
+    can do, and the tiled lines in torch's operations for the rest. Memory is linear in n_q and n_k, small tables
+    apart; second derivatives hold whole tables.
+
+    What is no plain tensor (FakeTensor, DTensor, a subclass), or traced (``make_fx``, any dispatch mode), goes through
+    the dense lines in torch's own operations, with tables. Under ``torch.compile`` a call without ops is one operator
+    that is not looked into, and compiled code has first derivatives of it; inside of a transform, or with ops, it is
+    the dense lines. Chapter: :doc:`/chapters/03_single_head`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnbook.ops import Softcap
+    >>> from attnbook.torch import attention
+    >>> Q, K, V = (torch.randn(2, 3, n, 11, requires_grad=True) for n in (5, 7, 7))
+    >>> O, L = attention(Q, K, V, causal=True, ops=[Softcap(5.0)], with_L=True)
+    >>> (dQ,) = torch.autograd.grad(O.square().sum() + L.sum(), Q, create_graph=True)
+    >>> dQ.sum().backward()  # a gradient of a gradient
+    """
+    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    if has_torch_function((Q, K, V, mask, bias)):
+        return handle_torch_function(attention, (Q, K, V, mask, bias), Q, K, V, **options, with_L=with_L)
+    call = Call(steps_of(mask, bias, causal, ops), scale, method, with_L)
+    names = [name_of(*step) for step in call.steps for _ in step[1].arrays]
+    Q, K, V = as_autocast_does(Q, K, V)
+    tensors = Q, K, V, *(getattr(op, name) for _, op in call.steps for name in op.arrays)
+    check_tensors(("Q", "K", "V", *names), tensors)
+    O, L = attend(call, *tensors)
+    return (O, L) if with_L else O
+
+
+def attend(call, *tensors):
+    """O, and L or None, for tensors that have passed :func:`check_tensors`."""
+    if torch.compiler.is_compiling():
+        return compiled.attend(call, *tensors)
+    transformed = torch._C._are_functorch_transforms_active()
+    if not plain(*(map(_bare, tensors) if transformed else tensors)):
+        with getattr(tensors[0], "fake_mode", None) or nullcontext():  # new tensors are fake, too
+            if mesh := getattr(tensors[0], "device_mesh", None):
+                call, tensors = _on_a_mesh(mesh, call, *tensors)
+            O, *L = passes.lines(call, *tensors)
+        return O, L[0] if L else None
+    if transformed:  # an error speaks of the shapes that the caller sees
+        passes.settle_on(call, passes.widened(tensors, tensors[0]), "dense")
+    elif forward_ad._current_level < 0 and not (torch.is_grad_enabled() and any(T.requires_grad for T in tensors)):
+        return passes.forward(call, *tensors, keep=False)[:2]
+    return Attention.apply(call, *tensors)[:2]
+
+
+def _on_a_mesh(mesh, call, Q, K, V, *_):
+    """The call with what it forbids as a DTensor: beside one no plain tensor may stand."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    def on_mesh(op):
+        if not op.forbids or op.arrays:
+            return op
+        allowed = op.allowed(torch.empty(0, device=Q.device), Tile.whole(Q.shape[-2], K.shape[-2]))
+        return Mask(DTensor.from_local(allowed, mesh, [Replicate()] * mesh.ndim, run_check=False))
+
+    steps = [(asked_by, on_mesh(op)) for asked_by, op in call.steps]
+    return replace(call, steps=steps), (Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays))
+
+
+def check_tensors(names, tensors):
+    """An error that names the first that is no dense tensor, or of another dtype or device than the first."""
+    Q = tensors[0]
+    for place, (name, T) in enumerate(zip(names, tensors, strict=True)):
+        if not isinstance(T, torch.Tensor):
+            raise TypeError(expected(name, "a tensor", type(T).__name__))
+        if T.layout != torch.strided or T.is_nested:
+            raise TypeError(expected(name, "a dense tensor", "a nested or sparse one"))
+        if T.dtype != Q.dtype or not place:
+            wide = accumulation_dtype(Q.dtype)
+            allowed = (torch.bool, *dict.fromkeys((wide, Q.dtype))) if place > 2 else (Q.dtype,) if place else DTYPES
+            number = T.dtype.is_floating_point or T.dtype.is_complex or not name.startswith("ops")
+            if number and T.dtype not in allowed:
+                raise TypeError(expected(name, " or ".join(map(str, allowed)), T.dtype))
+        if T.device != Q.device:
+            raise ValueError(expected(name, f"device {Q.device} like {names[0]}", T.device))
+
+
+def as_autocast_does(*tensors):
+    """Under autocast, all in its dtype, as torch casts the arguments of its function; float64 stays."""
+    if not torch._C._is_any_autocast_enabled():  # most calls
+        return tensors
+    Q, cast = tensors[0], DTYPES[1:]
+    if not isinstance(Q, torch.Tensor) or Q.dtype not in cast or not autocasts(Q):
+        return tensors
+    dtype = torch.get_autocast_dtype(Q.device.type)
+    return tuple(T.to(dtype) if isinstance(T, torch.Tensor) and T.dtype in cast else T for T in tensors)
+
+
+def _bare(T):
+    """What the transforms have wrapped."""
+    while _functorch.is_functorch_wrapped_tensor(T) and not _functorch.is_functionaltensor(T):
+        T = _functorch.get_unwrapped(T)
+    return T

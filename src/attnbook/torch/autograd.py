@@ -1,0 +1,182 @@
+"""Attention, its vjp and its jvp as functions that torch differentiates as we say, in every mode and to every order.
+
+Each runs one pass on plain tensors, whatever torch has wrapped around them: so reverse mode, forward mode and ``vmap``
+all reach the spines. Derivatives of the last two are taken by autograd, through the dense lines in torch.
+"""
+
+from functools import partial
+from itertools import compress
+
+import torch
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
+
+from attnbook.torch import passes
+from attnbook.torch.passes import Kept, moves, of_some, push
+
+
+class _Function(torch.autograd.Function):
+    @classmethod
+    def apply(cls, *args):
+        """As torch's, but without a search for default arguments, which takes longer than a small table."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*args)
+        return super(torch.autograd.Function, cls).apply(*args)
+
+
+class Attention(_Function):
+    """O, L or None, and what is kept, which torch hands on without looking into it."""
+
+    @staticmethod
+    def forward(call, *tensors):
+        return passes.forward(call, *tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.call, *tensors = inputs
+        O, _, kept = output
+        also = kept.tensors if kept else ()
+        ctx.n, ctx.kept = len(tensors), kept and Kept(kept.spine, kept.kind, kept.rest)
+        # O, whatever is kept: so that a change of it in place is noticed at every size, as torch's own function does.
+        _save(ctx, (*tensors, *also, *(() if any(T is O for T in also) else (O,))))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, dO, dL, _):
+        needed = ctx.needs_input_grad[1:]
+        if dO is None and dL is None:
+            return None, *(None for _ in needed)
+        last = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()  # nobody asks for more
+        tensors, kept = _recalled(ctx, ctx.saved_tensors)
+        found = iter((passes.vjp if last else VJP.apply)(ctx.call, kept, needed, dO, dL, *tensors))
+        return None, *(next(found) if need else None for need in needed)
+
+    @staticmethod
+    def jvp(ctx, _, *tangents):
+        tensors, kept = _recalled(ctx, map(_primal, ctx.saved_tensors))
+        tO, *tL = JVP.apply(ctx.call, kept, *tangents, *tensors)
+        return tO, tL[0] if tL else None, None
+
+    @staticmethod
+    def vmap(info, in_dims, call, *tensors):
+        if not _stacks(call):
+            O, *L = torch.vmap(partial(passes.lines, call), in_dims[1:])(*tensors)
+            return (O, L[0] if L else None, None), 0
+        O, L, _ = Attention.apply(call, *_stacked(info.batch_size, tensors, in_dims[1:], *_places(call)))
+        return (O, L, None), 0
+
+
+class _Derivative(_Function):
+    """What both derivatives have: a context with the same pass, traced, as ``f``, and their own derivatives."""
+
+    @classmethod
+    def apply(cls, *args):
+        """Where a transform has ended, what it kept may still be in its wrappers."""
+        return super().apply(*unwrap_dead_wrappers(args))
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        needed = ctx.needs_input_grad[-len(ctx.saved_tensors) :]
+        inputs = ctx.saved_tensors
+        found = iter(torch.func.vjp(of_some(ctx.f, needed, inputs), *compress(inputs, needed))[1](cotangents))
+        others = len(ctx.needs_input_grad) - len(needed)
+        return *(None,) * others, *(next(found) if need else None for need in needed)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        with forward_ad._set_fwd_grad_enabled(True):
+            inputs = [_primal(T) for T in ctx.saved_tensors]
+            tangents = tangents[-len(inputs) :]
+            moving = [t is not None for t in tangents]
+            return push(of_some(ctx.f, moving, inputs), compress(inputs, moving), compress(tangents, moving))
+
+
+class VJP(_Derivative):
+    """The gradients of the tensors that need one."""
+
+    @staticmethod
+    def forward(call, kept, needed, dO, dL, *tensors):
+        return passes.vjp(call, kept, needed, dO, dL, *tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        call, _, needed, *changes = inputs
+        ctx.f = partial(passes.traced_vjp, call, needed)
+        _save(ctx, changes)
+
+    @staticmethod
+    def vmap(info, in_dims, call, kept, needed, *changes):
+        n, dims = info.batch_size, in_dims[3:]
+        if not _stacks(call):
+            return torch.vmap(partial(passes.traced_vjp, call, needed), dims)(*changes), 0
+        found = VJP.apply(call, None, needed, *_stacked(n, changes, dims, _rows, _row, *_places(call)))
+        likes = compress(zip(changes[2:], dims[2:], strict=True), needed)
+        return tuple(dT.reshape(_first(n, *like).shape) for dT, like in zip(found, likes, strict=True)), 0
+
+
+class JVP(_Derivative):
+    """The tangents of O, and of L where it is asked for."""
+
+    @staticmethod
+    def forward(call, kept, *changes):
+        return passes.jvp(call, kept, *changes)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        call, _, *changes = inputs
+        ctx.f = partial(passes.traced_jvp, call)
+        _save(ctx, changes)
+
+    @staticmethod
+    def vmap(info, in_dims, call, kept, *changes):
+        if not _stacks(call):
+            return torch.vmap(partial(passes.traced_jvp, call), in_dims[2:])(*changes), 0
+        return JVP.apply(call, None, *_stacked(info.batch_size, changes, in_dims[2:], *_places(call) * 2)), 0
+
+
+def _save(ctx, tensors):
+    ctx.save_for_backward(*tensors)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors)
+
+
+def _recalled(ctx, saved):
+    """The tensors of a forward, and what it kept."""
+    saved, kept = list(saved), ctx.kept
+    return saved[: ctx.n], kept and Kept(kept.spine, kept.kind, kept.rest, saved[ctx.n : ctx.n + len(kept.kind.kept)])
+
+
+def _primal(T):
+    """T without its tangent at this level, so that those of the levels outside stay on."""
+    return forward_ad.unpack_dual(T, level=0).primal if moves(T) else T
+
+
+def _stacks(call):
+    """Whether many calls can be one: leading axes are free in attention, and the axis of ``vmap`` becomes the first."""
+    return all(op.stacks for _, op in call.steps)
+
+
+def _stacked(n, inputs, dims, *places):
+    """The inputs of ``n`` calls as those of one, each with as many axes after the new one as let it stay first."""
+    first = [T if T is None else _first(n, T, dim) for T, dim in zip(inputs, dims, strict=True)]
+    rank = max(T.ndim for T, place in zip(first, places, strict=True) if T is not None and place is _rows)
+    return [T if T is None else place(T, rank) for T, place in zip(first, places, strict=True)]
+
+
+def _first(n, T, dim):
+    return T.expand(n, *T.shape) if dim is None else T.movedim(dim, 0)
+
+
+def _places(call):
+    """How each tensor of a call is placed among scores of a rank."""
+    return [_rows] * 3 + [partial(op.stacked, name) for _, op in call.steps for name in op.arrays]
+
+
+def _rows(T, rank):
+    """Queries, keys, values, and what is like them."""
+    return T[(slice(None), *(None,) * (rank - T.ndim))]
+
+
+def _row(T, rank):
+    """What is one number a query."""
+    return T[(slice(None), *(None,) * (rank - 1 - T.ndim))]

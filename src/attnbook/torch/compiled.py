@@ -1,0 +1,87 @@
+"""What the compiler gets: attention and its vjp as operators of ``torch.library``, which it does not look into."""
+
+import torch
+from torch.autograd import forward_ad
+
+from attnbook.plan import steps_of
+from attnbook.spines import SPINES
+from attnbook.torch import passes
+from attnbook.torch.passes import Call, Kept, accumulation_dtype
+
+INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
+
+
+def attend(call, *tensors):
+    """O and L. The operators have first derivatives in reverse mode, and know no ops; for all else there are lines."""
+    asked_by = [asked_by for asked_by, op in call.steps for _ in op.arrays]
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if transformed or "ops" in [by for by, _ in call.steps] or call.method not in ("auto", "tiled"):
+        O, *L = passes.lines(call, *tensors)
+        return O, L[0] if L else None
+    given = dict(zip(asked_by, tensors[3:], strict=True))
+    causal = next((op.corner for by, op in call.steps if by == "causal"), None)
+    return attention(*tensors[:3], given.get("bias"), given.get("mask"), causal, call.scale)[:2]
+
+
+@torch.library.custom_op(
+    "attnbook::attention",
+    mutates_args=(),
+    schema=f"({INPUTS}) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
+)
+def attention(Q, K, V, bias, mask, causal, scale):
+    """O, L, and what the tiled spine keeps: O before it was rounded (empty if it was not), M, Z and the unit of M."""
+    call, tensors = _call(Q, K, V, bias, mask, causal, scale)
+    O, L, kept = passes.forward(call, *tensors)
+    (unrounded, M, Z), (_, unit) = kept.tensors, kept.rest
+    unit = torch.tensor(unit, dtype=torch.float64)
+    return O, L, O.new_empty(0, dtype=unrounded.dtype) if unrounded is O else unrounded, M, Z, unit
+
+
+@attention.register_fake
+def _(Q, K, V, bias, mask, causal, scale):
+    wide, scores = accumulation_dtype(Q.dtype), passes.scores_shape(Q, K, V)
+    O, L = Q.new_empty((*scores[:-1], V.shape[-1])), Q.new_empty(scores[:-1], dtype=wide)
+    unrounded = Q.new_empty(O.shape if wide != O.dtype else 0, dtype=wide)
+    M, Z = (Q.new_empty((*scores[:-1], 1), dtype=wide) for _ in "MZ")
+    return O, L, unrounded, M, Z, torch.empty((), dtype=torch.float64)
+
+
+@torch.library.custom_op(
+    "attnbook::attention_vjp",
+    mutates_args=(),
+    schema=f"(Tensor? dO, Tensor? dL, {INPUTS}, Tensor O, Tensor M, Tensor Z, Tensor unit, bool of_bias) -> Tensor[]",
+)
+def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+    """dQ, dK, dV, and that of the bias if it is asked for."""
+    call, tensors = _call(Q, K, V, bias, mask, causal, scale)
+    plan = passes.settle_on(call, passes.arrays_of(tensors, Q, call.method), call.method)
+    kept = Kept(plan.spine, SPINES[plan.spine].Residuals, (plan, unit.item()), (O, M, Z))
+    needed = [True] * 3 + [of_bias and T is bias for T in tensors[3:]]
+    return list(passes.vjp(call, kept, needed, dO, dL, *tensors))
+
+
+@attention_vjp.register_fake
+def _(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+    return [T.new_empty(T.shape) for T in (Q, K, V, bias)[: 3 + of_bias]]
+
+
+def _call(Q, K, V, bias, mask, causal, scale):
+    call = Call(steps_of(mask, bias, causal or False), scale, "tiled", True)
+    return call, [T for T in (Q, K, V, bias, mask) if T is not None]
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.causal, ctx.scale = inputs
+    O, _, unrounded, M, Z, unit = output
+    ctx.save_for_backward(*tensors, unrounded if unrounded.numel() else O, M, Z, unit)
+    ctx.set_materialize_grads(False)
+
+
+def _vjp(ctx, dO, dL, *_):
+    *tensors, O, M, Z, unit = ctx.saved_tensors
+    of_bias = ctx.needs_input_grad[3]
+    grads = attention_vjp(dO, dL, *tensors, ctx.causal, ctx.scale, O, M, Z, unit, of_bias)
+    return *grads, *(None,) * (7 - len(grads))
+
+
+attention.register_autograd(_vjp, setup_context=_save)

@@ -1,0 +1,242 @@
+"""Forward, vjp and jvp of a call, each by a spine, on tensors that nothing is wrapped around.
+
+On the CPU it is NumPy's, on the memory of the tensors themselves; on a GPU the fused one, where its kernels can do what
+is asked for. For all else there are :func:`lines`: the dense spine in torch's own operations, which autograd, a mode or
+a subclass can follow.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import compress, islice
+from operator import or_
+
+import numpy as np
+import torch
+from torch._C import DispatchKeySet, _parse_dispatch_key
+
+from attnbook.arguments import scores_shape
+from attnbook.plan import settle
+from attnbook.spines import SPINES
+
+WRAPPED = ("Python", "Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper", "Batched", "ZeroTensor")
+HIDDEN = reduce(or_, (DispatchKeySet(_parse_dispatch_key(name)).raw_repr() for name in WRAPPED))
+
+
+@dataclass(slots=True)
+class Call:
+    """A call without its tensors, which lie flat elsewhere: Q, K, V, then the arrays of the ops in their order."""
+
+    steps: list
+    scale: float | None = None
+    method: object = "auto"
+    with_L: bool = False
+
+    def steps_with(self, arrays):
+        """The steps with these arrays."""
+        given = iter(arrays)
+        return [
+            (asked_by, op.with_arrays(dict(zip(op.arrays, given, strict=False))) if op.arrays else op)
+            for asked_by, op in self.steps
+        ]
+
+    def of_ops(self, of_arrays):
+        """For each op what there is for the array that it learns, else None."""
+        given = iter(of_arrays)
+        return [dict(zip(op.arrays, islice(given, len(op.arrays)), strict=True)).get(op.learns) for _, op in self.steps]
+
+    def of_arrays(self, of_ops):
+        """For each array what there is for its op, if that learns it, else None."""
+        pairs = zip(self.steps, of_ops, strict=True)
+        return [T if name == op.learns else None for (_, op), T in pairs for name in op.arrays]
+
+    def has_spine(self, asked):
+        """Whether a spine finds all derivatives asked for: only those of arrays that are learned."""
+        return len(asked) == 3 or all(
+            known or not a for a, known in zip(asked[3:], self.of_arrays([True] * len(self.steps)), strict=True)
+        )
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a forward keeps: its arrays, and the rest of its residuals. Not a tuple, as torch looks into tuples."""
+
+    spine: str
+    kind: type
+    rest: tuple
+    tensors: tuple = ()
+
+
+def plain(*tensors):
+    """Whether these lie in memory, as they are, and no mode or tracer listens."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
+        return False
+    return not [T for T in tensors if T is not None and torch._C._dispatch_keys(T).raw_repr() & HIDDEN]
+
+
+def forward(call, *tensors, keep=True):
+    """O, L where it is asked for, and what is kept."""
+    array, res = _forward(call, tensors)
+    O, L = _tensor(array), _tensor(res.L) if call.with_L else None
+    if not keep:
+        return O.to(tensors[0].dtype), L, None
+    kind, n = type(res), 3 + len(res.kept)
+    kept = tuple(O if T is array else _tensor(T) for T in res[3:n])
+    return O.to(tensors[0].dtype), L, Kept(res.plan.spine, kind, res[n:], kept)
+
+
+def vjp(call, kept, needed, dO, dL, *tensors):
+    """The gradients of those tensors that need one."""
+    if not plain(dO, dL, *tensors) or not call.has_spine(needed):
+        return traced_vjp(call, needed, dO, dL, *tensors)
+    Q, res = tensors[0], _residuals(call, kept, tensors, needed)
+    if dO is None:
+        dO = Q.new_zeros((*res.plan.shape[:-1], res.plan.widths[1]))
+    with nullcontext() if Q.is_cpu else _as_written(Q):
+        *grads, dparams = SPINES[res.plan.spine].vjp(*arrays_of((dO, dL), Q, res.plan.spine), res)
+    grads += call.of_arrays(dparams)
+    return tuple(_tensor(dT).to(T.dtype) for dT, T, need in zip(grads, tensors, needed, strict=True) if need)
+
+
+def jvp(call, kept, *changes):
+    """The tangents of O, and of L where it is asked for. ``changes``: the tensors' tangents, or None; these."""
+    tangents, tensors = halves(changes)
+    moving = [t is not None for t in tangents]
+    if not plain(*changes) or not call.has_spine(moving):
+        return traced_jvp(call, *changes)
+    Q, res = tensors[0], _residuals(call, kept, tensors, moving)
+    zeros = [torch.zeros_like(T) if t is None else t for t, T in zip(tangents[:3], tensors[:3], strict=True)]
+    tQ, tK, tV, *rest = arrays_of((*zeros, *tangents[3:]), Q, res.plan.spine)
+    with nullcontext() if Q.is_cpu else _as_written(Q):
+        tO, tL = SPINES[res.plan.spine].jvp(tQ, tK, tV, call.of_ops(rest), res)
+    return (_tensor(tO).to(Q.dtype), _tensor(tL)) if call.with_L else (_tensor(tO).to(Q.dtype),)
+
+
+def lines(call, *tensors):
+    """O, and L where it is asked for, by torch's own operations; derivatives of every order follow from them."""
+    Q = tensors[0]
+    with _as_written(Q):
+        arrays = widened(tensors, Q)
+        plan = settle_on(call, arrays, call.method if call.method == "tiled" else "dense")
+        O, res = SPINES[plan.spine].forward(*arrays[:3], plan)
+        return (O.to(Q.dtype), res.L) if call.with_L else (O.to(Q.dtype),)
+
+
+def traced_vjp(call, needed, dO, dL, *tensors):
+    """As :func:`vjp`, by torch's own operations."""
+    arrived = [c is not None for c in (dO, dL)]
+    f = of_some(partial(lines, call), needed, tensors)
+    _, pull = torch.func.vjp(lambda *some: tuple(compress(f(*some), arrived)), *compress(tensors, needed))
+    return pull(tuple(compress((dO, dL), arrived)))
+
+
+def traced_jvp(call, *changes):
+    """As :func:`jvp`, by torch's own operations."""
+    tangents, tensors = halves(changes)
+    moving = [t is not None for t in tangents]
+    return push(of_some(partial(lines, call), moving, tensors), compress(tensors, moving), compress(tangents, moving))
+
+
+def push(f, primals, tangents):
+    """The tangents of ``f``. c ↦ Jᵀ c is linear, so its own pullback is t ↦ J t: forward mode, where torch has none."""
+    primals = tuple(primals)
+    zeros = (torch.zeros_like(T) for T in f(*primals))
+    return torch.func.vjp(lambda *c: torch.func.vjp(f, *primals)[1](c), *zeros)[1](tuple(tangents))
+
+
+def of_some(f, which, inputs):
+    """``f`` as a function of some of its inputs, with the others as they are."""
+
+    def of_these(*some):
+        given = iter(some)
+        return f(*(next(given) if these else T for these, T in zip(which, inputs, strict=True)))
+
+    return of_these
+
+
+def halves(changes):
+    return changes[: len(changes) // 2], changes[len(changes) // 2 :]
+
+
+def moves(T):
+    """Whether a change of T is one of floats: not for a bool mask, a seed, or None."""
+    return T is not None and T.is_floating_point()
+
+
+def autocasts(T):
+    """Whether autocast is on for tensors like T."""
+    kind = T.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def accumulation_dtype(dtype):
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def _forward(call, tensors):
+    """O and the residuals, as arrays. On a GPU "auto" asks for the kernels first."""
+    Q = tensors[0]
+    for method in ("fused", "auto") if Q.is_cuda and call.method == "auto" else (call.method,):
+        try:
+            arrays = arrays_of(tensors, Q, method)
+            plan = settle_on(call, arrays, method)
+        except (TypeError, ValueError, ModuleNotFoundError):  # they cannot
+            if method == call.method:
+                raise
+        else:
+            break
+    with nullcontext() if Q.is_cpu else _as_written(Q):
+        return SPINES[plan.spine].forward(*arrays[:3], plan)
+
+
+def settle_on(call, arrays, method):
+    """The plan of a call with these arrays, or an error where they do not fit."""
+    Q, K, V, *rest = arrays
+    given, widths = {"Q": Q, "K": K, "V": V}, (Q.shape[-1], V.shape[-1])
+    return settle(given, scores_shape(Q, K, V), widths, call.steps_with(rest), call.scale, method)
+
+
+def _residuals(call, kept, tensors, needed):
+    """The forward's residuals, as it left them or made again."""
+    if kept is None:
+        _, res = _forward(call, tensors)
+        ops = res.plan.ops
+    else:
+        n = len(tensors)
+        arrays = arrays_of((*tensors, *kept.tensors), tensors[0], kept.spine)
+        res = kept.kind(*arrays[:3], *arrays[n:], *kept.rest)
+        ops = [op for _, op in call.steps_with(arrays[3:n])]
+    if len(tensors) > 3:
+        needs = call.of_ops(needed[3:])
+        ops = [op if need else op.without_gradient() for op, need in zip(ops, needs, strict=True)]
+        res = res._replace(plan=res.plan.with_ops(ops))
+    return res
+
+
+def arrays_of(tensors, Q, method):
+    """The tensors as arrays without history: NumPy's on the CPU. Kernels take them in the dtype that they have."""
+    if method == "fused":
+        return [T if T is None else T.detach() for T in tensors]
+    numpy = on_numpy(Q)
+    return [T if T is None else T.numpy(force=True) if numpy else T.detach() for T in widened(tensors, Q)]
+
+
+def on_numpy(Q):
+    """Whether tensors like Q go through the spines of NumPy."""
+    return Q.is_cpu
+
+
+def widened(tensors, Q):
+    """The tensors in the accumulation dtype."""
+    wide = accumulation_dtype(Q.dtype)
+    return tensors if wide == Q.dtype else [T.to(wide) if T is not None and moves(T) else T for T in tensors]
+
+
+def _tensor(T):
+    """What a spine gave, as a tensor in the same memory, if it lies there in order."""
+    return (T if isinstance(T, torch.Tensor) else torch.from_numpy(np.asarray(T))).contiguous()
+
+
+def _as_written(T):
+    """Products in the dtype of their factors: autocast has had its say at the door."""
+    return torch.autocast(T.device.type, enabled=False) if autocasts(T) else nullcontext()

@@ -1,0 +1,256 @@
+"""Derivatives of attnbook.torch of every order up to 4, in every order of modes, against torch's own plain lines.
+
+A word tells the modes, innermost first: in RF, forward mode goes over reverse mode. ``orders`` is used by the tests of
+compiled code, too.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import compare
+import pytest
+import torch
+from planting import planted
+from torch import func
+from torch.autograd import forward_ad
+
+import attnbook as ab
+from attnbook.checks import close
+from attnbook.ops import Bias, Dropout, Op, Softcap
+from attnbook.torch import attention, scaled_dot_product_attention
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+
+WORDS = ["".join(word) for n in (1, 2, 3, 4) for word in itertools.product("RF", repeat=n)]
+
+
+def draw(*shapes, seed=0):
+    return [torch.tensor(T) for T in compare.draw(*shapes, seed=seed)]
+
+
+def reverse(f, inputs, tangents):
+    """⟨Jᵀ c, tangents⟩ as a function of the inputs, with a cotangent c that does not depend on them. The pullback is
+    called when the transform that made it has ended, as jacrev calls it."""
+
+    def g(*inputs):
+        y, pull = func.vjp(f, *inputs)
+        cotangent = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+        return sum((dT * t).sum() for dT, t in zip(pull(cotangent), tangents, strict=True))
+
+    return g
+
+
+def forward(f, inputs, tangents):
+    return lambda *inputs: func.jvp(f, inputs, tangents)[1]
+
+
+def nested(word, f, inputs):
+    """The derivative of ``f`` that the word names, along other directions at each step."""
+    for seed, mode in enumerate(word):
+        tangents = tuple(draw(*(tuple(T.shape) for T in inputs), seed=100 + seed))
+        f = {"R": reverse, "F": forward}[mode](f, inputs, tangents)
+    return f
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Op):
+    """S ↦ S t with t a number a head: an op of a user's."""
+
+    t: object
+    arrays, learns, own_axes = ("t",), "t", 0
+
+    def forward(self, S, tile):
+        return S * self.here(tile)[..., None, None], S
+
+    def vjp(self, dS, S, tile):
+        from attnbook.arrays import unbroadcast
+
+        dt = (dS * S).sum((-2, -1))
+        return dS * self.here(tile)[..., None, None], unbroadcast(dt, tile.shape(tuple(self.t.shape), 0))
+
+    def jvp(self, tS, S, tile, tparam=None):
+        tS = tS * self.here(tile)[..., None, None]
+        return tS if tparam is None else tS + S * self.here(tile, tparam)[..., None, None]
+
+
+MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)  # the second row is dead
+
+
+def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, R=1.0):
+    """O and L, by the definition."""
+    S = Q @ K.mT / Q.shape[-1] ** 0.5
+    S = S if cap is None else cap * torch.tanh(S / cap)
+    S = S if t is None else S * t[..., None, None]
+    S = S + B
+    dead = torch.zeros(S.shape[:-1], dtype=torch.bool) if mask is None else ~mask.any(-1)
+    S = S if mask is None else S.masked_fill(~mask, -torch.inf)
+    S = S.masked_fill(dead[..., None], 0.0)
+    P = torch.softmax(S, dim=-1).masked_fill(dead[..., None], 0.0)
+    return (P * R) @ V, torch.logsumexp(S, dim=-1).masked_fill(dead, 0.0)
+
+
+def ours(Q, K, V, B=None, t=None, mask=None, cap=None, **options):
+    ops = [Softcap(cap)] if cap else []
+    ops += [Temperature(t)] if t is not None else []
+    O, L = attention(Q, K, V, bias=B, mask=mask, ops=ops, with_L=True, **options)
+    return O, L.masked_fill(-torch.inf == L, 0.0)
+
+
+QKV = (2, 3, 2), (2, 4, 2), (2, 4, 3)
+FUNCTIONS = {
+    "Q alone": (lambda f: lambda Q: f(Q, *draw(*QKV[1:], seed=5))[0], QKV[:1]),
+    "O of Q, K, V, bias": (lambda f: lambda *x: f(*x)[0], (*QKV, (3, 4))),
+    "O and L of all, an op's array among it, behind a mask": (
+        lambda f: lambda *x: torch.cat([o.flatten() for o in f(*x, mask=MASK, cap=2.0)]), (*QKV, (2, 1, 4), (2,))),
+}  # fmt: skip
+
+
+def agrees(word, function, wrap=lambda f: f):
+    """Our derivative and torch's; ``wrap`` takes ours before it is called."""
+    of, shapes = FUNCTIONS[function]
+    inputs = draw(*shapes)
+    came, wanted = wrap(nested(word, of(ours), inputs))(*inputs), nested(word, of(plain), inputs)(*inputs)
+    assert close(came.detach(), wanted.detach())
+    assert wanted.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("word", WORDS)
+def test_every_order(word, function):
+    agrees(word, function)
+
+
+def in_two_halves(Q, K, V, B, mask):
+    """Attention over two sets of keys, merged: a row is dead in the first, another in both."""
+    halves = (slice(0, 2), slice(2, 4))
+    parts = [attention(Q, K[:, s], V[:, s], bias=B[:, s], mask=mask[:, s], with_L=True) for s in halves]
+    O, L = ab.merge(*parts[0], *parts[1])
+    return torch.cat([O.flatten(), L.masked_fill(-torch.inf == L, 0.0).flatten()])
+
+
+MERGED = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("word", [w if len(w) < 4 else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
+def test_every_order_through_a_merge(word):
+    inputs = draw(*QKV, (3, 4))
+    whole = lambda *x: torch.cat([T.flatten() for T in plain(*x, mask=MERGED)])  # noqa: E731
+    came = nested(word, lambda *x: in_two_halves(*x, MERGED), inputs)(*inputs)
+    wanted = nested(word, whole, inputs)(*inputs)
+    assert close(came.detach(), wanted.detach())
+
+
+def outermost_reverse(f, inputs):
+    inputs = [T.clone().requires_grad_() for T in inputs]
+    return torch.autograd.grad(f(*inputs).sin().sum(), inputs)
+
+
+def outermost_forward(f, inputs):
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(T, T.cos()) for T in inputs]
+        return [forward_ad.unpack_dual(f(*duals)).tangent]
+
+
+@pytest.mark.parametrize(
+    ("outermost", "word"),
+    [(outermost_reverse, word) for word in ("", "R", "F", "RF", "FR", "FF", "RFF", "FRF")]
+    + [(outermost_forward, word) for word in ("", "R", "RR")],  # torch opens no level of forward mode inside of one
+)
+def test_torch_func_inside_of_torch_autograd(outermost, word):
+    """A graph or a dual level outside, transforms inside."""
+    of, shapes = FUNCTIONS["O of Q, K, V, bias"]
+    inputs = draw(*shapes)
+    both = [outermost(nested(word, of(f), inputs), inputs) for f in (ours, plain)]
+    for came, wanted in zip(*both, strict=True):
+        assert close(came, wanted)
+
+
+def test_the_call_that_was_zero():
+    """jacfwd(hessian(f)), in the words of torch.func alone."""
+    of, shapes = FUNCTIONS["Q alone"]
+    (Q,) = draw(*shapes)
+    came, wanted = (func.jacfwd(func.hessian(lambda Q, f=f: of(f)(Q).sum()))(Q) for f in (ours, plain))
+    assert close(came, wanted)
+    assert wanted.abs().max() > 0.01
+
+
+def test_ops_of_every_kind_are_differentiated_twice():
+    """In both modes, by differences: arrays of ops, dropout, and what takes the place of the spines where it must."""
+    Q, K, V, B, t = (T.requires_grad_() for T in draw(*QKV, (2, 1, 4), (2,)))
+    drops = Dropout(0.4, seed=3)
+
+    def f(*x):
+        O, L = attention(*x[:3], ops=[Softcap(2.0), Temperature(x[4]), Bias(x[3]), drops], with_L=True, causal=True)
+        return O, L
+
+    assert torch.autograd.gradcheck(f, (Q, K, V, B, t), check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, (Q, K, V, B, t), check_fwd_over_rev=True, fast_mode=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Tilt(Op):
+    """S + a with an array of floats that is not said to learn."""
+
+    a: object
+    arrays = ("a",)
+
+    def forward(self, S, tile):
+        return S + tile.cut(self.a), None
+
+    def vjp(self, dS, saved, tile):
+        return dS, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS
+
+
+def test_an_array_that_does_not_learn_gets_its_gradient_too():
+    Q, K, V, a = (T.requires_grad_() for T in draw(*QKV, (3, 4)))
+    came = torch.autograd.grad(attention(Q, K, V, ops=[Tilt(a)]).sin().sum(), (Q, a))
+    wanted = torch.autograd.grad(plain(Q, K, V, a)[0].sin().sum(), (Q, a))
+    for T, right in zip(came, wanted, strict=True):
+        assert close(T, right)
+    tangent = a.detach().cos()
+    _, came = func.jvp(lambda a: attention(Q, K, V, ops=[Tilt(a)]), (a,), (tangent,))
+    assert close(came.detach(), func.jvp(lambda a: plain(Q, K, V, a)[0], (a,), (tangent,))[1].detach())
+
+
+@pytest.mark.parametrize("ops", [lambda x: [Temperature(x)], lambda x: [Tilt(x[:, None, None] * 1.0)]])
+def test_vmap_over_arrays_of_ops(ops):
+    Q, K, V, x = draw((5, *QKV[0]), QKV[1], QKV[2], (5, 2))
+    f = lambda Q, x: func.grad(lambda Q, x: attention(Q, K, V, ops=ops(x)).sin().sum(), (0, 1))(Q, x)  # noqa: E731
+    came = func.vmap(f)(Q, x)
+    for i in range(5):
+        for T, right in zip(came, f(Q[i], x[i]), strict=True):
+            assert close(T[i], right)
+
+
+def test_a_seed_that_is_a_number_drops_the_same_in_every_call_of_vmap():
+    Q, K, V = draw((5, *QKV[0]), *QKV[1:])
+    f = lambda Q: attention(Q, K, V, ops=[Dropout(0.4, seed=3)])  # noqa: E731
+    assert close(func.vmap(f)(Q), torch.stack([f(q) for q in Q]))
+
+
+def test_scaled_dot_product_attention_is_a_thin_face():
+    Q, K, V, B = draw(*QKV, (3, 4))
+    O = attention(Q, K, V, bias=B, causal=True)
+    assert torch.equal(scaled_dot_product_attention(Q, K, V, B, is_causal=True), O)
+
+
+FFF = lambda: agrees("FFF", "O of Q, K, V, bias")  # noqa: E731
+PLANTED = {
+    "forward mode of the levels outside is off": (
+        "autograd", "_Derivative.jvp", "_set_fwd_grad_enabled(True)", "_set_fwd_grad_enabled(False)", FFF),
+    "wrappers of a transform that has ended": (
+        "autograd", "_Derivative.apply", "unwrap_dead_wrappers(args)", "args",
+        lambda: test_torch_func_inside_of_torch_autograd(outermost_reverse, "R")),
+    "a tangent stays on": (
+        "autograd", "_primal", "forward_ad.unpack_dual(T, level=0).primal", "T", FFF),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "name", "right", "wrong", "check"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_mistake_is_noticed(file, name, right, wrong, check):
+    check()
+    with planted(f"torch/{file}.py", name, right, wrong), pytest.raises((AssertionError, RuntimeError, TypeError)):
+        check()
