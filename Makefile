@@ -7,13 +7,19 @@ JOBS ?= 2
 # The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
+# What `make quick` tests: the package on NumPy, torch's CPU and the standard; not the site, the kernels, the chapters.
+QUICK := $(patsubst %,tests/test_%.py,arrays heads linear softmax ops own_op attention tiled merge extremes multi_head \
+	workers checks mutations mistakes diagnose bad_input devices import docstrings)
+TIER := -m "not thorough"
 
-.PHONY: help book pdf test links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
+.PHONY: help book pdf quick test thorough links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
-	@echo "make test       build the book, then run every test: package, notebooks, site"
+	@echo "make quick      test the style and the core of the package (two minutes)"
+	@echo "make test       build the book, then test the package, the notebooks and the site (12 minutes)"
+	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
@@ -43,13 +49,20 @@ book: .venv/installed book/node_modules/installed
 	@$(BIN)/jupyter-book build . --all -W -n --keep-going --quiet
 	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
 
+quick: .venv/installed
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
+
+thorough: TIER := --hypothesis-profile=explore
+thorough: test
+
 # Files in the order of their names: the longest, test_axe, is among the first.
 test: book
 	@echo "Checking the style of the code ..."
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest tests $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
 
 pdf: book

@@ -24,7 +24,16 @@ TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html", "_modules/attnbook/softmax.html")
 ALL_PAGES = [*PAGES, *MADE]  # with those that nobody wrote
+SOME_PAGES = (
+    "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/03_single_head.html",
+    "chapters/07_in_the_wild.html", "chapters/10_memory_and_speed.html", "search.html?q=softmax", "404.html",
+)  # fmt: skip
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
+
+
+def thorough_but_for_some(pages):
+    """For tests that look at what hardly differs from page to page: `make test` looks at some."""
+    return [pytest.param(page, marks=() if page in SOME_PAGES else pytest.mark.thorough) for page in pages]
 
 
 @functools.cache

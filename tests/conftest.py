@@ -19,7 +19,7 @@ from routes import ROUTES, taking
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
 os.environ.setdefault("ATTNBOOK_NUM_THREADS", "2")  # else torch's, and nothing would run on several
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
-settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=400)
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore
 
 

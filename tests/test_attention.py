@@ -12,7 +12,7 @@ from cases import CASE, CASES, Case
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
-from libraries import ReadOnlyNumPy
+from libraries import LIBRARIES, ReadOnlyNumPy, Strict
 from naive import low_precision, naive_attention
 from routes import ON_TILES, taking
 
@@ -85,15 +85,28 @@ def test_every_library_gives_the_same(xp, case):
     same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
 
 
-@each_case
+A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "window and mask",
+         "distances, grouped and causal", "dropout, softcap and bias")  # fmt: skip
+
+
+def thorough_but_for_a_few(values, few):
+    """Each of these values with each case, in `make test` only with a few cases where ``few`` says so of the value."""
+    pairs = [(value, case) for value in values for case in CASES]
+    marks = [pytest.mark.thorough if few(value) and case.name not in A_FEW else () for value, case in pairs]
+    names = [f"{getattr(value, 'name', value)}-{case}" for value, case in pairs]
+    return [pytest.param(*pair, marks=mark, id=name) for pair, mark, name in zip(pairs, marks, names, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("xp", "case"), thorough_but_for_a_few(LIBRARIES, lambda library: library is Strict), indirect=["xp"]
+)
 def test_every_library_gives_the_same_in_tiles(xp, case):
     with taking("tiled"):
         test_every_library_gives_the_same(xp, case)
 
 
-@pytest.mark.parametrize("name", ON_TILES)
-@each_case
-def test_the_engine_has_the_dtypes_of_numpy(case, name):
+@pytest.mark.parametrize(("name", "case"), thorough_but_for_a_few(ON_TILES, lambda name: "shifted" in name))
+def test_the_engine_has_the_dtypes_of_numpy(name, case):
     with taking(name):
         test_every_library_gives_the_same(ReadOnlyNumPy(), case)
 
@@ -268,7 +281,7 @@ def test_large_scores_do_not_overflow(dtype, size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 @pytest.mark.parametrize("name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask"])
 def test_low_precision(name, seed, dtype):
     low_precision(large(CASE[name]), dtype, seed)

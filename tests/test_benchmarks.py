@@ -236,7 +236,10 @@ def test_a_script_says_what_it_does(name):
     assert "--quick" in done.stdout
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name",  # what gpu.py does is tested below, part by part
+    [pytest.param(name, marks=pytest.mark.thorough if name == "gpu" else ()) for name in SCRIPTS],
+)
 def test_a_script_runs(name, tmp_path):
     words = [] if name in ("rates", "gpu") else ["--threads", "1"]
     if name == "gpu":

@@ -349,8 +349,12 @@ def test_while_a_cell_runs_no_other_does_and_none_is_reset(page):
 
 @pytest.mark.parametrize(
     "source",
-    ["import os; os._exit(1)", "x = []\nwhile True: x.append(bytearray(10**8))", "def f(): f()\nf()", "input()"],
-    ids=["exit", "memory", "recursion", "input"],
+    [
+        pytest.param("import os; os._exit(1)", id="exit"),
+        pytest.param("x = []\nwhile True: x.append(bytearray(10**8))", id="memory", marks=pytest.mark.thorough),
+        pytest.param("def f(): f()\nf()", id="recursion"),
+        pytest.param("input()", id="input"),
+    ],
 )
 def test_python_that_breaks_off_says_so_and_begins_anew(source, page):
     page.write(3, source)

@@ -5,7 +5,7 @@ from functools import cache
 import formulas
 import pytest
 from bs4 import BeautifulSoup
-from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
+from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
 from playwright.sync_api import expect
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
@@ -101,8 +101,13 @@ WRONGLY_FOLDED = """[...document.querySelectorAll("article .cell.tag_hide-input"
     .map(cell => cell.innerText)"""
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-@pytest.mark.parametrize("theme", WIDTHS)
+@pytest.mark.parametrize(
+    ("theme", "page"),
+    [
+        *(pytest.param("dark", page) for page in ALL_PAGES),
+        *(pytest.param("light", *param.values, marks=param.marks) for param in thorough_but_for_some(ALL_PAGES)),
+    ],
+)
 def test_a_page_opens_without_complaint(page, theme, address, browser):
     context = browser.new_context(viewport={"width": WIDTHS[theme], "height": 900}, color_scheme=theme)
     tab = context.new_page()

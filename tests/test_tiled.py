@@ -320,7 +320,7 @@ def in_long_double(dtype, size, causal, seed):
 @of_full_size
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [30, 3000])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 def test_errors_are_those_of_dense(name, dtype, size, causal):
     """Root mean square errors of O, dQ, dK, dV against long double: at most twice those of the dense spine."""
     ours, plain = np.zeros(4), np.zeros(4)

@@ -1,7 +1,7 @@
 """With JavaScript off: pages are light, and every page, menu, solution, formula and first picture is in reach."""
 
 import pytest
-from built_site import PAGES, lay_out
+from built_site import PAGES, lay_out, thorough_but_for_some
 
 CHAPTER = "chapters/03_single_head.html"
 DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
@@ -18,7 +18,14 @@ def tab(request, browser):
     context.close()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    ("tab", "page"),
+    [
+        *((390, page) for page in PAGES),
+        *(pytest.param(1280, *param.values, marks=param.marks) for param in thorough_but_for_some(PAGES)),
+    ],
+    indirect=["tab"],
+)
 def test_every_page_is_in_reach(page, tab, address):
     tab.goto(address + page)
     links = tab.locator("nav.bd-links a:visible")

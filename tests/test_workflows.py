@@ -82,7 +82,7 @@ class TestWorkflow:
         for step in steps(path):
             for script in re.findall(r"\bbash (\S+)", step.get("run", "")):
                 assert (ROOT / script).exists()
-            for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
+            for target in re.findall(r"\b(?:make|\.ci/run) ([a-z]+)", step.get("run", "")):
                 assert target in TARGETS
 
 
@@ -105,6 +105,7 @@ def test_the_weekly_run_tries_every_python_that_the_package_allows():
     for variable in re.findall(r"\b([A-Z]+)=", command):
         assert f"\n{variable} ?= " in makefile
     assert "--no-cache-dir" in command
+    assert "bash .ci/run thorough " in command
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed, so the weekly report was not run")
