@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from attnbook import spines
 from attnbook.checks import close
 from attnbook.ops import Dropout, Tile
-from attnbook.torch import passes, scaled_dot_product_attention
+from attnbook.torch import _passes as passes
+from attnbook.torch import scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 

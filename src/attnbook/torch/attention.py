@@ -11,9 +11,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 from attnbook.arrays import expected
 from attnbook.ops import Mask, Tile
 from attnbook.plan import name_of, steps_of
-from attnbook.torch import compiled, passes
-from attnbook.torch.autograd import Attention
-from attnbook.torch.passes import Call, accumulation_dtype, autocasts, plain
+from attnbook.torch import _compiled as compiled
+from attnbook.torch import _passes as passes
+from attnbook.torch._autograd import Attention
+from attnbook.torch._passes import Call, accumulation_dtype, autocasts, plain
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -45,9 +46,9 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     Reverse and forward mode nest in any order, through ``torch.autograd`` and ``torch.func``; ``vmap`` is another
     leading axis.
     Tensors on the CPU are read in place by the NumPy engine, with as many threads as ``torch.get_num_threads()``
-    says, if :func:`~attnbook.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels for what they
-    can do, and the tiled lines in torch's operations for the rest. Memory is linear in n_q and n_k, small tables
-    apart; second derivatives hold whole tables.
+    says, if :func:`~attnbook.spines.workers.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels
+    for what they can do, and the tiled lines in torch's operations for the rest. Memory is linear in n_q and n_k, small
+    tables apart; second derivatives hold whole tables.
 
     What is no plain tensor (FakeTensor, DTensor, a subclass), or traced (``make_fx``, any dispatch mode), goes through
     the dense lines in torch's own operations, with tables. Under ``torch.compile`` a call without ops is one operator

@@ -11,8 +11,8 @@ from attnbook.arguments import broadcast, check_broadcasts, check_scale
 from attnbook.arrays import expected
 from attnbook.ops import Dropout
 from attnbook.plan import steps_of
+from attnbook.torch._passes import Call
 from attnbook.torch.attention import as_autocast_does, attend, check_tensors
-from attnbook.torch.passes import Call
 
 
 class RefusedError(RuntimeError, ValueError):

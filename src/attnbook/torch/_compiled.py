@@ -5,8 +5,8 @@ from torch.autograd import forward_ad
 
 from attnbook.plan import steps_of
 from attnbook.spines import SPINES
-from attnbook.torch import passes
-from attnbook.torch.passes import Call, Kept, accumulation_dtype
+from attnbook.torch import _passes as passes
+from attnbook.torch._passes import Call, Kept, accumulation_dtype
 
 INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
 

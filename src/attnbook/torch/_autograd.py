@@ -11,8 +11,8 @@ import torch
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
-from attnbook.torch import passes
-from attnbook.torch.passes import Kept, moves, of_some, push
+from attnbook.torch import _passes as passes
+from attnbook.torch._passes import Kept, moves, of_some, push
 
 
 class _Function(torch.autograd.Function):
