@@ -240,12 +240,12 @@ def test_scaled_dot_product_attention_is_a_thin_face():
 FFF = lambda: agrees("FFF", "O of Q, K, V, bias")  # noqa: E731
 PLANTED = {
     "forward mode of the levels outside is off": (
-        "autograd", "_Derivative.jvp", "_set_fwd_grad_enabled(True)", "_set_fwd_grad_enabled(False)", FFF),
+        "_autograd", "_Derivative.jvp", "_set_fwd_grad_enabled(True)", "_set_fwd_grad_enabled(False)", FFF),
     "wrappers of a transform that has ended": (
-        "autograd", "_Derivative.apply", "unwrap_dead_wrappers(args)", "args",
+        "_autograd", "_Derivative.apply", "unwrap_dead_wrappers(args)", "args",
         lambda: test_torch_func_inside_of_torch_autograd(outermost_reverse, "R")),
     "a tangent stays on": (
-        "autograd", "_primal", "forward_ad.unpack_dual(T, level=0).primal", "T", FFF),
+        "_autograd", "_primal", "forward_ad.unpack_dual(T, level=0).primal", "T", FFF),
 }  # fmt: skip
 
 

@@ -697,25 +697,25 @@ def drops_out():
 
 PLANTED = {
     "a second derivative that forgets a path": (
-        "passes", "lines", "*arrays[:3]", "*arrays[:2], arrays[2].detach()", gradchecks("plain")),
+        "_passes", "lines", "*arrays[:3]", "*arrays[:2], arrays[2].detach()", gradchecks("plain")),
     "a second derivative that forgets the mask": (
-        "passes", "lines", "settle_on(call, arrays,",
+        "_passes", "lines", "settle_on(call, arrays,",
         "settle_on(call, [*arrays[:3], *(T.detach() for T in arrays[3:])],", gradchecks("float mask")),
     "a tangent of another input": (
-        "passes", "jvp", "arrays_of((*zeros,", "arrays_of((2 * zeros[0], *zeros[1:],", gradchecks("plain")),
+        "_passes", "jvp", "arrays_of((*zeros,", "arrays_of((2 * zeros[0], *zeros[1:],", gradchecks("plain")),
     "causal where it was not asked for": (
         "sdpa", "_checked", "causal=causal", "causal=True", lambda: agrees_with_torch(draw(*THREE), {})),
     "vmap with an input in another order": (
-        "autograd", "_stacked", "T, rank)", "T.flip(0) if place is _rows else T, rank)",
+        "_autograd", "_stacked", "T, rank)", "T.flip(0) if place is _rows else T, rank)",
         lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
     "gradients that are not those of the calls": (
-        "autograd", "VJP.vmap", "(changes[2:], dims[2:]", "(changes[2:], [0] * len(dims[2:])",
+        "_autograd", "VJP.vmap", "(changes[2:], dims[2:]", "(changes[2:], [0] * len(dims[2:])",
         lambda: agrees_transformed(*TRANSFORMS["vmap of grad"])),
     "no bias": (
-        "passes", "Call.steps_with", "iter(arrays)", "iter([0 * T for T in arrays])",
+        "_passes", "Call.steps_with", "iter(arrays)", "iter([0 * T for T in arrays])",
         lambda: agrees_with_torch(draw(*THREE), {"attn_mask": draw((5, 7))[0]})),
     "dropout with other weights on the way back": (
-        "passes", "_residuals", "call.steps_with(arrays", "call.steps_with([T + 1 for T in arrays[:n]]", drops_out),
+        "_passes", "_residuals", "call.steps_with(arrays", "call.steps_with([T + 1 for T in arrays[:n]]", drops_out),
 }  # fmt: skip
 
 
