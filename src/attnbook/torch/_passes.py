@@ -176,7 +176,7 @@ def accumulation_dtype(dtype):
 def _forward(call, tensors):
     """O and the residuals, as arrays. On a GPU "auto" asks for the kernels first."""
     Q = tensors[0]
-    for method in ("fused", "auto") if Q.is_cuda and call.method == "auto" else (call.method,):
+    for method in ("fused", "auto") if on_kernels(Q) and call.method == "auto" else (call.method,):
         try:
             arrays = arrays_of(tensors, Q, method)
             plan = settle_on(call, arrays, method)
@@ -224,6 +224,11 @@ def arrays_of(tensors, Q, method):
 def on_numpy(Q):
     """Whether tensors like Q go through the spines of NumPy."""
     return Q.is_cpu
+
+
+def on_kernels(Q):
+    """Whether the kernels are asked first for tensors like Q."""
+    return Q.is_cuda
 
 
 def widened(tensors, Q):
