@@ -278,7 +278,8 @@ MISTAKES = {
         ("merge_jvp", "the weights stand still", "(tL1 - tL) * widen(O1)", "0 * widen(O1)", of_merge),
     ],
     "spines/operands.py": [
-        ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale", "widen(Q) * np.float64(scale)",
+        ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale",
+         "widen(Q) * array_namespace(Q).float64(scale)",
          on("dense", test_attention.test_weights_are_in_the_accumulation_dtype, "plain")),
         ("less_dL", "dL is added", "D - xp.where", "D + xp.where", gradients("plain")),
         ("less_dL", "dL of a dead row", "xp.where(xp.inf == Z, xp.zeros_like(dL), dL)", "dL",
