@@ -8,7 +8,6 @@ case or on a library, both are read from the case and the library themselves.
 import importlib.metadata
 import json
 import platform
-import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +19,12 @@ from cases import Case, MultiHead
 from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Window
 
 ROWS = {
-    "Alone": ("softmax", "log-sum-exp", "linear map", "heads, split and shared", "sums over broadcast axes"),
-    "One head": ("O", "dQ", "dK", "dV", "dbias", "parameter of an op", "tangent of O"),
+    "Alone": (
+        "softmax", "log-sum-exp", "linear map", "heads, split and shared", "sums over broadcast axes", "merge",
+    ),
+    "One head": (
+        "O", "L", "dQ", "dK", "dV", "dbias", "parameter of an op", "all of them from dL", "tangents of O and L",
+    ),
     "The layer": (
         "Y", "dX", "dmemory", "dW_Q", "dW_K", "dW_V", "dW_O", "db_Q", "db_K", "db_V", "db_O",
     ),
@@ -89,13 +92,19 @@ def gradients(item):
     return names + parameters(case.heads) + conditions(case.heads)
 
 
-def gradients_and_tangent(item):
-    return [*gradients(item), "tangent of O"]
+OF_L = ["all of them from dL", "tangents of O and L"]
+
+
+def derivatives(item):
+    return [*gradients(item), *OF_L]
 
 
 def everything(item):
-    tangent = ["tangent of O"] if isinstance(the_case(item), Case) else []
-    return [*output(item), *gradients(item), *tangent]
+    return [*output(item), *gradients(item), *(OF_L[1:] if isinstance(the_case(item), Case) else [])]
+
+
+def output_of_L(item):
+    return ["L", *conditions(the_case(item))]
 
 
 def op(item):
@@ -113,16 +122,16 @@ def corner(item):
 
 
 def of_softmax(item):
-    return ["log-sum-exp" if "logsumexp" in item.callspec.id else "softmax"]
+    return ["log-sum-exp" if item.callspec.params["is_right"].__name__ == "logsumexp_is_right" else "softmax"]
 
 
-NAMED = re.compile(r"d(?:W_[QKVO]|b_[QKVO]|memory|bias|[QKVX])(?![A-Za-z])")
+MASKS = ["mask", "sliding window", "causal, top-left", "causal, bottom-right"]
+PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "jvp": ["tangents of O and L"], "Residuals.L": ["L"]}
 PLANTED_IN = {
-    "softmax": "softmax", "logsumexp": "log-sum-exp", "linear": "linear map", "unbroadcast": "sums over broadcast axes",
-    "share_heads": "heads, split and shared", "split_heads": "heads, split and shared",
-    "merge_heads": "heads, split and shared", "Mask": "mask", "Bias": "dbias", "Scale": "scale",
-    "Causal": "causal, top-left", "Window": "sliding window", "Softcap": "softcap", "Dropout": "dropout",
-    "attention_jvp": "tangent of O", "attention": "O", "multi_head_attention": "Y",
+    "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
+    "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],
+    "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
+    "ops/dropout.py": ["dropout"], "multi_head.py": ROWS["The layer"],
 }  # fmt: skip
 
 
@@ -140,15 +149,9 @@ def spoiled(item):
 
 
 def planted(item):
-    """Where a mistake is planted, by its name."""
-    where = re.match(r"[A-Za-z_]+", item.callspec.id).group().removesuffix("_vjp")
-    if "_vjp" in item.callspec.id and where in ("attention", "multi_head_attention"):
-        return NAMED.findall(item.callspec.id)
-    if where in ("tiled", "numpy_tiled", "numpy_dense"):
-        name = item.callspec.id.partition("-")[0]
-        return {"forward": ["O"], "jvp": ["tangent of O"]}.get(name.partition(".")[2], NAMED.findall(item.callspec.id))
-    where = where if where == "attention_jvp" else where.removesuffix("_jvp").removesuffix("_jacobian")
-    return [PLANTED_IN[where]] if where in PLANTED_IN else []
+    """What lies in the file in which a mistake is planted, or in the pass of a spine."""
+    file, function = (item.callspec.params[name] for name in ("file", "function"))
+    return PLANTED_IN.get(file, PASSES.get(function, []) if file.startswith("spines/") else [])
 
 
 def library(item):
@@ -190,18 +193,20 @@ CLAIMS = [
     ("test_heads.py::test_neighbours_share_a_head", ["heads, split and shared"], ["properties"]),
     ("test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread", ["sums over broadcast axes"], ["vjp = jvp"]),
     ("test_ops.py::test_derivatives", op, DERIVATIVES),
+    ("test_merge.py::test_derivatives", ["merge"], DERIVATIVES),
+    ("test_merge.py::test_two_parts_make_the_whole", ["merge"], ["properties"]),
     ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
     ("test_ops.py::test_a_window_counts_from_its_corner", ["sliding window"], ["properties"]),
     ("test_ops.py::test_softcap_bounds_the_scores", ["softcap"], ["properties"]),
     ("test_ops.py::test_dropout_keeps_its_share", ["dropout"], ["properties"]),
     ("test_ops.py::test_dropout_is_unrelated_from_place_to_place", ["dropout"], ["properties"]),
     ("test_ops.py::test_dropout_is_the_same_on_any_tile", ["dropout"], ["properties"]),
-    ("test_tiled.py::test_L_is_the_logsumexp_of_the_scores", output, ["other library"]),
+    ("test_tiled.py::test_L_is_the_logsumexp_of_the_scores", output_of_L, ["other library"]),
     ("test_tiled.py::test_threads_change_no_bit", gradients, ["properties"]),
     ("test_tiled.py::test_errors_are_those_of_dense", ["O", "dQ", "dK", "dV"], dtype),
     ("test_attention.py::test_low_precision_in_tiles", ["O", "dQ", "dK", "dV"], dtype),
     ("test_attention.py::test_values", output, ["other library"]),
-    ("test_attention.py::test_derivatives", gradients_and_tangent, DERIVATIVES),
+    ("test_attention.py::test_derivatives", derivatives, DERIVATIVES),
     ("test_attention.py::test_any_shape", ["dQ", "dK", "dV", "axes of length 0"], DERIVATIVES),
     ("test_attention.py::test_a_backward_may_run_twice_and_is_linear", gradients, ["properties"]),
     ("test_attention.py::test_dead_rows_are_exactly_zero", ["row with no allowed key"], ["properties"]),
@@ -227,10 +232,14 @@ CLAIMS = [
 ]
 
 
+def test_of(item):
+    """The test as CLAIMS names it."""
+    return item.nodeid.rpartition("/")[2].partition("[")[0]
+
+
 def cells_of(item):
     """The cells (quantity, check) that a test claims."""
-    name = item.nodeid.rpartition("/")[2].partition("[")[0]
-    found = set()
+    name, found = test_of(item), set()
     for test, quantities, checks in CLAIMS:
         if test == name:
             quantities, checks = (x(item) if callable(x) else x for x in (quantities, checks))
@@ -249,17 +258,19 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """When recording, keep the tests that claim something, and give each its cells to carry."""
+    """Work out what these tests claim. When recording, keep those that claim something, with their cells to carry."""
+    claims = {item: cells_of(item) for item in items}
+    config.covered = {cell for cells in claims.values() for cell in cells}
+    config.files = {item.path.name for item in items}
+    config.covers_nothing = {test for test, *_ in CLAIMS} - set(map(test_of, items))
     if not config.getoption("record_coverage"):
         return
-    names = {item.nodeid.rpartition("/")[2].partition("[")[0] for item in items}
-    if missing := {test for test, *_ in CLAIMS} - names:
-        raise pytest.UsageError(f"tests/covers.py names tests that are not there: {sorted(missing)}")
+    if config.covers_nothing:
+        raise pytest.UsageError(f"tests/covers.py names tests that are not there: {sorted(config.covers_nothing)}")
     for item in items:
-        item.user_properties.append(("covers", cells_of(item)))
-    config.hook.pytest_deselected(items=[item for item in items if not item.user_properties[-1][1]])
-    items[:] = [item for item in items if item.user_properties[-1][1]]
-    config.covered = {cell: None for item in items for cell in item.user_properties[-1][1]}
+        item.user_properties.append(("covers", claims[item]))
+    config.hook.pytest_deselected(items=[item for item in items if not claims[item]])
+    items[:] = [item for item in items if claims[item]]
 
 
 def pytest_runtest_logreport(report):
@@ -285,15 +296,14 @@ def pytest_sessionfinish(session):
     config = session.config
     if not config.getoption("record_coverage") or hasattr(config, "workerinput"):
         return
-    cells = {cell: {"claimed"} for cell in config.covered} if config.option.collectonly else OUTCOMES
-    failed = sorted(cell for cell, outcomes in cells.items() if "FAILED" in outcomes)
-    if failed or not cells:
+    failed = sorted(cell for cell, outcomes in OUTCOMES.items() if "FAILED" in outcomes)
+    if failed or not OUTCOMES:
         raise pytest.UsageError(f"nothing was recorded: {failed or 'no test ran'}")
     drawn = {
         quantity: {
             check: "passed" if "passed" in outcomes else " ".join(sorted(outcomes))
             for check in (*CHECKS, *LIBRARIES, *DTYPES)
-            if (outcomes := cells.get((quantity, check)))
+            if (outcomes := OUTCOMES.get((quantity, check)))
         }
         for quantity in QUANTITIES
     }
