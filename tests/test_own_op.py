@@ -12,11 +12,15 @@ import test_ops
 import torch
 from array_api_compat import array_namespace
 from cases import Case, MultiHead
+from compare import draw
+from routes import SMALL
 
 import attnbook as ab
 from attnbook.arrays import unbroadcast
+from attnbook.checks import close
 from attnbook.ops import Masking, Op, Tile
 from attnbook.spines import SPINES, Way
+from attnbook.torch import attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,26 @@ def test_in_the_layer(layer):
     test_multi_head.test_gradients(layer)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("method", ["dense", "tiled", Way("tiled", SMALL)], ids=str)
+def test_under_autograd(method):
+    """Through torch's door: the package's own gradients, in both modes, and those of these."""
+    shapes = (2, 3, 3, 4), (2, 3, 5, 4), (2, 3, 5, 2), (3,)
+    arrays, (dO, dL) = draw(*shapes), draw((2, 3, 3, 2), (2, 3, 3), seed=1)
+    tensors = [torch.tensor(T, requires_grad=True) for T in arrays]
+
+    def outputs(Q, K, V, t):
+        return attention(Q, K, V, ops=[Temperature(t)], causal=True, method=method, with_L=True)
+
+    *inputs, t = arrays
+    _, res = ab.attention(*inputs, ops=[Temperature(t)], causal=True)
+    grads = ab.attention_vjp(dO, res, dL)
+    came = torch.autograd.grad(outputs(*tensors), tensors, [torch.tensor(dO), torch.tensor(dL)])
+    assert all(close(a.numpy(), b) for a, b in zip(came, (*grads[:3], *grads.dops), strict=True))
+    torch.autograd.gradcheck(outputs, tensors, check_forward_ad=True, fast_mode=True)
+    torch.autograd.gradgradcheck(outputs, tensors, fast_mode=True)
+
+
 @each_case
 def test_in_every_library(xp, case):
     test_attention.test_every_library_gives_the_same(xp, case)
@@ -122,6 +146,17 @@ def test_a_parameter_that_does_not_fit_is_named_before_any_work(inputs, t, error
     monkeypatch.setattr(Temperature, "forward", NoVjp.forward)
     with pytest.raises(error, match=f"^ops, Temperature: {message}"):
         ab.attention(*inputs, ops=[Temperature(t)], method=method)
+
+
+def test_torch_s_door_names_it_too():
+    inputs = [torch.tensor(T) for T in INPUTS]
+    for t, error, message in (
+        (torch.ones(5, dtype=torch.float64), ValueError, r"expected a shape that broadcasts to .*, got .*\(5,\)"),
+        (torch.ones(3), TypeError, "expected .*torch.float64.*, got torch.float32"),
+        (np.ones(3), TypeError, "expected a tensor, got ndarray"),
+    ):
+        with pytest.raises(error, match=f"^ops, Temperature: {message}"):
+            attention(*inputs, ops=[Temperature(t)])
 
 
 @pytest.mark.parametrize("of_layer", [False, True])
