@@ -7,26 +7,29 @@ from numbers import Real
 from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array, is_numpy
 
 
-def scores_shape(Q, K, V):
-    """The shape of the scores, (..., n_q, n_k), or an error that names what does not fit."""
-    for name, T in (("Q", Q), ("K", K), ("V", V)):
+def scores_shape(Q, K, V, names=("Q", "K", "V"), sharing=True):
+    """The shape of the scores, (..., n_q, n_k), or an error that names what does not fit; ``sharing``: K and V may have
+    fewer heads.
+    """
+    of_Q, of_K, of_V = names
+    for name, T in zip(names, (Q, K, V), strict=True):
         if T.ndim < 2:
             raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
         if T.shape[-1] == 0:
             raise ValueError(expected(name, "a head width of at least 1", f"shape {tuple(T.shape)}"))
     if K.shape[-1] != Q.shape[-1]:
-        raise ValueError(expected("K", f"the head width of Q, {Q.shape[-1]}", f"shape {tuple(K.shape)}"))
+        raise ValueError(expected(of_K, f"the head width of {of_Q}, {Q.shape[-1]}", f"shape {tuple(K.shape)}"))
     if V.shape[-2] != K.shape[-2]:
-        raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
+        raise ValueError(expected(of_V, f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
     lead = of_queries = tuple(Q.shape[:-2])
-    for name, T in (("K", K), ("V", V)):
-        if T.shape[:-2] == lead:  # most calls
+    for name, T in ((of_K, K), (of_V, V)):
+        axes = tuple(T.shape[:-2])
+        if axes == lead:  # most calls
             continue
-        lead = broadcast(lead, _shared(tuple(T.shape[:-2]), of_queries))
+        lead = broadcast(lead, _shared(axes, of_queries) if sharing else axes)
         if lead is None:
-            wanted = (
-                f"leading axes that broadcast against those of Q, {tuple(Q.shape)}, or a head count that divides Q's"
-            )
+            wanted = f"leading axes that broadcast against those of {of_Q}, {tuple(Q.shape)}"
+            wanted += f", or a head count that divides {of_Q}'s" if sharing else " (fewer heads need enable_gqa)"
             raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
     return (*lead, Q.shape[-2], K.shape[-2])
 

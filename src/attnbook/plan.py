@@ -44,42 +44,17 @@ class Plan(NamedTuple):
         )
 
 
-def resolve(given, shape, widths, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
+def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **asked_for):
     """The plan, or an error where an option does not fit.
 
     ``given`` are the arrays of the call by name; the first speaks for library, dtype and device. The scores have
-    ``shape``, ``widths`` are d_k and d_v.
+    ``shape``, ``widths`` are d_k and d_v. The ops are ``steps``, or what :func:`steps_of` makes of ``asked_for``.
     """
-    return settle(given, shape, widths, steps_of(mask, bias, causal, ops), scale, method)
-
-
-def steps_of(mask=None, bias=None, causal=False, ops=()):
-    """All ops of a call in order, each after the argument that asked for it."""
-    steps = [("ops", op) for op in _ops(ops)]
-    if bias is not None:
-        steps.append(("bias", Bias(bias)))
-    if mask is not None:
-        steps.append(("mask", Mask(mask)))
-    if (corner := choose("causal", causal, CORNERS)) is not None:
-        steps.append(("causal", corner))
-    return steps
-
-
-def settle(given, shape, widths, steps, scale=None, method="auto"):
-    """As :func:`resolve`, with the ops in order."""
     like_name, like = next(iter(given.items()))
+    steps = steps_of(**asked_for) if steps is None else steps
     for asked_by, op in steps:
         op.check(name_of(asked_by, op), like, like_name, shape)
-    return _plan(given, shape, widths, check_scale(scale, widths[0]), steps, method)
-
-
-def name_of(asked_by, op):
-    """An op in messages."""
-    return f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by
-
-
-def _plan(given, shape, widths, scale, steps, method):
-    like = next(iter(given.values()))
+    scale = check_scale(scale, widths[0])
     way = method if isinstance(method, Way) else choose("method", method, WAYS)
     if isinstance(method, Way):
         choose("method, spine", way.spine, dict.fromkeys(SPINES))
@@ -93,6 +68,23 @@ def _plan(given, shape, widths, scale, steps, method):
         only_forbids &= op.forbids or op.on == "weights"
     plan = Plan(shape, widths, scale, ops, asked_by, *map(tuple, on.values()), only_forbids, spine, way.tiles)
     return SPINES[spine].prepare(plan, given)
+
+
+def steps_of(mask=None, bias=None, causal=False, ops=()):
+    """All ops of a call in order, each after the argument that asked for it."""
+    steps = [("ops", op) for op in _ops(ops)] if ops != () else []
+    if bias is not None:
+        steps.append(("bias", Bias(bias)))
+    if mask is not None:
+        steps.append(("mask", Mask(mask)))
+    if (corner := choose("causal", causal, CORNERS)) is not None:
+        steps.append(("causal", corner))
+    return steps
+
+
+def name_of(asked_by, op):
+    """An op in messages."""
+    return f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by
 
 
 def _ops(ops):

@@ -33,17 +33,15 @@ class Attention(_Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.call, *tensors = inputs
-        O, _, kept = output
-        also = kept.tensors if kept else ()
-        ctx.n, ctx.kept = len(tensors), kept and Kept(kept.spine, kept.kind, kept.rest)
+        (ctx.call, *tensors), (O, *_, kept) = inputs, output
+        ctx.n, ctx.kept = len(tensors), Kept(kept.spine, kept.kind, kept.rest)
         # O, whatever is kept: so that a change of it in place is noticed at every size, as torch's own function does.
-        _save(ctx, (*tensors, *also, *(() if any(T is O for T in also) else (O,))))
+        _save(ctx, (*tensors, *kept.tensors, *(() if any(T is O for T in kept.tensors) else (O,))))
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx, dO, dL, _):
-        needed = ctx.needs_input_grad[1:]
+    def backward(ctx, *grads):
+        needed, (dO, dL) = ctx.needs_input_grad[1:], (*grads[:-1], None)[:2]
         if dO is None and dL is None:
             return None, *(None for _ in needed)
         last = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()  # nobody asks for more
@@ -54,16 +52,11 @@ class Attention(_Function):
     @staticmethod
     def jvp(ctx, _, *tangents):
         tensors, kept = _recalled(ctx, map(_primal, ctx.saved_tensors))
-        tO, *tL = JVP.apply(ctx.call, kept, *tangents, *tensors)
-        return tO, tL[0] if tL else None, None
+        return *JVP.apply(ctx.call, kept, *tangents, *tensors), None
 
     @staticmethod
     def vmap(info, in_dims, call, *tensors):
-        if not _stacks(call):
-            O, *L = torch.vmap(partial(passes.lines, call), in_dims[1:])(*tensors)
-            return (O, L[0] if L else None, None), 0
-        O, L, _ = Attention.apply(call, *_stacked(info.batch_size, tensors, in_dims[1:], *_places(call)))
-        return (O, L, None), 0
+        return Attention.apply(call, *_stacked(info.batch_size, tensors, in_dims[1:], *_places(call))), 0
 
 
 class _Derivative(_Function):
@@ -107,8 +100,6 @@ class VJP(_Derivative):
     @staticmethod
     def vmap(info, in_dims, call, kept, needed, *changes):
         n, dims = info.batch_size, in_dims[3:]
-        if not _stacks(call):
-            return torch.vmap(partial(passes.traced_vjp, call, needed), dims)(*changes), 0
         found = VJP.apply(call, None, needed, *_stacked(n, changes, dims, _rows, _row, *_places(call)))
         likes = compress(zip(changes[2:], dims[2:], strict=True), needed)
         return tuple(dT.reshape(_first(n, *like).shape) for dT, like in zip(found, likes, strict=True)), 0
@@ -129,8 +120,6 @@ class JVP(_Derivative):
 
     @staticmethod
     def vmap(info, in_dims, call, kept, *changes):
-        if not _stacks(call):
-            return torch.vmap(partial(passes.traced_jvp, call), in_dims[2:])(*changes), 0
         return JVP.apply(call, None, *_stacked(info.batch_size, changes, in_dims[2:], *_places(call) * 2)), 0
 
 
@@ -143,7 +132,7 @@ def _save(ctx, tensors):
 def _recalled(ctx, saved):
     """The tensors of a forward, and what it kept."""
     saved, kept = list(saved), ctx.kept
-    return saved[: ctx.n], kept and Kept(kept.spine, kept.kind, kept.rest, saved[ctx.n : ctx.n + len(kept.kind.kept)])
+    return saved[: ctx.n], Kept(kept.spine, kept.kind, kept.rest, saved[ctx.n : ctx.n + len(kept.kind.kept)])
 
 
 def _primal(T):
@@ -151,13 +140,10 @@ def _primal(T):
     return forward_ad.unpack_dual(T, level=0).primal if moves(T) else T
 
 
-def _stacks(call):
-    """Whether many calls can be one: leading axes are free in attention, and the axis of ``vmap`` becomes the first."""
-    return all(op.stacks for _, op in call.steps)
-
-
 def _stacked(n, inputs, dims, *places):
-    """The inputs of ``n`` calls as those of one, each with as many axes after the new one as let it stay first."""
+    """The inputs of ``n`` calls as those of one: leading axes are free in attention, and that of ``vmap`` becomes the
+    first, with as many others after it as let it stay the first.
+    """
     first = [T if T is None else _first(n, T, dim) for T, dim in zip(inputs, dims, strict=True)]
     rank = max(T.ndim for T, place in zip(first, places, strict=True) if T is not None and place is _rows)
     return [T if T is None else place(T, rank) for T, place in zip(first, places, strict=True)]

@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 from attnbook.plan import steps_of
 from attnbook.spines import SPINES
 from attnbook.torch import _passes as passes
-from attnbook.torch._passes import Call, Kept, accumulation_dtype
+from attnbook.torch._passes import Call, Kept
 
 INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
 
@@ -16,11 +16,10 @@ def attend(call, *tensors):
     asked_by = [asked_by for asked_by, op in call.steps for _ in op.arrays]
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     if transformed or "ops" in [by for by, _ in call.steps] or call.method not in ("auto", "tiled"):
-        O, *L = passes.lines(call, *tensors)
-        return O, L[0] if L else None
+        return passes.lines(call, *tensors)
     given = dict(zip(asked_by, tensors[3:], strict=True))
     causal = next((op.corner for by, op in call.steps if by == "causal"), None)
-    return attention(*tensors[:3], given.get("bias"), given.get("mask"), causal, call.scale)[:2]
+    return attention(*tensors[:3], given.get("bias"), given.get("mask"), causal, call.scale)[: 1 + call.with_L]
 
 
 @torch.library.custom_op(
@@ -39,7 +38,7 @@ def attention(Q, K, V, bias, mask, causal, scale):
 
 @attention.register_fake
 def _(Q, K, V, bias, mask, causal, scale):
-    wide, scores = accumulation_dtype(Q.dtype), passes.scores_shape(Q, K, V)
+    wide, scores = torch.float32 if Q.dtype.itemsize < 4 else Q.dtype, passes.scores_shape(Q, K, V)
     O, L = Q.new_empty((*scores[:-1], V.shape[-1])), Q.new_empty(scores[:-1], dtype=wide)
     unrounded = Q.new_empty(O.shape if wide != O.dtype else 0, dtype=wide)
     M, Z = (Q.new_empty((*scores[:-1], 1), dtype=wide) for _ in "MZ")

@@ -8,7 +8,7 @@ a subclass can follow.
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import compress, islice
+from itertools import compress
 from operator import or_
 
 import numpy as np
@@ -16,7 +16,8 @@ import torch
 from torch._C import DispatchKeySet, _parse_dispatch_key
 
 from attnbook.arguments import scores_shape
-from attnbook.plan import settle
+from attnbook.arrays import widen
+from attnbook.plan import resolve
 from attnbook.spines import SPINES
 
 WRAPPED = ("Python", "Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper", "Batched", "ZeroTensor")
@@ -35,26 +36,15 @@ class Call:
     def steps_with(self, arrays):
         """The steps with these arrays."""
         given = iter(arrays)
-        return [
-            (asked_by, op.with_arrays(dict(zip(op.arrays, given, strict=False))) if op.arrays else op)
-            for asked_by, op in self.steps
-        ]
+        return [(by, op.with_arrays(dict(zip(op.arrays, given, strict=False)))) for by, op in self.steps]
 
-    def of_ops(self, of_arrays):
-        """For each op what there is for the array that it learns, else None."""
-        given = iter(of_arrays)
-        return [dict(zip(op.arrays, islice(given, len(op.arrays)), strict=True)).get(op.learns) for _, op in self.steps]
-
-    def of_arrays(self, of_ops):
-        """For each array what there is for its op, if that learns it, else None."""
-        pairs = zip(self.steps, of_ops, strict=True)
-        return [T if name == op.learns else None for (_, op), T in pairs for name in op.arrays]
-
-    def has_spine(self, asked):
-        """Whether a spine finds all derivatives asked for: only those of arrays that are learned."""
-        return len(asked) == 3 or all(
-            known or not a for a, known in zip(asked[3:], self.of_arrays([True] * len(self.steps)), strict=True)
-        )
+    def learned(self):
+        """For each op the place of the tensor that it learns, else None."""
+        places, n = [], 3
+        for _, op in self.steps:
+            places.append(None if op.learns is None else n + op.arrays.index(op.learns))
+            n += len(op.arrays)
+        return places
 
 
 @dataclass(slots=True)
@@ -77,38 +67,38 @@ def plain(*tensors):
 def forward(call, *tensors, keep=True):
     """O, L where it is asked for, and what is kept."""
     array, res = _forward(call, tensors)
-    O, L = _tensor(array), _tensor(res.L) if call.with_L else None
+    O, n = _tensor(array), 3 + len(res.kept)
+    found = (O.to(tensors[0].dtype), _tensor(res.L)) if call.with_L else (O.to(tensors[0].dtype),)
     if not keep:
-        return O.to(tensors[0].dtype), L, None
-    kind, n = type(res), 3 + len(res.kept)
+        return found
     kept = tuple(O if T is array else _tensor(T) for T in res[3:n])
-    return O.to(tensors[0].dtype), L, Kept(res.plan.spine, kind, res[n:], kept)
+    return *found, Kept(res.plan.spine, type(res), res[n:], kept)
 
 
 def vjp(call, kept, needed, dO, dL, *tensors):
     """The gradients of those tensors that need one."""
-    if not plain(dO, dL, *tensors) or not call.has_spine(needed):
+    if not plain(dO, dL, *tensors):
         return traced_vjp(call, needed, dO, dL, *tensors)
     Q, res = tensors[0], _residuals(call, kept, tensors, needed)
     if dO is None:
         dO = Q.new_zeros((*res.plan.shape[:-1], res.plan.widths[1]))
-    with nullcontext() if Q.is_cpu else _as_written(Q):
+    with _as_written(Q):
         *grads, dparams = SPINES[res.plan.spine].vjp(*arrays_of((dO, dL), Q, res.plan.spine), res)
-    grads += call.of_arrays(dparams)
-    return tuple(_tensor(dT).to(T.dtype) for dT, T, need in zip(grads, tensors, needed, strict=True) if need)
+    found = dict(enumerate(grads)) | dict(zip(call.learned(), dparams, strict=True))
+    return tuple(_tensor(found[place]).to(T.dtype) for place, T in enumerate(tensors) if needed[place])
 
 
 def jvp(call, kept, *changes):
     """The tangents of O, and of L where it is asked for. ``changes``: the tensors' tangents, or None; these."""
-    tangents, tensors = halves(changes)
-    moving = [t is not None for t in tangents]
-    if not plain(*changes) or not call.has_spine(moving):
+    if not plain(*changes):
         return traced_jvp(call, *changes)
-    Q, res = tensors[0], _residuals(call, kept, tensors, moving)
+    tangents, tensors = halves(changes)
+    Q, res = tensors[0], _residuals(call, kept, tensors, [True] * len(tensors))
     zeros = [torch.zeros_like(T) if t is None else t for t, T in zip(tangents[:3], tensors[:3], strict=True)]
-    tQ, tK, tV, *rest = arrays_of((*zeros, *tangents[3:]), Q, res.plan.spine)
-    with nullcontext() if Q.is_cpu else _as_written(Q):
-        tO, tL = SPINES[res.plan.spine].jvp(tQ, tK, tV, call.of_ops(rest), res)
+    arrays = arrays_of((*zeros, *tangents[3:]), Q, res.plan.spine)
+    with _as_written(Q):
+        tparams = [None if place is None else arrays[place] for place in call.learned()]
+        tO, tL = SPINES[res.plan.spine].jvp(*arrays[:3], tparams, res)
     return (_tensor(tO).to(Q.dtype), _tensor(tL)) if call.with_L else (_tensor(tO).to(Q.dtype),)
 
 
@@ -116,18 +106,18 @@ def lines(call, *tensors):
     """O, and L where it is asked for, by torch's own operations; derivatives of every order follow from them."""
     Q = tensors[0]
     with _as_written(Q):
-        arrays = widened(tensors, Q)
+        arrays = widened(tensors)
         plan = settle_on(call, arrays, call.method if call.method == "tiled" else "dense")
         O, res = SPINES[plan.spine].forward(*arrays[:3], plan)
         return (O.to(Q.dtype), res.L) if call.with_L else (O.to(Q.dtype),)
 
 
-def traced_vjp(call, needed, dO, dL, *tensors):
+def traced_vjp(call, needed, *changes):
     """As :func:`vjp`, by torch's own operations."""
-    arrived = [c is not None for c in (dO, dL)]
+    arrived, tensors = [c is not None for c in changes[:2]], changes[2:]
     f = of_some(partial(lines, call), needed, tensors)
     _, pull = torch.func.vjp(lambda *some: tuple(compress(f(*some), arrived)), *compress(tensors, needed))
-    return pull(tuple(compress((dO, dL), arrived)))
+    return pull(tuple(compress(changes, arrived)))
 
 
 def traced_jvp(call, *changes):
@@ -169,8 +159,30 @@ def autocasts(T):
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
-def accumulation_dtype(dtype):
-    return torch.float32 if dtype.itemsize < 4 else dtype
+def settle_on(call, arrays, method):
+    """The plan of a call with these arrays, or an error where they do not fit."""
+    Q, K, V, *rest = arrays
+    given, shape, widths = {"Q": Q, "K": K, "V": V}, scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
+    return resolve(
+        given, shape, widths, scale=call.scale, method=method, steps=call.steps_with(rest) if rest else call.steps
+    )
+
+
+def arrays_of(tensors, Q, method):
+    """The tensors as arrays without history: NumPy's on the CPU. Kernels take them in the dtype that they have."""
+    if method == "fused" or not on_numpy(Q):
+        return [T if T is None else T.detach() for T in (tensors if method == "fused" else widened(tensors))]
+    return [T if T is None else T.numpy(force=True) for T in widened(tensors)]
+
+
+def on_numpy(Q):
+    """Whether tensors like Q go through the spines of NumPy."""
+    return Q.is_cpu
+
+
+def widened(tensors):
+    """The tensors in the accumulation dtype."""
+    return [widen(T) if T is not None and T.dtype.itemsize == 2 and moves(T) else T for T in tensors]
 
 
 def _forward(call, tensors):
@@ -180,61 +192,27 @@ def _forward(call, tensors):
         try:
             arrays = arrays_of(tensors, Q, method)
             plan = settle_on(call, arrays, method)
+            break
         except (TypeError, ValueError, ModuleNotFoundError):  # they cannot
             if method == call.method:
                 raise
-        else:
-            break
-    with nullcontext() if Q.is_cpu else _as_written(Q):
+    with _as_written(Q):
         return SPINES[plan.spine].forward(*arrays[:3], plan)
-
-
-def settle_on(call, arrays, method):
-    """The plan of a call with these arrays, or an error where they do not fit."""
-    Q, K, V, *rest = arrays
-    given, widths = {"Q": Q, "K": K, "V": V}, (Q.shape[-1], V.shape[-1])
-    return settle(given, scores_shape(Q, K, V), widths, call.steps_with(rest), call.scale, method)
 
 
 def _residuals(call, kept, tensors, needed):
     """The forward's residuals, as it left them or made again."""
+    n = len(tensors)
     if kept is None:
         _, res = _forward(call, tensors)
         ops = res.plan.ops
     else:
-        n = len(tensors)
         arrays = arrays_of((*tensors, *kept.tensors), tensors[0], kept.spine)
         res = kept.kind(*arrays[:3], *arrays[n:], *kept.rest)
         ops = [op for _, op in call.steps_with(arrays[3:n])]
-    if len(tensors) > 3:
-        needs = call.of_ops(needed[3:])
-        ops = [op if need else op.without_gradient() for op, need in zip(ops, needs, strict=True)]
-        res = res._replace(plan=res.plan.with_ops(ops))
-    return res
-
-
-def arrays_of(tensors, Q, method):
-    """The tensors as arrays without history: NumPy's on the CPU. Kernels take them in the dtype that they have."""
-    if method == "fused":
-        return [T if T is None else T.detach() for T in tensors]
-    numpy = on_numpy(Q)
-    return [T if T is None else T.numpy(force=True) if numpy else T.detach() for T in widened(tensors, Q)]
-
-
-def on_numpy(Q):
-    """Whether tensors like Q go through the spines of NumPy."""
-    return Q.is_cpu
-
-
-def on_kernels(Q):
-    """Whether the kernels are asked first for tensors like Q."""
-    return Q.is_cuda
-
-
-def widened(tensors, Q):
-    """The tensors in the accumulation dtype."""
-    wide = accumulation_dtype(Q.dtype)
-    return tensors if wide == Q.dtype else [T.to(wide) if T is not None and moves(T) else T for T in tensors]
+    needs = [place is None or needed[place] for place in call.learned()]
+    ops = [op if need else op.without_gradient() for op, need in zip(ops, needs, strict=True)]
+    return res._replace(plan=res.plan.with_ops(ops)) if ops else res
 
 
 def _tensor(T):
@@ -244,4 +222,5 @@ def _tensor(T):
 
 def _as_written(T):
     """Products in the dtype of their factors: autocast has had its say at the door."""
-    return torch.autocast(T.device.type, enabled=False) if autocasts(T) else nullcontext()
+    on = torch._C._is_any_autocast_enabled() and autocasts(T)
+    return torch.autocast(T.device.type, enabled=False) if on else nullcontext()

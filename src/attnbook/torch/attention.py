@@ -1,7 +1,6 @@
 """The package's attention for torch: all that it takes, and every derivative that autograd may be asked for."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 from torch._C import _functorch
@@ -9,12 +8,11 @@ from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
 from attnbook.arrays import expected
-from attnbook.ops import Mask, Tile
 from attnbook.plan import name_of, steps_of
 from attnbook.torch import _compiled as compiled
 from attnbook.torch import _passes as passes
 from attnbook.torch._autograd import Attention
-from attnbook.torch._passes import Call, accumulation_dtype, autocasts, plain
+from attnbook.torch._passes import Call, autocasts, moves, plain
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -73,40 +71,30 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     Q, K, V = as_autocast_does(Q, K, V)
     tensors = Q, K, V, *(getattr(op, name) for _, op in call.steps for name in op.arrays)
     check_tensors(("Q", "K", "V", *names), tensors)
-    O, L = attend(call, *tensors)
-    return (O, L) if with_L else O
+    found = attend(call, *tensors)
+    return found if with_L else found[0]
 
 
 def attend(call, *tensors):
-    """O, and L or None, for tensors that have passed :func:`check_tensors`."""
+    """O, and L where it is asked for, of tensors that have passed :func:`check_tensors`."""
     if torch.compiler.is_compiling():
         return compiled.attend(call, *tensors)
-    transformed = torch._C._are_functorch_transforms_active()
-    if not plain(*(map(_bare, tensors) if transformed else tensors)):
+    transformed, learned = torch._C._are_functorch_transforms_active(), call.learned() if call.steps else ()
+    moving = transformed or forward_ad._current_level >= 0
+    others = [T for place, T in enumerate(tensors[3:], 3) if moves(T) and place not in learned]  # no spine has theirs
+    one_by_one = moving and (others or not all(op.stacks for _, op in call.steps))
+    if (
+        one_by_one
+        or any(T.requires_grad for T in others)
+        or not plain(*(map(_bare, tensors) if transformed else tensors))
+    ):
         with getattr(tensors[0], "fake_mode", None) or nullcontext():  # new tensors are fake, too
-            if mesh := getattr(tensors[0], "device_mesh", None):
-                call, tensors = _on_a_mesh(mesh, call, *tensors)
-            O, *L = passes.lines(call, *tensors)
-        return O, L[0] if L else None
+            return passes.lines(call, *tensors)
     if transformed:  # an error speaks of the shapes that the caller sees
-        passes.settle_on(call, passes.widened(tensors, tensors[0]), "dense")
-    elif forward_ad._current_level < 0 and not (torch.is_grad_enabled() and any(T.requires_grad for T in tensors)):
-        return passes.forward(call, *tensors, keep=False)[:2]
-    return Attention.apply(call, *tensors)[:2]
-
-
-def _on_a_mesh(mesh, call, Q, K, V, *_):
-    """The call with what it forbids as a DTensor: beside one no plain tensor may stand."""
-    from torch.distributed.tensor import DTensor, Replicate
-
-    def on_mesh(op):
-        if not op.forbids or op.arrays:
-            return op
-        allowed = op.allowed(torch.empty(0, device=Q.device), Tile.whole(Q.shape[-2], K.shape[-2]))
-        return Mask(DTensor.from_local(allowed, mesh, [Replicate()] * mesh.ndim, run_check=False))
-
-    steps = [(asked_by, on_mesh(op)) for asked_by, op in call.steps]
-    return replace(call, steps=steps), (Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays))
+        passes.settle_on(call, passes.widened(tensors), "dense")
+    elif not moving and not (torch.is_grad_enabled() and any(T.requires_grad for T in tensors)):
+        return passes.forward(call, *tensors, keep=False)
+    return Attention.apply(call, *tensors)[:-1]
 
 
 def check_tensors(names, tensors):
@@ -118,7 +106,7 @@ def check_tensors(names, tensors):
         if T.layout != torch.strided or T.is_nested:
             raise TypeError(expected(name, "a dense tensor", "a nested or sparse one"))
         if T.dtype != Q.dtype or not place:
-            wide = accumulation_dtype(Q.dtype)
+            wide = torch.float32 if Q.dtype.itemsize < 4 else Q.dtype
             allowed = (torch.bool, *dict.fromkeys((wide, Q.dtype))) if place > 2 else (Q.dtype,) if place else DTYPES
             number = T.dtype.is_floating_point or T.dtype.is_complex or not name.startswith("ops")
             if number and T.dtype not in allowed:

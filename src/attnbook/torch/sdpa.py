@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import pad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from attnbook.arguments import broadcast, check_broadcasts, check_scale
+from attnbook.arguments import check_broadcasts, check_scale, scores_shape
 from attnbook.arrays import expected
 from attnbook.ops import Dropout
 from attnbook.plan import steps_of
@@ -94,7 +94,7 @@ def scaled_dot_product_attention(
         call, tensors = _checked(*given, dropout_p, causal, scale, enable_gqa)
     except (TypeError, ValueError) as error:
         raise (RefusedTypeError if isinstance(error, TypeError) else RefusedError)(*error.args) from None
-    O, _ = attend(call, *tensors)
+    O = attend(call, *tensors)[0]
     return O if value.shape[-1] else O[..., :0]
 
 
@@ -104,26 +104,31 @@ def _checked(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa)
     if not 0 <= p <= 1:
         raise ValueError(expected("dropout_p", "a probability in [0, 1]", p))
     query, key, value, attn_mask = as_autocast_does(query, key, value, attn_mask)
-    tensors = query, key, value
+    given = {"query": query, "key": key, "value": value}
     if attn_mask is not None:
         if isinstance(attn_mask, torch.Tensor) and (query.dtype, attn_mask.dtype) == (torch.float64, torch.float32):
             attn_mask = attn_mask.double()
-        tensors = *tensors, attn_mask
-    check_tensors(("query", "key", "value", "attn_mask")[: len(tensors)], tensors)
-    _check_shapes(*tensors, enable_gqa=enable_gqa)
+        given["attn_mask"] = attn_mask
+    check_tensors(tuple(given), tuple(given.values()))
+    if query.shape[-1:] == key.shape[-1:] == (0,):  # a column of zeros changes no score
+        query, key = pad(query, (0, 1)), pad(key, (0, 1))
+    if value.shape[-1:] == (0,):
+        value = pad(value, (0, 1))
+    for name, T in (("key", key), ("value", value)) if enable_gqa else ():
+        if min(T.ndim, query.ndim) < 3 or not T.shape[-3] or query.shape[-3] % T.shape[-3]:
+            raise ValueError(expected(name, "heads whose number divides that of query", f"shape {tuple(T.shape)}"))
+    scores = scores_shape(query, key, value, ("query", "key", "value"), sharing=enable_gqa)
+    if attn_mask is not None:
+        check_broadcasts("attn_mask", tuple(attn_mask.shape), scores, "the scores")
     if scale is not None:
         scale = check_scale(_number("scale", scale), 1)
 
-    if query.shape[-1] == 0:  # a column of zeros changes no score
-        query, key = pad(query, (0, 1)), pad(key, (0, 1))
-    if value.shape[-1] == 0:
-        value = pad(value, (0, 1))
     if p == 1:
         value = value * 0
-    drops = [Dropout(p, torch.randint(2**62, (), device=query.device))] if 0 < p < 1 else []
+    drops = (Dropout(p, torch.randint(2**62, (), device=query.device)),) if 0 < p < 1 else ()
     kind = {} if attn_mask is None else {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
     steps = steps_of(**kind, causal=causal, ops=drops)
-    return Call(steps, scale), (query, key, value, *[op.seed for op in drops], *tensors[3:])
+    return Call(steps, scale), (query, key, value, *[op.seed for op in drops], *kind.values())
 
 
 def _corner_of(attn_mask, is_causal):
@@ -144,31 +149,3 @@ def _number(name, x):
     if not isinstance(x, Real):
         raise TypeError(expected(name, "a real number", reprlib.repr(x)))
     return float(x)
-
-
-def _check_shapes(query, key, value, attn_mask=None, *, enable_gqa):
-    for name, T in (("query", query), ("key", key), ("value", value)):
-        if T.ndim < 2 + enable_gqa:
-            wanted = "three axes (heads, tokens, width)" if enable_gqa else "two axes (tokens, width)"
-            raise ValueError(expected(name, f"at least {wanted}", f"shape {tuple(T.shape)}"))
-    if key.shape[-1] != query.shape[-1]:
-        raise ValueError(expected("key", f"the width of query, {query.shape[-1]}", f"shape {tuple(key.shape)}"))
-    if value.shape[-2] != key.shape[-2]:
-        raise ValueError(expected("value", f"a row for each of {key.shape[-2]} keys", f"shape {tuple(value.shape)}"))
-    lead = query.shape[:-2]
-    for name, T in (("key", key), ("value", value)):
-        axes = T.shape[:-2]
-        if axes == lead:
-            continue
-        if enable_gqa:
-            if axes[-1] == 0 or query.shape[-3] % axes[-1]:
-                wanted = f"a number of heads that divides that of query, {query.shape[-3]}"
-                raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-            axes = (*axes[:-1], query.shape[-3])
-        lead = broadcast(lead, axes)
-        if lead is None:
-            wanted = f"leading axes that broadcast with those of query, {tuple(query.shape)}"
-            wanted += "" if enable_gqa else " (fewer heads need enable_gqa)"
-            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-    if attn_mask is not None:
-        check_broadcasts("attn_mask", tuple(attn_mask.shape), (*lead, query.shape[-2], key.shape[-2]), "the scores")

@@ -1,0 +1,133 @@
+"""attnbook.torch under torch.compile: what is one operator, what is the dense lines, and what refuses aloud."""
+
+import pytest
+import torch
+from test_torch_orders import MASK, QKV, WORDS, Temperature, agrees, draw, ours, plain
+from torch import func
+from torch.autograd import forward_ad
+
+from attnbook.checks import close
+from attnbook.ops import Softcap
+from attnbook.torch import attention, scaled_dot_product_attention
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
+QUICK = ("R", "F", "RF", "FF", "FRF")
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
+
+
+def compiled(f, backend="aot_eager"):
+    if backend == "inductor" and not torch._inductor.cpp_builder.get_cpp_compiler():
+        pytest.skip("inductor: no C++ compiler here")
+    torch._dynamo.reset()
+    g = torch.compile(f, fullgraph=True, backend=backend)
+
+    def run(*inputs):  # torch's cache of fake tensors keeps wrong strides where forward mode nests, without us too
+        with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+            return g(*inputs)
+
+    return run
+
+
+def alike(came, wanted):
+    leaves = torch.utils._pytree.tree_leaves
+    for T, right in zip(leaves(came), leaves(wanted), strict=True):
+        assert close(T.detach(), right.detach())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("word", [w if w in QUICK else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
+def test_every_order_inside_of_the_compiled_function(word, backend):
+    agrees(word, "O of Q, K, V, bias", lambda f: compiled(f, backend))
+
+
+def sin_sum(f):
+    return lambda *x: f(*x)[0].sin().sum()
+
+
+ALL = (0, 1, 2, 3)
+TRANSFORMS = {
+    "grad": lambda f: func.grad(sin_sum(f), ALL),
+    "vjp": lambda f: lambda *x: func.vjp(lambda *x: f(*x)[0], *x)[1](torch.ones(2, 3, 3, dtype=torch.float64)),
+    "jvp": lambda f: lambda *x: func.jvp(lambda *x: f(*x)[0], x, tuple(T.cos() for T in x)),
+    "vmap of grad": lambda f: lambda *x: func.vmap(func.grad(sin_sum(f), ALL), (0, 0, 0, None))(*x),
+    "hessian": lambda f: func.hessian(sin_sum(f)),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms_inside_of_the_compiled_function(transform, backend):
+    inputs = draw(*QKV, (3, 4))
+    alike(compiled(transform(ours), backend)(*inputs), transform(plain)(*inputs))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms_outside_of_the_compiled_function_are_right_or_refused(transform):
+    inputs = draw(*QKV, (3, 4))
+    attend = compiled(lambda *x: (scaled_dot_product_attention(*x),))
+    try:
+        came = transform(attend)(*inputs)
+    except (RuntimeError, NotImplementedError, torch._dynamo.exc.Unsupported):
+        return
+    alike(came, transform(plain)(*inputs))
+
+
+def test_a_dual_level_outside_of_the_compiled_function_is_right_or_refused():
+    Q, K, V = draw(*QKV)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(Q, Q.cos())
+        wanted = forward_ad.unpack_dual(plain(dual, K, V)[0]).tangent
+        try:
+            came = forward_ad.unpack_dual(compiled(scaled_dot_product_attention)(dual, K, V)).tangent
+        except (RuntimeError, NotImplementedError, torch._dynamo.exc.Unsupported):
+            return
+    alike(came, wanted)
+
+
+def test_two_derivatives_of_compiled_code_are_refused():
+    """As torch refuses them."""
+    Q, K, V = (T.requires_grad_() for T in draw(*QKV))
+    (dQ,) = torch.autograd.grad(compiled(scaled_dot_product_attention)(Q, K, V).sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError):
+        dQ.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ops_and_L_are_compiled_whole(backend):
+    Q, K, V, B, t = (T.requires_grad_() for T in draw(*QKV, (2, 1, 4), (2,)))
+    f = compiled(lambda *x: ours(*x, mask=MASK, cap=2.0), backend)
+    for attend in (f, lambda *x: plain(*x, mask=MASK, cap=2.0)):
+        O, L = attend(Q, K, V, B, t)
+        grads = torch.autograd.grad((O.sin() + L[..., None]).sum(), (Q, K, V, B, t))
+        if attend is f:
+            came = [O, L, *grads]
+    alike(came, [O, L, *grads])
+
+
+def test_L_of_the_operator_and_its_gradient():
+    Q, K, V, B = (T.requires_grad_() for T in draw(*QKV, (3, 4)))
+    f = compiled(lambda Q, K, V, B: attention(Q, K, V, bias=B, causal="bottom-right", with_L=True))
+    came, wanted = (
+        [O, L, *torch.autograd.grad(L.sin().sum(), (Q, K, B))]
+        for O, L in (f(Q, K, V, B), attention(Q, K, V, bias=B, causal="bottom-right", with_L=True))
+    )
+    alike(came, wanted)
+
+
+def test_sizes_that_change():
+    torch._dynamo.reset()
+    f = torch.compile(
+        lambda *x: attention(*x, ops=[Softcap(2.0)], causal=True), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    for n in (5, 6, 9):
+        inputs = draw((2, n, 2), (2, n + 2, 2), (2, n + 2, 3))
+        alike(f(*inputs), attention(*inputs, ops=[Softcap(2.0)], causal=True))
+
+
+def test_an_op_of_a_user_in_a_compiled_layer():
+    Q, K, V, t = draw(*QKV, (2,))
+    t = torch.nn.Parameter(t)
+    layer = compiled(lambda Q: attention(Q, K, V, ops=[Temperature(t)]))
+    (came,) = torch.autograd.grad(layer(Q).sin().sum(), t)
+    (wanted,) = torch.autograd.grad(plain(Q, K, V, t=t)[0].sin().sum(), t)
+    alike(came, wanted)
