@@ -98,7 +98,7 @@ def upright_and_lying_products_differ():
 def wired(calls):
     """``attnbook.torch`` takes the way of a GPU, here too; ``calls`` gets the name of each pass that it launches."""
     from attnbook.spines.fused import launch
-    from attnbook.torch import passes
+    from attnbook.torch import _passes as passes
 
     def counted(run):
         def counting(*args):

@@ -180,6 +180,11 @@ def on_numpy(Q):
     return Q.is_cpu
 
 
+def on_kernels(Q):
+    """Whether the kernels are asked first for tensors like Q."""
+    return Q.is_cuda
+
+
 def widened(tensors):
     """The tensors in the accumulation dtype."""
     return [widen(T) if T is not None and T.dtype.itemsize == 2 and moves(T) else T for T in tensors]
@@ -188,7 +193,7 @@ def widened(tensors):
 def _forward(call, tensors):
     """O and the residuals, as arrays. On a GPU "auto" asks for the kernels first."""
     Q = tensors[0]
-    for method in ("fused", "auto") if on_kernels(Q) and call.method == "auto" else (call.method,):
+    for method in ("fused", "auto") if call.method == "auto" and on_kernels(Q) else (call.method,):
         try:
             arrays = arrays_of(tensors, Q, method)
             plan = settle_on(call, arrays, method)
