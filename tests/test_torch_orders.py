@@ -99,6 +99,7 @@ def ours(Q, K, V, B=None, t=None, mask=None, cap=None, **options):
 QKV = (2, 3, 2), (2, 4, 2), (2, 4, 3)
 FUNCTIONS = {
     "Q alone": (lambda f: lambda Q: f(Q, *draw(*QKV[1:], seed=5))[0], QKV[:1]),
+    "without a batch": (lambda f: lambda *x: f(*x)[0], (*(shape[1:] for shape in QKV), (3, 4))),
     "O of Q, K, V, bias": (lambda f: lambda *x: f(*x)[0], (*QKV, (3, 4))),
     "O and L of all, an op's array among it, behind a mask": (
         lambda f: lambda *x: torch.cat([o.flatten() for o in f(*x, mask=MASK, cap=2.0)]), (*QKV, (2, 1, 4), (2,))),
