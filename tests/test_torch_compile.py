@@ -37,7 +37,7 @@ def alike(came, wanted):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("word", [w if w in QUICK else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
 def test_every_order_inside_of_the_compiled_function(word, backend):
-    """Without a batch: with one, torch 2.13 refuses RFR and others, in its own lines as in ours (a view on meta)."""
+    """Without a batch: with one, torch 2.13 refuses RFR and others loudly (a view on meta), FRR in our lines only."""
     agrees(word, "without a batch", lambda f: compiled(f, backend))
 
 
