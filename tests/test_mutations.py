@@ -258,7 +258,7 @@ MISTAKES = {
          "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
     "plan.py": [
-        ("_plan", "a mask after the softmax", "on[op.on].append", 'on["weights" if op.forbids else op.on].append',
+        ("resolve", "a mask after the softmax", "on[op.on].append", 'on["weights" if op.forbids else op.on].append',
          values("mask", "dense")),
     ],
     "attention.py": [
