@@ -173,7 +173,8 @@ def test_an_error_reaches_the_caller(of_helper, error):
 def test_an_interrupt_while_waiting_leaves_no_worker():
     """Ctrl-C while the caller waits for a helper: the helper finishes its task and takes no other."""
     before, working, started = blas_threads(), [], threading.Event()
-    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what runs in the background ignore it
+    # What a shell runs in the background ignores Ctrl-C.
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def task(place, entry):
         if threading.current_thread() is threading.main_thread():
