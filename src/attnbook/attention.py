@@ -65,7 +65,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         Exactly 0 in a row with no allowed key, and where n_k = 0.
     res : Residuals
         What :func:`attention_vjp` and :func:`attention_jvp` need: Q, K, V (not copied), and in the accumulation
-        dtype P (``res.P``) or O (``res.O``), as the method says; "fused" keeps O as it is. ``res.L`` is L, of every one.
+        dtype P (``res.P``) or O (``res.O``), as the method says; "fused" keeps O as it is. ``res.L`` is L in all.
 
     Raises
     ------
