@@ -172,6 +172,8 @@ def test_an_op_that_lacks_a_method_is_named_before_any_work(of_layer):
 def test_what_an_op_declares_wrongly_is_named_before_any_work():
     for name, value, error, message in (
         ("on", "score", ValueError, r"ops, NoWork.on: expected 'scores' or 'weights', got 'score'"),
+        ("learns", "t", TypeError, r"ops, NoWork.learns: expected one of \(\), got 't'"),
+        ("arrays", ("t",), TypeError, r"ops, NoWork.arrays: expected names of its fields, got 't'"),
         ("forbids", True, TypeError, r"ops, NoWork: expected a Masking, as it forbids, got another Op"),
     ):
         op = type("NoWork", (NoVjp,), {"vjp": NoVjp.forward, name: value})()

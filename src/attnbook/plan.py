@@ -98,6 +98,10 @@ def _ops(ops):
             raise TypeError(expected("ops", "objects of classes derived from attnbook.ops.Op", came))
         if missing := [m for m in ("forward", "vjp", "jvp") if getattr(type(op), m) is getattr(Op, m)]:
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
+        if missing := [name for name in op.arrays if not hasattr(op, name)]:
+            raise TypeError(expected(f"ops, {type(op).__name__}.arrays", "names of its fields", repr(missing[0])))
+        if op.learns is not None and op.learns not in op.arrays:
+            raise TypeError(expected(f"ops, {type(op).__name__}.learns", f"one of {op.arrays}", repr(op.learns)))
         if op.on not in ("scores", "weights"):
             raise ValueError(expected(f"ops, {type(op).__name__}.on", "'scores' or 'weights'", repr(op.on)))
         if op.forbids and not all(hasattr(op, m) for m in ("allowed", "allows_all", "pattern")):
