@@ -318,35 +318,3 @@ print(sorted(done))
 def test_a_task_may_have_tasks_of_its_own():
     done = subprocess.run([sys.executable, "-c", RUN_IN_A_RUN], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[0, 0, 0, 1, 1, 1]"
-
-
-def cores_of_a_run(error=None):
-    """Which cores each task might use, and those of the caller before and afterwards."""
-    seen, before, both = {}, os.sched_getaffinity(0), threading.Barrier(2, timeout=30)
-
-    def task(place, _):
-        seen["caller" if threading.current_thread() is threading.main_thread() else "helper"] = os.sched_getaffinity(0)
-        both.wait()  # so that each takes one
-        if error:
-            raise error
-
-    with set_threads(2), contextlib.suppress(*[error] if error else []):
-        workers.run(task, range(2))
-    return seen, before, os.sched_getaffinity(0)
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core, or cores not to be told"
-)
-@pytest.mark.parametrize("error", [None, ZeroDivisionError])
-def test_workers_keep_to_cores_of_their_own_and_give_them_back(error):
-    seen, before, after = cores_of_a_run(error)
-    assert len(seen["caller"]) == 1
-    assert seen["helper"] == before - seen["caller"]
-    assert after == before
-    assert workers._pool(1).submit(os.sched_getaffinity, 0).result() == before
-
-
-def test_without_a_way_to_tell_cores_all_work_where_they_are(monkeypatch):
-    monkeypatch.setattr(workers, "_sched_getcpu", lambda: None)
-    test_every_task_is_done_once(2)

@@ -73,17 +73,15 @@ def run(task, todo):
     """Call ``task(place, entry)`` for each entry of ``todo``, taken in order by the workers, this thread among them.
 
     The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
-    was set to is what it is set to afterwards. Meanwhile this thread stays on its core, and the others keep off it:
-    where a thread waits for Python's lock, some schedulers wake it on the core of the thread that gives the lock free,
-    and leave both there for tens of milliseconds, while the next core is idle.
+    was set to is what it is set to afterwards.
     """
     if len(todo) == 1:  # one small task is done before BLAS is set up
-        return task(0, todo[0])
+        task(0, todo[0])
+        return
     threads = get_num_threads()
     ending = not threading.main_thread().is_alive()  # in a function that atexit calls no thread can be started
     helpers = min(threads, len(todo)) - 1 if _threads_start() and not ending else 0
-    queue, stop = iter(enumerate(todo)), threading.Event()
-    lock = threading.Lock()
+    queue, stop, lock = enumerate(todo), threading.Event(), threading.Lock()
 
     def work():
         try:
@@ -97,18 +95,12 @@ def run(task, todo):
             stop.set()
             raise
 
-    if helpers < 1:
-        with one_blas_thread():
-            return work()
+    futures = []
     with one_blas_thread():
-        here, allowed = _cores()
-        elsewhere = allowed - here
-        futures = []
         try:
             for _ in range(helpers):
-                futures.append(_pool(threads - 1).submit(_only_on(elsewhere, allowed)(work)))
-            with _only_on(here if elsewhere else set(), allowed):
-                work()
+                futures.append(_pool(threads - 1).submit(work))
+            work()
         finally:
             # A helper that still waits for a thread would find nothing to do. Where a task itself calls run, all the
             # threads may wait in such calls, and none would ever be free for it.
@@ -116,36 +108,6 @@ def run(task, todo):
             stop_after(futures, stop)
     for future in futures:
         future.result()
-    return None
-
-
-@cache
-def _sched_getcpu():
-    """C's function of that name, where there is one."""
-    import ctypes
-
-    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
-
-
-def _cores():
-    """The core that this thread runs on, and all that it may use; two empty sets where they cannot be told."""
-    if not hasattr(os, "sched_setaffinity") or _sched_getcpu() is None:
-        return set(), set()
-    allowed, here = os.sched_getaffinity(0), {_sched_getcpu()()}
-    return allowed & here, allowed
-
-
-@contextmanager
-def _only_on(cores, afterwards):
-    """This thread on these cores inside, if there are any, and afterwards on those."""
-    if not cores:
-        yield
-        return
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, afterwards)
 
 
 def stop_after(futures, stop):
