@@ -27,7 +27,9 @@ def merge(O1, L1, O2, L2):
        (w_1, w_2) = \\operatorname{softmax}(L_1, L_2) \\qquad O = w_1 O_1 + w_2 O_2 \\qquad
        L = \\log\\bigl(e^{L_1} + e^{L_2}\\bigr)
 
-    Equation :eq:`eq-merge`. It is associative, and the order of the sets does not matter.
+    Equation :eq:`eq-merge`. It is associative, and the order of the sets does not matter. But each call counts queries
+    and keys from 0: where causal, windows, distances or dropout are meant for the whole table, give each call its part
+    of that, as a mask or a bias.
 
     Parameters
     ----------
