@@ -7,6 +7,7 @@ from cases import CASES, MULTI_HEAD, Case
 
 import attnbook as ab
 from attnbook.arrays import narrow, widen
+from attnbook.rotary import YaRN
 
 READ = {
     "diagnose": "its report is in words, so it reads what it compares",
@@ -17,11 +18,15 @@ READ = {
 
 
 class Call(NamedTuple):
-    """``run`` of as many arrays as ``shapes``; the drawn numbers may be replaced by those of ``draw``."""
+    """``run`` of as many arrays as ``shapes``; the drawn numbers may be replaced by those of ``draw``.
+
+    ``makes`` names the floating dtypes that it makes whatever theirs is.
+    """
 
     name: str
     shapes: tuple
     run: object
+    makes: tuple = ()
 
     def __str__(self):
         return self.name
@@ -39,6 +44,7 @@ class Passes(NamedTuple):
     """Forward, vjp and, for a head alone, jvp of a case of attention."""
 
     case: object
+    makes = ()
 
     def __str__(self):
         return f"{'a head' if isinstance(self.case, Case) else 'the layer'}, {self.case}"
@@ -102,6 +108,14 @@ CALLS = (
     Call("linear", (TABLE, (5, 7), (7,)), ab.linear),
     Call("linear_vjp", ((2, 3, 7), TABLE, (5, 7)), ab.linear_vjp),
     Call("linear_jvp", (TABLE, (5, 7), (7,), TABLE, (5, 7)), ab.linear_jvp),
+    Call("rotary", ((2, 3, 6),), ab.rotary, makes=("float64",)),
+    Call(
+        "rotary of a part",
+        ((2, 3, 7),),
+        lambda X: ab.rotary(X, dims=4, layout="half", scaling=YaRN(8.0, 64)),
+        makes=("float64",),
+    ),
+    Call("rotary_vjp", ((2, 3, 6),), ab.rotary_vjp, makes=("float64",)),
     Call("merge", 2 * (TABLE, ROWS), with_L(ab.merge)),
     Call("merge_vjp", 3 * (TABLE, ROWS), with_L(ab.merge_vjp)),
     Call("merge_jvp", 4 * (TABLE, ROWS), with_L(ab.merge_jvp)),

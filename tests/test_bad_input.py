@@ -15,6 +15,7 @@ from cases import Gate
 import attnbook as ab
 from attnbook import checks
 from attnbook.ops import Bias, Dropout, Mask, Scale, Softcap, Window
+from attnbook.rotary import Linear, Llama3, YaRN
 from attnbook.spines import Way, tiled, workers
 
 
@@ -434,6 +435,81 @@ MERGE = [
     ),
 ]
 
+AT = np.arange(5)
+ROTARY = [
+    (lambda: ab.rotary(None), TypeError, "X: expected an array, got NoneType"),
+    (lambda: ab.rotary(np.ones((5, 4), int)), TypeError, "X: expected a floating dtype, got int64"),
+    (
+        lambda: ab.rotary(ones(4)),
+        ValueError,
+        "X: expected at least two axes (..., tokens, width), got shape (4,)",
+    ),
+    (
+        lambda: ab.rotary(ones(5, 11)),
+        ValueError,
+        "dims: expected an even number of columns, of the 11 that X has, got 11, its width",
+    ),
+    (
+        lambda: ab.rotary(ones(5, 0)),
+        ValueError,
+        "dims: expected an even number of columns, of the 0 that X has, got 0, its width",
+    ),
+    (lambda: ab.rotary(ones(5, 11), dims=5), ValueError, "dims: expected an even number of columns, …got 5"),
+    (lambda: ab.rotary(ones(5, 11), dims=12), ValueError, "dims: expected an even number of columns, …got 12"),
+    (lambda: ab.rotary(ones(5, 11), dims=0), ValueError, "dims: expected an even number of columns, …got 0"),
+    (lambda: ab.rotary(ones(5, 11), dims=4.0), TypeError, "dims: expected an integer, got float"),
+    (lambda: ab.rotary(ones(5, 4), [0, 1, 2, 3, 4]), TypeError, "positions: expected an array, got list"),
+    (
+        lambda: ab.rotary(ones(5, 4), torch.arange(5)),
+        TypeError,
+        "positions: expected a numpy array like X, got a torch array",
+    ),
+    (lambda: ab.rotary(ones(5, 4), AT > 0), TypeError, "positions: expected integers or floats, got bool"),
+    (
+        lambda: ab.rotary(ones(2, 5, 4), AT[:4]),
+        ValueError,
+        "positions: expected a position for each of the 5 tokens, and axes that broadcast to (2, 5), got shape (4,)",
+    ),
+    (
+        lambda: ab.rotary(ones(2, 5, 4), np.ones((3, 5))),
+        ValueError,
+        "positions: expected a position for each of the 5 tokens, …got shape (3, 5)",
+    ),
+    (lambda: ab.rotary(ones(5, 4), AT[:1]), ValueError, "positions: …5 tokens, …got shape (1,)"),
+    (lambda: ab.rotary(ones(5, 4), AT[0]), ValueError, "positions: …5 tokens, …got shape ()"),
+    (lambda: ab.rotary(ones(5, 4), 3), TypeError, "positions: expected an array, got int"),
+    (lambda: ab.rotary(ones(5, 4), base=0.0), ValueError, "base: expected a positive finite number, got 0.0"),
+    (lambda: ab.rotary(ones(5, 4), base="big"), ValueError, "base: expected a positive finite number, got 'big'"),
+    (lambda: ab.rotary(ones(5, 4), base=1), ValueError, "base: expected a number over 1, got 1"),
+    (
+        lambda: ab.rotary(ones(5, 4), layout="neox"),
+        ValueError,
+        "layout: expected one of 'interleaved', 'half', got 'neox'",
+    ),
+    (
+        lambda: ab.rotary(ones(5, 4), scaling=4.0),
+        TypeError,
+        "scaling: expected Linear, YaRN, Llama3, or a callable (θ, base), got 4.0",
+    ),
+    (lambda: ab.rotary(ones(5, 4), scaling=Linear), TypeError, "scaling: expected Linear, …"),
+    (lambda: Linear(0.0), ValueError, "factor: expected a positive finite number, got 0.0"),
+    (lambda: YaRN("4", 64), ValueError, "factor: expected a positive finite number, got '4'"),
+    (lambda: YaRN(4.0, 64, temperature=0.0), ValueError, "temperature: expected a positive finite number, got 0.0"),
+    (lambda: Llama3(4.0, -64), ValueError, "length: expected a positive finite number, got -64"),
+    (
+        lambda: Llama3(4.0, 64, slow=4.0),
+        ValueError,
+        "fast − slow: expected a positive finite number, got 0.0",
+    ),
+    (lambda: ab.rotary_vjp(None), TypeError, "dY: expected an array, got NoneType"),
+    (lambda: ab.rotary_vjp(ones(5, 4), AT[:3]), ValueError, "positions: …5 tokens, …got shape (3,)"),
+    (
+        lambda: ab.rotary_vjp(ones(5, 7)),
+        ValueError,
+        "dims: expected an even number of columns, of the 7 that dY has, got 7, its width",
+    ),
+]
+
 MULTI_HEAD = [
     (lambda: mha(None, PARAMS), TypeError, "X: expected an array, got NoneType"),
     (lambda: mha(X.tolist(), PARAMS), TypeError, "X: expected an array, got list"),
@@ -612,6 +688,7 @@ TABLE = {
     "threads": THREADS,
     "derivatives": DERIVATIVES,
     "merge": MERGE,
+    "rotary": ROTARY,
     "multi-head": MULTI_HEAD,
     "checks": CHECKS,
 }
@@ -630,7 +707,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
     workers._said.cache_clear()
-    for module in ("softmax", "linear", "merge", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
+    for module in ("softmax", "linear", "merge", "rotary", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)

@@ -94,7 +94,7 @@ def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, default_dtype):
     ):
         default_dtype(other)
         run = call.ready([torch.empty(T.shape, dtype=dtype, device="meta") for T in drawn])
-        with taking(spine), only_on_meta(dtype, wide):
+        with taking(spine), only_on_meta(dtype, wide, *(getattr(torch, name) for name in call.makes)):
             came = flat(run())
         assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, shape) for shape in shapes]
 

@@ -14,7 +14,7 @@ HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton
 CORE = (
     "arrays",
     "arguments",
-    "softmax linear",
+    "softmax linear rotary",
     "ops heads merge",
     "spines",
     "plan",

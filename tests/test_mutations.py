@@ -19,6 +19,7 @@ import test_merge
 import test_mistakes
 import test_multi_head
 import test_ops
+import test_rotary
 import test_softmax
 import test_tiled
 import test_torch_layout
@@ -107,6 +108,14 @@ top_left, bottom_right = (
 )
 window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7)
 merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "dense"), test_merge.test_derivatives
+turned, in_halves, yarn, llama3 = (
+    partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way])
+    for way in ("plain", "half", f"interleaved, {test_rotary.SCALINGS[3]}", f"half, {test_rotary.SCALINGS[2]}")
+)
+pressed, far = (
+    test_rotary.test_scalings_leave_fast_pairs_and_press_slow_ones,
+    test_rotary.test_far_positions_keep_their_digits,
+)
 once = partial(test_workers.test_every_task_is_done_once, 3)
 of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
 torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
@@ -276,6 +285,26 @@ MISTAKES = {
         ("merge_vjp", "D forgotten", "w * (part - D)", "w * part", of_merge),
         ("merge_vjp", "the gradient of L added to D", "D = D - xp", "D = D + xp", of_merge),
         ("merge_jvp", "the weights stand still", "(tL1 - tL) * widen(O1)", "0 * widen(O1)", of_merge),
+    ],
+    "rotary.py": [
+        ("rotary", "turned back", "positions, +1", "positions, -1", turned),
+        ("rotary_vjp", "turned on: by +θ", "positions, -1", "positions, +1", turned),
+        ("turn", "b turns the other way", "a * cos - b * sin", "a * cos + b * sin", turned),
+        ("turn", "neighbours in both layouts", "pairs = (slice(0, dims // 2), slice(dims // 2, dims))", "pass",
+         in_halves),
+        ("turn", "halves left as neighbours", "if layout == \"half\":\n        return", "if False:\n        return",
+         in_halves),
+        ("turn", "no temperature", "temperature * T", "T", yarn),
+        ("turn", "positions given are not read", "if positions is None", "if True",
+         partial(test_rotary.rotary_is_right, test_rotary.POSITIONS["integers"], {})),
+        ("turn", "angles in the dtype of X", "xp.astype(at, xp.float64)[..., None] * (sign * theta)",
+         "xp.astype(at, x.dtype)[..., None] * xp.astype(sign * theta, x.dtype)", far),
+        ("frequencies", "exponents one a column", "(-2 * math.log", "(-math.log",
+         test_rotary.test_base_is_that_of_the_paper),
+        ("Linear.__call__", "multiplied", "theta / self", "theta * self", pressed),
+        ("Llama3.__call__", "fast pairs for slow", "(1 - w) / self.factor + w", "w / self.factor + 1 - w", pressed),
+        ("YaRN.__call__", "fast pairs for slow", "(1 - w) / self.factor + w", "w / self.factor + 1 - w", pressed),
+        ("YaRN.__post_init__", "no temperature by default", "0.1 * math.log", "0 * math.log", pressed),
     ],
     "spines/operands.py": [
         ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale",

@@ -18,6 +18,7 @@ from attnbook.multi_head import (
     multi_head_attention,
     multi_head_attention_vjp,
 )
+from attnbook.rotary import Rotary, rotary, rotary_vjp
 from attnbook.softmax import (
     logsumexp,
     logsumexp_jvp,
@@ -37,6 +38,7 @@ __all__ = [
     "MergeGrads",
     "MultiHeadGrads",
     "MultiHeadParams",
+    "Rotary",
     "attention",
     "attention_jvp",
     "attention_vjp",
@@ -53,6 +55,8 @@ __all__ = [
     "merge_vjp",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "rotary",
+    "rotary_vjp",
     "set_num_threads",
     "softmax",
     "softmax_jacobian",

@@ -81,6 +81,12 @@ def check_scale(scale, d_k):
     return factor
 
 
+def check_positive(**numbers):
+    for name, x in numbers.items():
+        if not isinstance(x, Real) or isinstance(x, bool) or not 0 < x < math.inf:
+            raise ValueError(expected(name, "a positive finite number", repr(x)))
+
+
 def choose(name, came, choices):
     for choice, meaning in choices.items():
         if came is choice or (isinstance(came, str) and came == choice):

@@ -1,0 +1,244 @@
+"""Rotary positions: each pair of columns turned by an angle that grows with the position. Chapter:
+:doc:`/chapters/08_variants`.
+
+Angles are float64 whatever the dtype of X: at position 1,000,000, a float32 angle is off by 0.03.
+"""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from attnbook.arguments import check_positive, choose
+from attnbook.arrays import (
+    agree,
+    agree_on_place,
+    array_namespace,
+    broadcasts_to,
+    device,
+    expected,
+    narrow,
+    widen,
+)
+
+LAYOUTS = {"interleaved": "interleaved", "half": "half"}
+
+
+def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", scaling=None):
+    """Turn pair l of the columns, at position t, by the angle t θ_l.
+
+    .. math::
+       x'_{2l} = x_{2l} \\cos t\\theta_l - x_{2l+1} \\sin t\\theta_l \\qquad
+       x'_{2l+1} = x_{2l} \\sin t\\theta_l + x_{2l+1} \\cos t\\theta_l \\qquad
+       \\theta_l = \\text{base}^{-2l/\\text{dims}}
+
+    Equation :eq:`def-var-rope`. It is linear, so its jvp is rotary itself, of the tangent.
+
+    Parameters
+    ----------
+    X : array (..., n, d)
+        Queries or keys, one row a token.
+    positions : array (..., n), integers or floats, optional
+        0 to n − 1 by default. Axes before n broadcast to those of X: positions for each sequence of a batch of heads,
+        (batch, h, n, d), are (batch, 1, n).
+    dims : int, optional
+        The first so many columns turn, an even number; all d by default. The others stay as they are.
+    base : float
+        θ_l falls from 1 to almost 1 / base.
+    layout : "interleaved" or "half"
+        Which columns are a pair: 2l and 2l + 1 (the paper, GPT-J, DeepSeek), or l and l + dims/2 (``rotate_half``:
+        GPT-NeoX, and Llama and others as Hugging Face keeps them).
+    scaling : Linear, YaRN, Llama3, or a callable, optional
+        For texts longer than those of the training: ``scaling(θ, base)`` gives other angles a position and a
+        temperature that multiplies what was turned.
+
+    Returns
+    -------
+    Y : array like X
+
+    Notes
+    -----
+    Source: Su et al., "RoFormer", section 3.2.
+    """
+    return _rotary("X", X, positions, +1, dims, base, layout, scaling)
+
+
+def rotary_vjp(dY, positions=None, *, dims=None, base=10000.0, layout="interleaved", scaling=None):
+    """Turn the gradient back: the transpose of a rotation by θ is the rotation by −θ, and a factor stays a factor.
+
+    .. math:: dX_t = R_{-t}\\; dY_t
+
+    Equation :eq:`eq-var-rope-vjp`.
+
+    Parameters
+    ----------
+    dY : array (..., n, d)
+        The gradient that arrives at the output.
+    positions, dims, base, layout, scaling
+        As :func:`rotary` had them.
+
+    Returns
+    -------
+    dX : array like dY
+    """
+    return _rotary("dY", dY, positions, -1, dims, base, layout, scaling)
+
+
+# --- angles -------------------------------------------------------------------------------------------------------
+
+
+def frequencies(dims, base=10000.0, scaling=None, like=None):
+    """θ, the angle a position of each of the dims / 2 pairs, in float64, and the temperature."""
+    xp, on = (np, None) if like is None else (array_namespace(like), device(like))
+    l = xp.arange(dims // 2, dtype=xp.float64, device=on)
+    theta = xp.exp(l * (-2 * math.log(base) / dims))
+    return (theta, 1.0) if scaling is None else scaling(theta, float(base))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Positions pressed together: θ′ = θ / factor (:eq:`def-var-rope`)."""
+
+    factor: float
+
+    def __post_init__(self):
+        check_positive(**vars(self))
+
+    def __call__(self, theta, base):
+        return theta / self.factor, 1.0
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Slow pairs pressed together, fast ones left, by the turns that a pair makes over the length of the training.
+
+    .. math::
+       \\theta' = \\theta\\,\\bigl(\\tfrac{1-w}{\\text{factor}} + w\\bigr) \\qquad
+       w = \\operatorname{clip}\\Bigl(\\frac{\\text{length}\\,\\theta / 2\\pi - \\text{slow}}
+       {\\text{fast} - \\text{slow}},\\,0,\\,1\\Bigr)
+
+    Hugging Face's ``low_freq_factor`` and ``high_freq_factor`` are ``slow`` and ``fast``.
+    """
+
+    factor: float
+    length: int
+    slow: float = 1.0
+    fast: float = 4.0
+
+    def __post_init__(self):
+        check_positive(**vars(self))
+        check_positive(**{"fast − slow": self.fast - self.slow})
+
+    def __call__(self, theta, base):
+        turns = self.length / (2 * math.pi) * theta
+        w = array_namespace(theta).clip((turns - self.slow) / (self.fast - self.slow), 0.0, 1.0)
+        return theta * ((1 - w) / self.factor + w), 1.0
+
+
+@dataclass(frozen=True)
+class YaRN:
+    """As :class:`Llama3`, but the weight falls evenly from pair to pair, between those of ``fast`` and ``slow`` turns.
+
+    .. math::
+       l(r) = \\frac{\\text{dims}}{2 \\ln \\text{base}}\\,\\ln\\frac{\\text{length}}{2\\pi r} \\qquad
+       w_l = \\operatorname{clip}\\Bigl(\\frac{l(\\text{slow}) - l}{l(\\text{slow}) - l(\\text{fast})},\\,0,\\,1\\Bigr)
+
+    The two bounds are rounded outwards to whole pairs; ``whole=False`` leaves them (GPT-OSS). The temperature is
+    0.1 ln(factor) + 1 by default, on queries and on keys. Hugging Face names them ``beta_fast``, ``beta_slow``,
+    ``attention_factor`` and ``truncate``. Source: Peng et al., "YaRN", sections 3.2 to 3.4.
+    """
+
+    factor: float
+    length: int
+    fast: float = 32.0
+    slow: float = 1.0
+    temperature: float | None = None
+    whole: bool = True
+
+    def __post_init__(self):
+        numbers = {name: value for name, value in vars(self).items() if name not in ("temperature", "whole")}
+        check_positive(**numbers)
+        if self.temperature is None:
+            object.__setattr__(self, "temperature", 0.1 * math.log(max(self.factor, 1.0)) + 1)
+        check_positive(temperature=self.temperature)
+
+    def __call__(self, theta, base):
+        xp, n = array_namespace(theta), theta.shape[0]
+        low, high = (n / math.log(base) * math.log(self.length / (2 * math.pi * r)) for r in (self.fast, self.slow))
+        if self.whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * n - 1)
+        l = xp.arange(n, dtype=theta.dtype, device=device(theta))
+        w = 1 - xp.clip((l - low) / max(high - low, 0.001), 0.0, 1.0)
+        return theta * ((1 - w) / self.factor + w), self.temperature
+
+
+# --- what the layer calls -----------------------------------------------------------------------------------------
+
+
+class Rotary(NamedTuple):
+    """How a layer turns its queries and keys: the arguments of :func:`rotary`.
+
+    ``positions`` (..., n_q) and ``k_positions`` (..., n_k) broadcast to the leading axes of X and n. Without
+    ``k_positions``, keys made from X have the positions of the queries, keys made from a memory 0 to n_k − 1.
+    """
+
+    positions: object = None
+    k_positions: object = None
+    dims: int | None = None
+    base: float = 10000.0
+    layout: str = "interleaved"
+    scaling: object = None
+
+
+def check(name, shape, like, positions, dims, base, layout, scaling, of="positions"):
+    """An error where :func:`rotary` could not turn an array of that shape."""
+    n, d = shape[-2:]
+    try:
+        columns = operator.index(d if dims is None else dims)
+    except TypeError:
+        raise TypeError(expected("dims", "an integer", type(dims).__name__)) from None
+    if columns % 2 or not 0 < columns <= d:
+        wanted = f"an even number of columns, of the {d} that {name} has"
+        raise ValueError(expected("dims", wanted, f"{columns}, its width" if dims is None else columns))
+    check_positive(base=base)
+    if base <= 1:
+        raise ValueError(expected("base", "a number over 1", base))
+    choose("layout", layout, LAYOUTS)
+    if scaling is not None and (isinstance(scaling, type) or not callable(scaling)):
+        raise TypeError(expected("scaling", "Linear, YaRN, Llama3, or a callable (θ, base)", repr(scaling)))
+    if positions is not None:
+        agree_on_place(of, positions, name, like)
+        if not array_namespace(positions).isdtype(positions.dtype, ("integral", "real floating")):
+            raise TypeError(expected(of, "integers or floats", positions.dtype))
+        if positions.ndim < 1 or positions.shape[-1] != n or not broadcasts_to(positions.shape, shape[:-1]):
+            wanted = f"a position for each of the {n} tokens, and axes that broadcast to {tuple(shape[:-1])}"
+            raise ValueError(expected(of, wanted, f"shape {tuple(positions.shape)}"))
+
+
+def turn(x, positions, sign, dims, base, layout, scaling):
+    """``x``, checked and widened, turned by ``sign`` times its angles."""
+    xp = array_namespace(x)
+    dims = x.shape[-1] if dims is None else dims
+    theta, temperature = frequencies(dims, base, scaling, like=x)
+    at = xp.arange(x.shape[-2], device=device(x)) if positions is None else positions
+    angle = xp.astype(at, xp.float64)[..., None] * (sign * theta)
+    cos, sin = (narrow(temperature * T, x.dtype) for T in (xp.cos(angle), xp.sin(angle)))
+    pairs = (slice(0, dims, 2), slice(1, dims, 2))
+    if layout == "half":
+        pairs = (slice(0, dims // 2), slice(dims // 2, dims))
+    a, b = (x[..., at] for at in pairs)
+    turned = (a * cos - b * sin, a * sin + b * cos)
+    if layout == "half":
+        return xp.concat((*turned, x[..., dims:]), axis=-1)
+    return xp.concat((xp.reshape(xp.stack(turned, axis=-1), (*x.shape[:-1], dims)), x[..., dims:]), axis=-1)
+
+
+def _rotary(name, X, positions, sign, dims, *options):
+    agree(**{name: X})
+    if X.ndim < 2:
+        raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(X.shape)}"))
+    check(name, X.shape, X, positions, dims, *options)
+    return narrow(turn(widen(X), positions, sign, dims, *options), X.dtype)
