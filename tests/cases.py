@@ -232,6 +232,7 @@ CASES = (
     Case("window and causal", q=(2, 3, 7, 11), causal=True, ops=((partial(Window, 1, None), None),)),
     Case("window and mask", mask=(2, 1, 1, 7), ops=((partial(Window, 2, None), None),), causal=True),
     Case("softcap", ops=((partial(Softcap, 1.5), None),)),
+    Case("window before softcap", ops=((partial(Window, 1, 0), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
     Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
     Case("dropout, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(Dropout, 0.3, 5), None),)),
     Case("dropout, three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13), causal=True,

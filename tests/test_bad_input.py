@@ -76,7 +76,7 @@ SOFTMAX = [
     (lambda: ab.softmax_vjp(S, [1.0]), TypeError, "P: expected an array, got list"),
     (lambda: ab.softmax_vjp(ones(3, 5), P), ValueError, "dP: expected the shape of P, (2, 3, 5), got (3, 5)"),
     (lambda: ab.softmax_vjp(S, np.float32(P)), TypeError, "P: expected dtype float64 like dP, got float32"),
-    (lambda: ab.softmax_vjp(STRICT, P), TypeError, "P: expected a array_api_strict array like dP, got a numpy array"),
+    (lambda: ab.softmax_vjp(STRICT, P), TypeError, "P: expected an array_api_strict array like dP, got a numpy array"),
     (lambda: ab.softmax_vjp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
     (lambda: ab.softmax_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
     (lambda: ab.softmax_jvp(ones(3, 5), P), ValueError, "tS: expected the shape of P, (2, 3, 5), got (3, 5)"),

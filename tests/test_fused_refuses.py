@@ -20,7 +20,7 @@ from fused_cases import (
 from kernels import DEVICE
 
 import attnbook as ab
-from attnbook.ops import Bias, Causal, Softcap
+from attnbook.ops import Bias, Scale, Softcap
 
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
@@ -66,7 +66,7 @@ REFUSED = [
     (fused_on(LONG_ROW, *ONES[1:]), ValueError, r"Q: expected at most 1073741824 tokens, .* got scores of"),
     (fused_on(*ONES, scale=1e-40), ValueError, "scale: expected a scale or cap between 1e-30 and 1e"),
     (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
-    (fused_on(*ONES, ops=[Causal(), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
+    (fused_on(*ONES, ops=[Scale(2.0), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
     (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
     (fused_on(ONES[0], ONES[1].to("meta"), ONES[2]), ValueError, "K: expected device cpu like Q, got meta"),
     (fused_on(*ONES, mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu"),

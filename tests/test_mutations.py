@@ -19,6 +19,7 @@ import test_merge
 import test_mistakes
 import test_multi_head
 import test_ops
+import test_own_op
 import test_rotary
 import test_softmax
 import test_tiled
@@ -177,6 +178,9 @@ MISTAKES = {
         ("check_scale", "1/d_k for 1/√d_k", "1.0 / math.sqrt(d_k)", "1.0 / d_k", values("plain")),
     ],
     "ops/op.py": [
+        ("Op.check", "an array that does not learn may have any shape", "check_broadcasts(name, came, shape,",
+         "field != self.learns or check_broadcasts(name, came, shape,",
+         partial(test_own_op.test_an_array_that_does_not_learn_is_checked_too, None, (3,), ".*")),
         ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop)", "slice(len(r))",
          on_tiles("bias")),
     ],
@@ -267,7 +271,10 @@ MISTAKES = {
          "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
     "plan.py": [
-        ("resolve", "a mask after the softmax", "on[op.on].append", 'on["weights" if op.forbids else op.on].append',
+        *(("resolve", f"a cap after a mask, {route}", "key=lambda step: step[1].forbids", "key=lambda step: False",
+           values("window before softcap", route)) for route in ("dense", "tiled", "dense on NumPy", ENGINE)),
+        ("resolve", "a mask after the softmax", "step[1].on == on",
+         '("weights" if step[1].forbids else step[1].on) == on',
          values("mask", "dense")),
     ],
     "attention.py": [

@@ -137,12 +137,18 @@ def library(T):
     return array_namespace(T).__name__.removeprefix("array_api_compat.")
 
 
+def an_array_of(T):
+    """The library of T, in messages."""
+    name = library(T)
+    return f"a{'n' * (name[0] in 'aeiou')} {name} array"
+
+
 def agree_on_place(name, T, like_name, like):
     """An error that names T, where it is no array, of another library or on another device than ``like``."""
     if not is_array(T):
         raise TypeError(expected(name, "an array", type(T).__name__))
     if library(T) != library(like):
-        raise TypeError(expected(name, f"a {library(like)} array like {like_name}", f"a {library(T)} array"))
+        raise TypeError(expected(name, f"{an_array_of(like)} like {like_name}", an_array_of(T)))
     if device(T) != device(like):
         raise ValueError(expected(name, f"device {device(like)} like {like_name}", device(T)))
 
@@ -166,7 +172,7 @@ def agree(optional=None, **arrays):
     first, reference = next(iter(given.items()))
     for name, T in given.items():
         if library(T) != library(reference):
-            raise TypeError(expected(name, f"a {library(reference)} array like {first}", f"a {library(T)} array"))
+            raise TypeError(expected(name, f"{an_array_of(reference)} like {first}", an_array_of(T)))
     xp = array_namespace(reference)
     for name, T in given.items():
         if not xp.isdtype(T.dtype, "real floating"):

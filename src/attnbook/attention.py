@@ -31,7 +31,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
        S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{bias}
 
     Equation :eq:`def-attention`. The order of the steps is fixed: scale, then ``ops`` in the order given, then bias,
-    mask and causal, then softmax over the keys.
+    then all that forbids keys, also of ``ops``, then softmax over the keys.
 
     Parameters
     ----------

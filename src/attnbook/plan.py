@@ -13,14 +13,17 @@ CORNERS = {
     "top-left": Causal("top-left"),
     "bottom-right": Causal("bottom-right"),
 }
+OF_A_MASK = ("allowed", "allows_all", "pattern")
 
 
 class Plan(NamedTuple):
     """The options of a call, as its passes need them.
 
-    ``ops`` are all of its ops in order, ``asked_by`` the arguments that asked for them; ``scores`` and ``weights`` are
-    those before and after the softmax, each with its place among all; ``only_forbids``, whether the former do nothing
-    else. ``tiles`` and ``kernel`` are the spine's own.
+    ``ops`` are all of its ops as they were given, ``asked_by`` the arguments that asked for them; ``scores`` and
+    ``weights`` are those before and after the softmax, as they run, each with its place among all; ``only_forbids``,
+    whether the former do nothing else. ``tiles`` and ``kernel`` are the spine's own.
+
+    What forbids runs last: the op after it could make of −∞ a number, and the key would be there again.
     """
 
     shape: tuple
@@ -62,11 +65,10 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
         way = pick(like, shape)
     spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
-    on, only_forbids = {"scores": [], "weights": []}, True
-    for place, op in enumerate(ops):
-        on[op.on].append((place, op))
-        only_forbids &= op.forbids or op.on == "weights"
-    plan = Plan(shape, widths, scale, ops, asked_by, *map(tuple, on.values()), only_forbids, spine, way.tiles)
+    in_order = sorted(enumerate(ops), key=lambda step: step[1].forbids)  # else in the order given: the sort is stable
+    scores, weights = (tuple(step for step in in_order if step[1].on == on) for on in ("scores", "weights"))
+    only_forbids = all(op.forbids for _, op in scores)
+    plan = Plan(shape, widths, scale, ops, asked_by, scores, weights, only_forbids, spine, way.tiles)
     return SPINES[spine].prepare(plan, given)
 
 
@@ -96,14 +98,19 @@ def _ops(ops):
         if isinstance(op, type) or not isinstance(op, Op):
             came = f"the class {op.__name__} itself" if isinstance(op, type) else type(op).__name__
             raise TypeError(expected("ops", "objects of classes derived from attnbook.ops.Op", came))
+        name = name_of("ops", op)
         if missing := [m for m in ("forward", "vjp", "jvp") if getattr(type(op), m) is getattr(Op, m)]:
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
         if missing := [name for name in op.arrays if not hasattr(op, name)]:
-            raise TypeError(expected(f"ops, {type(op).__name__}.arrays", "names of its fields", repr(missing[0])))
+            raise TypeError(expected(f"{name}.arrays", "names of its fields", repr(missing[0])))
         if op.learns is not None and op.learns not in op.arrays:
-            raise TypeError(expected(f"ops, {type(op).__name__}.learns", f"one of {op.arrays}", repr(op.learns)))
+            raise TypeError(expected(f"{name}.learns", f"one of {op.arrays}", repr(op.learns)))
         if op.on not in ("scores", "weights"):
-            raise ValueError(expected(f"ops, {type(op).__name__}.on", "'scores' or 'weights'", repr(op.on)))
-        if op.forbids and not all(hasattr(op, m) for m in ("allowed", "allows_all", "pattern")):
-            raise TypeError(expected(f"ops, {type(op).__name__}", "a Masking, as it forbids", "another Op"))
+            raise ValueError(expected(f"{name}.on", "'scores' or 'weights'", repr(op.on)))
+        if op.own_axes is not None and (type(op.own_axes) is not int or op.own_axes < 0):
+            raise ValueError(expected(f"{name}.own_axes", "None or a number of axes", repr(op.own_axes)))
+        if op.forbids and not (op.on == "scores" and all(hasattr(op, m) for m in OF_A_MASK)):
+            raise TypeError(expected(name, "a Masking on the scores, as it forbids", "another Op"))
+        if type(op).live is not Op.live and not op.forbids:
+            raise TypeError(expected(name, "no live, as it does not forbid", "one"))
     return ops

@@ -73,13 +73,15 @@ class Op:
     ``learns``
         The name of the one whose gradient ``vjp`` returns, ``parameter``.
     ``own_axes``
-        How that lies. None: its last two axes are queries and keys, or broadcast to them. A number: so many last axes
-        are its own, none for a number a head, one for a table of distances; those before are batch and heads.
+        How the arrays lie. None: the last two axes are queries and keys, or broadcast to them. A number: so many last
+        axes are their own, none for a number a head, one for a table of distances; those before are batch and heads.
+        An op whose arrays lie in another way has a ``check`` of its own.
     ``on = "weights"``
         It acts on P after the softmax, not on S before it. It must then multiply each weight by a number of its own,
         so that rowsum(dP ∘ P) stays rowsum(dO ∘ O).
     ``forbids``
-        It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`.
+        It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`. It runs
+        after all that does not, wherever it is given.
     ``stacks``
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
     """
@@ -106,7 +108,7 @@ class Op:
         raise NotImplementedError
 
     def live(self, tile):
-        """The smallest tile with all pairs that the op does not forbid: a tiled spine does not look beyond it."""
+        """The smallest tile with all pairs that a mask does not forbid: a tiled spine does not look beyond it."""
         return tile
 
     @property
@@ -145,19 +147,20 @@ class Op:
     def check(self, name, like, like_name, shape):
         """An error, where its arrays do not fit scores of ``shape`` and arrays like ``like``."""
         for field in self.arrays:
-            if field != self.learns and (T := getattr(self, field)) is not None:
+            if (T := getattr(self, field)) is None and field != self.learns:
+                continue
+            if field == self.learns:
+                agree(**{like_name: like, name: T})
+            else:
                 agree_on_place(name, T, like_name, like)
-        if self.learns is None:
-            return
-        agree(**{like_name: like, name: self.parameter})
-        own = tuple(self.parameter.shape)
-        if self.own_axes is None:
-            check_broadcasts(name, own, shape, "the scores")
-        elif len(own) < self.own_axes:
-            raise ValueError(expected(name, f"at least {self.own_axes} axes", f"shape {own}"))
-        else:
-            lead = own[: len(own) - self.own_axes]
-            check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", f"shape {own}")
+            came = tuple(T.shape)
+            if self.own_axes is None:
+                check_broadcasts(name, came, shape, "the scores")
+            elif len(came) < self.own_axes:
+                raise ValueError(expected(name, f"{self.own_axes} or more axes", f"shape {came}"))
+            else:
+                lead = came[: len(came) - self.own_axes]
+                check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", f"shape {came}")
 
 
 class Kernel(NamedTuple):

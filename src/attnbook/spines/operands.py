@@ -1,6 +1,6 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
-from attnbook.arrays import array_namespace, expected, is_numpy, library, narrow, unbroadcast, widen
+from attnbook.arrays import an_array_of, array_namespace, expected, is_numpy, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 
 
@@ -8,7 +8,7 @@ def check_numpy(plan, given):
     """An error, where the arrays are not NumPy's own; only a ``Way`` can ask for that."""
     name, like = next(iter(given.items()))
     if not is_numpy(like):
-        raise TypeError(expected(name, f"a NumPy array for method '{plan.spine}'", f"a {library(like)} array"))
+        raise TypeError(expected(name, f"a NumPy array for method '{plan.spine}'", an_array_of(like)))
 
 
 def operands(Q, K, V, scale):

@@ -107,7 +107,9 @@ def check_tensors(names, tensors):
             raise TypeError(expected(name, "a dense tensor", "a nested or sparse one"))
         if T.dtype != Q.dtype or not place:
             wide = torch.float32 if Q.dtype.itemsize < 4 else Q.dtype
-            allowed = (torch.bool, *dict.fromkeys((wide, Q.dtype))) if place > 2 else (Q.dtype,) if place else DTYPES
+            allowed = (Q.dtype,) if place else DTYPES
+            if place > 2:
+                allowed = (*(torch.bool,) * name.lower().endswith("mask"), *dict.fromkeys((wide, Q.dtype)))
             number = T.dtype.is_floating_point or T.dtype.is_complex or not name.startswith("ops")
             if number and T.dtype not in allowed:
                 raise TypeError(expected(name, " or ".join(map(str, allowed)), T.dtype))

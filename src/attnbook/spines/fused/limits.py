@@ -4,7 +4,7 @@ import importlib.util
 import math
 from functools import cache
 
-from attnbook.arrays import expected, library
+from attnbook.arrays import an_array_of, expected, library
 from attnbook.ops import Kernel, Tile
 
 WIDEST = 256
@@ -23,7 +23,7 @@ def kernel_of(plan):
     """What the kernels do for these ops, as the ops say in their order; None where one of them cannot be done so."""
     n_q, n_k = plan.shape[-2:]
     kernel, table = Kernel(), Tile.whole(n_q, n_k)
-    for op in plan.ops:
+    for _, op in (*plan.scores, *plan.weights):
         if kernel is not None:
             kernel = op.in_kernel(kernel, table)
     if kernel is None:
@@ -38,7 +38,7 @@ def refusal(plan, given):
     """The error that tells why the kernels cannot do this; None where they can."""
     name, like = next(iter(given.items()))
     if library(like) != "torch":
-        return TypeError(expected(name, "a torch tensor for method 'fused'", f"a {library(like)} array"))
+        return TypeError(expected(name, "a torch tensor for method 'fused'", an_array_of(like)))
     if not has_triton():
         return ModuleNotFoundError(expected("method", "Triton for 'fused' (pip install 'attnbook[gpu]')", "none"))
     if plan.kernel is None:
