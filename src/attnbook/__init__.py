@@ -12,12 +12,7 @@ from attnbook.attention import AttentionGrads, attention, attention_jvp, attenti
 from attnbook.diagnose import diagnose
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
-from attnbook.multi_head import (
-    MultiHeadGrads,
-    MultiHeadParams,
-    multi_head_attention,
-    multi_head_attention_vjp,
-)
+from attnbook.multi_head import MultiHeadGrads, MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.rotary import Rotary, rotary, rotary_vjp
 from attnbook.softmax import (
     logsumexp,

@@ -158,29 +158,21 @@ def agree(optional=None, **arrays):
 
     Those in the dict ``optional`` may be None; they are left out then.
 
-    Raises a ``TypeError`` or ``ValueError`` that names the first argument that differs from the first one given.
+    Raises a ``TypeError`` or ``ValueError`` that names the first argument that differs from the first one arrays.
     """
-    given = arrays
     for name, T in (optional or {}).items():
         if T is not None:
-            given[name] = T
-    if set(map(type, given.values())) == {np.ndarray} and set(map(_CHAR, given.values())) in ({"f"}, {"d"}):
+            arrays[name] = T
+    if set(map(type, arrays.values())) == {np.ndarray} and set(map(_CHAR, arrays.values())) in ({"f"}, {"d"}):
         return array_api_compat.numpy  # most calls, and small tables feel the longer way
-    for name, T in given.items():
-        if not is_array(T):
-            raise TypeError(expected(name, "an array", type(T).__name__))
-    first, reference = next(iter(given.items()))
-    for name, T in given.items():
-        if library(T) != library(reference):
-            raise TypeError(expected(name, f"{an_array_of(reference)} like {first}", an_array_of(T)))
-    xp = array_namespace(reference)
-    for name, T in given.items():
+    first, reference = next(iter(arrays.items()))
+    for name, T in arrays.items():
+        agree_on_place(name, T, first, reference)
+        xp = array_namespace(T)
         if not xp.isdtype(T.dtype, "real floating"):
             raise TypeError(expected(name, "a floating dtype", T.dtype))
         if T.dtype != reference.dtype:
             raise TypeError(expected(name, f"dtype {reference.dtype} like {first}", T.dtype))
-        if device(T) != device(reference):
-            raise ValueError(expected(name, f"device {device(reference)} like {first}", device(T)))
     if library(reference) == "cupy" and device(reference) != (current := xp.cuda.Device()):
         wanted = f"an array on the current device, {current}, where CuPy puts all results; set it by cupy.cuda.Device"
         raise ValueError(expected(first, wanted, device(reference)))

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, rows_of, widen
 
 
@@ -62,9 +63,7 @@ def linear_vjp(dY, X, W):
     """
     agree(dY=dY, X=X, W=W)
     _check_shapes(X, W, None)
-    wanted = (*X.shape[:-1], W.shape[1])
-    if tuple(dY.shape) != wanted:
-        raise ValueError(expected("dY", f"shape {wanted}", tuple(dY.shape)))
+    check_shape("dY", dY, (*X.shape[:-1], W.shape[1]))
     return LinearGrads(*(narrow(T, X.dtype) for T in project_vjp(widen(dY), widen(X), widen(W))))
 
 
@@ -89,8 +88,7 @@ def linear_jvp(tX, tW, tb, X, W):
     agree(X=X, W=W, tX=tX, tW=tW, optional={"tb": tb})
     _check_shapes(X, W, tb, bias_name="tb")
     for name, tangent, T in (("tX", tX, X), ("tW", tW, W)):
-        if tangent.shape != T.shape:
-            raise ValueError(expected(name, f"shape {tuple(T.shape)}", tuple(tangent.shape)))
+        check_shape(name, tangent, tuple(T.shape))
     tY = widen(tX) @ widen(W) + widen(X) @ widen(tW)
     return narrow(tY if tb is None else tY + widen(tb), X.dtype)
 
@@ -111,7 +109,6 @@ def _check_shapes(X, W, b, bias_name="b"):
     if W.ndim != 2:
         raise ValueError(expected("W", "two axes (d_in, d_out)", f"shape {tuple(W.shape)}"))
     if X.ndim < 1 or X.shape[-1] != W.shape[0]:
-        wanted = f"a last axis of {W.shape[0]}, the rows of W"
-        raise ValueError(expected("X", wanted, f"shape {tuple(X.shape)}"))
+        raise ValueError(expected("X", f"a last axis of {W.shape[0]}, the rows of W", f"shape {tuple(X.shape)}"))
     if b is not None and tuple(b.shape) != (W.shape[1],):
         raise ValueError(expected(bias_name, f"shape {(W.shape[1],)}, the columns of W", f"shape {tuple(b.shape)}"))

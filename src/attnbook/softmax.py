@@ -5,17 +5,8 @@ returned. Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, a
 or a NaN makes its row NaN.
 """
 
-from attnbook.arrays import (
-    agree,
-    array_namespace,
-    axis_of,
-    device,
-    expected,
-    narrow,
-    quietly_on_numpy,
-    scalar,
-    widen,
-)
+from attnbook.arguments import check_shape
+from attnbook.arrays import agree, array_namespace, axis_of, device, narrow, quietly_on_numpy, scalar, widen
 
 
 def softmax(S, axis=-1):
@@ -160,9 +151,7 @@ def logsumexp_vjp(dL, P, axis=-1):
     """
     xp = agree(dL=dL, P=P)
     axis = axis_of("P", P, axis)
-    wanted = tuple(n for i, n in enumerate(P.shape) if i != axis)
-    if tuple(dL.shape) != wanted:
-        raise ValueError(expected("dL", f"shape {wanted}", tuple(dL.shape)))
+    check_shape("dL", dL, (*P.shape[:axis], *P.shape[axis + 1 :]))
     return narrow(xp.expand_dims(widen(dL), axis=axis) * widen(P), P.dtype)
 
 
@@ -212,6 +201,5 @@ def _same_shape(*, P, axis, **incoming):
     """Namespace and axis for a derivative, whose incoming array must have the shape of P."""
     ((name, T),) = incoming.items()
     xp = agree(**{name: T, "P": P})
-    if T.shape != P.shape:
-        raise ValueError(expected(name, f"the shape of P, {tuple(P.shape)}", tuple(T.shape)))
+    check_shape(name, T, tuple(P.shape))
     return xp, axis_of("P", P, axis)
