@@ -295,6 +295,14 @@ OPTIONS = [
         ValueError,
         "method, tiles: expected rows, cols of at least 1, got (2, 3)",
     ),
+    *(
+        (
+            lambda spine=spine: attention(Q, K, V, method=Way(spine, tiled.Tiles(2, 3))),
+            TypeError,
+            f"method, tiles: expected None for method '{spine}', got Tiles(rows=2, cols=3)",
+        )
+        for spine in ("dense", "numpy_dense")
+    ),
     (lambda: attention(Q, K, V, method=Way("tiled", tiled.Tiles(0, 3))), ValueError, "method, tiles: …rows=0, cols=3)"),
     (
         lambda: attention(Q, K, V, method=Way("numpy_tiled", tiled.Tiles(2, 3))),

@@ -25,6 +25,7 @@ from attnbook.ops import Bias, Scale, Softcap
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
+from attnbook.spines import Way  # noqa: E402
 from attnbook.spines.fused import backward_kernels, forward_kernel, launch, limits, tile  # noqa: E402
 
 
@@ -39,7 +40,7 @@ def small_tiles():
 
 @pytest.mark.parametrize("case", [case for case in CASES if not fits(case)], ids=str)
 def test_other_ops_are_refused(case):
-    with pytest.raises(ValueError, match="ops: expected a Softcap, then at most one bias and one mask, and Window and"):
+    with pytest.raises(ValueError, match=r"ops: expected a Softcap, .* op that declares in_kernel, for"):
         attend(case)
 
 
@@ -73,6 +74,7 @@ REFUSED = [
     (fused_on(*ONES, ops=[Bias(torch.ones(4, 7), fixed=True)]), ValueError, "ops, Bias: expected a shape that broad"),
     (fused_on(*ONES, ops=[Bias(torch.ones(7).double(), fixed=True)]), TypeError, "ops, Bias: expected torch.float32"),
     (fused_on(*ONES, ops=[Bias(torch.ones(7))], bias=torch.ones(7)), ValueError, "ops: expected .* got Bias, Bias"),
+    (lambda: ab.attention(*ONES, method=Way("fused", (2, 3))), TypeError, "method, tiles: expected Tiles .*(2, 3)"),
 ]  # fmt: skip
 
 

@@ -352,7 +352,7 @@ MISTAKES = {
          gradients("plain")),
         ("vjp", "the gradient of L forgotten", "less_dL(D, dL, res.Z)", "D", gradients("plain")),
         ("vjp", "the scale in dQ forgotten", "dQ *= plan.scale", "pass", gradients("plain")),
-        ("vjp", "the scale in dK forgotten", "res.V, plan.scale)", "res.V, 1.0)", gradients("plain")),
+        ("vjp", "the scale in dK forgotten", "dK *= plan.scale", "pass", gradients("plain")),
         ("vjp", "as if nothing were dropped", "if plan.weights:", "if False:", gradients("dropout")),
         ("vjp", "ops forgotten in the backward", "if not plan.only_forbids:", "if False:", gradients("softcap")),
         ("vjp", "P overwritten", "dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)", left_alone("plain")),

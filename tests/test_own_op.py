@@ -208,7 +208,7 @@ def test_an_array_that_does_not_learn_is_checked_too(own_axes, shape, message):
 
 def test_a_spine_that_cannot_run_it_says_so():
     inputs = [torch.ones(T.shape, device="meta") for T in INPUTS]
-    with pytest.raises(ValueError, match=r"^ops: expected a Softcap, then .* for method 'fused', got Temperature$"):
+    with pytest.raises(ValueError, match=r"^ops: expected .* that declares in_kernel, for .*'fused', got Temperature$"):
         ab.attention(*inputs, ops=[Temperature(torch.ones(3, device="meta"))], method="fused")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from attnbook.arrays import array_namespace, mT, narrow, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import normalize, row_logsumexp
-from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch, unfit_tiles
 
 
 class Residuals(NamedTuple):
@@ -38,6 +38,8 @@ class Residuals(NamedTuple):
 
 def prepare(plan, given):
     """The plan: nothing is to be settled."""
+    if plan.tiles is not None:
+        raise unfit_tiles(plan, "None")
     return plan
 
 

@@ -10,7 +10,7 @@ from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.dense import Residuals, jvp
-from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp
+from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp, unfit_tiles
 
 __all__ = ["Residuals", "forward", "jvp", "prepare", "vjp"]
 
@@ -18,6 +18,8 @@ __all__ = ["Residuals", "forward", "jvp", "prepare", "vjp"]
 def prepare(plan, given):
     """The plan: nothing is to be settled."""
     check_numpy(plan, given)
+    if plan.tiles is not None:
+        raise unfit_tiles(plan, "None")
     return plan
 
 
@@ -27,6 +29,7 @@ def forward(Q, K, V, plan):
     q, k, v = operands(Q, K, V, plan.scale)
     table, saved = Tile.whole(*plan.shape[-2:]), [None] * len(plan.scores)
     S = np.matmul(q, k.mT, out=np.empty(plan.shape, q.dtype))
+    del q  # a scaled copy, as large as the output
     P = S
     if plan.only_forbids:
         if plan.scores:
@@ -43,7 +46,7 @@ def forward(Q, K, V, plan):
 def vjp(dO, dL, res):
     """As :func:`attnbook.spines.dense.vjp`."""
     plan, W = res.plan, res.P
-    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    q, k, v = operands(res.Q, res.K, res.V)  # not scaled, which would be a copy
     table, dO, dparams = Tile.whole(*plan.shape[-2:]), widen(dO), {}
     dP = dO @ v.mT
     if plan.weights:
@@ -58,6 +61,7 @@ def vjp(dO, dL, res):
         dparams |= of_scores
     dQ, dK = dS @ k, dS.mT @ q
     dQ *= plan.scale
+    dK *= plan.scale
     return *operands_vjp(dQ, dK, dV, res), in_order(dparams, res)
 
 

@@ -1,5 +1,7 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
+import reprlib
+
 from attnbook.arrays import an_array_of, array_namespace, expected, is_numpy, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 
@@ -11,13 +13,18 @@ def check_numpy(plan, given):
         raise TypeError(expected(name, f"a NumPy array for method '{plan.spine}'", an_array_of(like)))
 
 
-def operands(Q, K, V, scale):
+def unfit_tiles(plan, wanted):
+    """The error for tiles that the spine does not take; only a ``Way`` has any."""
+    return TypeError(expected("method, tiles", f"{wanted} for method '{plan.spine}'", reprlib.repr(plan.tiles)))
+
+
+def operands(Q, K, V, scale=None):
     """Scaled queries, keys, values, in the accumulation dtype; each head of these repeated for those that share it.
 
     The scale goes into Q, which is smaller than the table, and where a product might overflow.
     """
     h = Q.shape[-3] if Q.ndim >= 3 else 1
-    return widen(Q) * scale, share_heads(widen(K), h), share_heads(widen(V), h)
+    return widen(Q) if scale is None else widen(Q) * scale, share_heads(widen(K), h), share_heads(widen(V), h)
 
 
 def operands_vjp(dQ, dK, dV, res):

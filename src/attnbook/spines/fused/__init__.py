@@ -11,8 +11,8 @@ Chapter: :doc:`/chapters/11_gpu`.
 
 from attnbook.spines import tiled
 from attnbook.spines.fused.limits import kernel_of, refusal
-from attnbook.spines.fused.sizes import room, tiles
-from attnbook.spines.operands import in_order, operands_vjp
+from attnbook.spines.fused.sizes import Tiles, room, tiles
+from attnbook.spines.operands import in_order, operands_vjp, unfit_tiles
 
 
 class Residuals(tiled.Residuals):
@@ -24,6 +24,8 @@ class Residuals(tiled.Residuals):
 def prepare(plan, given):
     """The plan with what the kernels do, and their tiles; or an error that says why they cannot."""
     plan = plan._replace(kernel=kernel_of(plan))
+    if not isinstance(plan.tiles, Tiles | None):
+        raise unfit_tiles(plan, "Tiles of attnbook.spines.fused.sizes or None")
     if (error := refusal(plan, given)) is not None:
         raise error
     like = next(iter(given.values()))
