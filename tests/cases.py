@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 import attnbook as ab
-from attnbook.ops import Bias, Dropout, Op, Softcap, Window
+from attnbook.ops import Bias, Dropout, Op, Sink, Softcap, Window
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,16 @@ CASES = (
     Case("dropout, softcap and bias", bias=(3, 1, 7), causal=True,
          ops=((partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Bias, (5, 1)))),
     Case("dropout of a batch that only values have", q=(3, 5, 11), k=(3, 7, 11), ops=((partial(Dropout, 0.3), None),)),
+    Case("sink", ops=((Sink, (3,)),)),
+    Case("sink for all heads, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((Sink, ()),)),
+    Case("sinks of the batch, causal", causal=True, ops=((Sink, (2, 1)),)),
+    Case("sink, grouped, bottom-right, with a dead row", q=(2, 6, 5, 11), mask=(2, 1, 5, 7), dead=True,
+         causal="bottom-right", ops=((Sink, (6,)),)),
+    Case("sink and no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), ops=((Sink, (3,)),)),
+    Case("sink and window, fewer keys", q=(3, 7, 11), k=(3, 3, 11), v=(3, 3, 13),
+         ops=((partial(Window, 2, 1), None), (Sink, (3,)))),
+    Case("two sinks, dropout, cap and bias", mask=(2, 3, 5, 7), bias=(3, 1, 7), scale=0.7, ops=(
+        (Sink, (3,)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)), (Bias, (5, 1)))),
     Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Gate, None), (Bias, (7,)))),
 )  # fmt: skip
 
@@ -340,6 +350,7 @@ MULTI_HEAD = (
     _self("bias with −∞", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3)),
     MultiHead("scale", Case("", scale=0.7)),
     MultiHead("op with a parameter", Case("", ops=((Gate, None), (Bias, (3, 1, 7))))),
+    MultiHead("sink", Case("", mask=(5, 7), dead=True, causal="bottom-right", ops=((Sink, (3,)),))),
     MultiHead("no query", Case("", q=(2, 3, 0, 11))),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cases import Case, MultiHead
 
-from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Window
+from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Sink, Softcap, Window
 
 ROWS = {
     "Alone": (
@@ -30,7 +30,7 @@ ROWS = {
     ),
     "With": (
         "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
-        "shared key heads", "scale", "sliding window", "softcap", "dropout", "other ops", "axes of length 0",
+        "shared key heads", "scale", "sliding window", "softcap", "sink", "dropout", "other ops", "axes of length 0",
     ),
 }  # fmt: skip
 CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
@@ -45,7 +45,7 @@ DERIVATIVES = ("differences", "autograd", "vjp = jvp")
 # --- what a test looks at, read from what it runs on --------------------------------------------------------------
 
 
-OPS = {"sliding window": Window, "softcap": Softcap, "dropout": Dropout}
+OPS = {"sliding window": Window, "softcap": Softcap, "sink": Sink, "dropout": Dropout}
 
 
 def conditions(case):
@@ -131,7 +131,8 @@ PLANTED_IN = {
     "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
     "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],
     "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
-    "ops/dropout.py": ["dropout"], "multi_head.py": ROWS["The layer"],
+    "ops/dropout.py": ["dropout"], "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
+    "multi_head.py": ROWS["The layer"],
 }  # fmt: skip
 
 
@@ -198,6 +199,8 @@ CLAIMS = [
     ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
     ("test_ops.py::test_a_window_counts_from_its_corner", ["sliding window"], ["properties"]),
     ("test_ops.py::test_softcap_bounds_the_scores", ["softcap"], ["properties"]),
+    ("test_sink.py::test_gpt_oss", ["sink"], ["autograd", "other library"]),
+    ("test_sink.py::test_low_precision", ["sink"], dtype),
     ("test_ops.py::test_dropout_keeps_its_share", ["dropout"], ["properties"]),
     ("test_ops.py::test_dropout_is_unrelated_from_place_to_place", ["dropout"], ["properties"]),
     ("test_ops.py::test_dropout_is_the_same_on_any_tile", ["dropout"], ["properties"]),

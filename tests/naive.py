@@ -5,7 +5,7 @@ from compare import draw
 
 import attnbook as ab
 from attnbook.checks.tolerances import LOW_PRECISION
-from attnbook.ops import Dropout, Tile, Window
+from attnbook.ops import Dropout, Sink, Tile, Window
 
 
 def naive_heads(T, Q):
@@ -15,20 +15,23 @@ def naive_heads(T, Q):
 
 
 def naive_scores(case, Q, K, V, *parameters):
-    """The scores of ``naive_attention``, −∞ where a key is forbidden."""
+    """The scores of ``naive_attention``, −∞ where a key is forbidden; after the keys, the columns that sinks add."""
     rest = list(parameters)
     S = Q @ naive_heads(K, Q).mT * (Q.shape[-1] ** -0.5 if case.scale is None else case.scale)
     bias = 0.0 if case.bias is None else rest.pop(0)
+    sinks = []
     for op in case.made(*rest):
-        if not isinstance(op, Dropout | Window):  # windows are in case.allowed()
+        if isinstance(op, Sink):
+            sinks.append(op.sigma[..., None, None].expand(*case.scores[:-1], 1))
+        elif not isinstance(op, Dropout | Window):  # windows are in case.allowed()
             S = op.forward(S, Tile.whole(*case.scores[-2:]))[0]
-    return (S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf)
+    return torch.cat([(S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf), *sinks], dim=-1)
 
 
 def naive_attention(case, Q, K, V, *parameters):
     """The definition in torch, each step in the dtype of Q: a second implementation, with autograd to differentiate."""
     S = naive_scores(case, Q, K, V, *parameters)
-    P = torch.softmax(S, dim=-1).masked_fill(~torch.tensor(case.allowed()), 0.0)
+    P = torch.softmax(S, dim=-1)[..., : case.scores[-1]].masked_fill(~torch.tensor(case.allowed()), 0.0)
     for op in case.made(*parameters[case.bias is not None :]):
         if isinstance(op, Dropout):
             P = P / (1 - op.p) * op.kept(P, Tile.whole(*case.scores[-2:]))

@@ -18,7 +18,7 @@ from routes import ON_TILES, taking
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.ops import Dropout, Softcap, Window
+from attnbook.ops import Dropout, Sink, Softcap, Window
 from attnbook.spines import SPINES, Way, tiled
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -86,7 +86,8 @@ def test_every_library_gives_the_same(xp, case):
 
 
 A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "window and mask",
-         "distances, grouped and causal", "dropout, softcap and bias")  # fmt: skip
+         "distances, grouped and causal", "dropout, softcap and bias",
+         "sink, grouped, bottom-right, with a dead row")  # fmt: skip
 
 
 def thorough_but_for_a_few(values, few):
@@ -192,7 +193,7 @@ def test_dead_rows_in_every_library(xp):
 
 
 @every_route
-@those(lambda case: not any(shape is None for _, shape in case.ops))
+@those(lambda case: not any(shape is None or op is Sink for op, shape in case.ops))
 def test_the_gradients_of_keys_balance(case):
     """Moving every key by the same amount shifts each row of scores, so Σ_j dK_j = 0; and QᵀdQ = (KᵀdK)ᵀ."""
     Q, K, V, *rest = case.draw()

@@ -14,7 +14,7 @@ from cases import Gate
 
 import attnbook as ab
 from attnbook import checks
-from attnbook.ops import Bias, Dropout, Mask, Scale, Softcap, Window
+from attnbook.ops import Bias, Dropout, Mask, Scale, Sink, Softcap, Window
 from attnbook.rotary import Linear, Llama3, YaRN
 from attnbook.spines import Way, tiled, workers
 
@@ -267,6 +267,13 @@ OPTIONS = [
         TypeError,
         "ops, Times: expected a numpy array like Q, got a torch array",
     ),
+    (
+        lambda: attention(Q, K, V, ops=[Sink(ones(5))]),
+        ValueError,
+        "ops, Sink: …the leading axes …(2, 6), got shape (5,)",
+    ),
+    (lambda: attention(Q, K, V, ops=[Sink(ones(6, 1))]), ValueError, "ops, Sink: …(2, 6), got shape (6, 1)"),
+    (lambda: attention(Q, K, V, ops=[Sink(0.0)]), TypeError, "ops, Sink: expected an array, got float"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
     (

@@ -20,7 +20,7 @@ from fused_cases import (
 from kernels import DEVICE
 
 import attnbook as ab
-from attnbook.ops import Bias, Scale, Softcap
+from attnbook.ops import Bias, Scale, Sink, Softcap
 
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
@@ -69,6 +69,7 @@ REFUSED = [
     (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
     (fused_on(*ONES, ops=[Scale(2.0), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
     (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
+    (fused_on(*ONES, ops=[Sink(torch.ones(3).requires_grad_())]), ValueError, "ops, Sink: expected a tensor that n"),
     (fused_on(ONES[0], ONES[1].to("meta"), ONES[2]), ValueError, "K: expected device cpu like Q, got meta"),
     (fused_on(*ONES, mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu"),
     (fused_on(*ONES, ops=[Bias(torch.ones(4, 7), fixed=True)]), ValueError, "ops, Bias: expected a shape that broad"),

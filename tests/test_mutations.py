@@ -21,6 +21,7 @@ import test_multi_head
 import test_ops
 import test_own_op
 import test_rotary
+import test_sink
 import test_softmax
 import test_tiled
 import test_torch_layout
@@ -120,6 +121,7 @@ pressed, far = (
 once = partial(test_workers.test_every_task_is_done_once, 3)
 of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
 torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
+sinks_at_the_ends = partial(test_sink.test_at_the_ends, "dense")
 two_named = partial(test_mistakes.test_diagnose_names_two_at_once, ("ds-mean", "dk-transposed"))
 CASE["softcap and mask"] = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
 
@@ -270,6 +272,12 @@ MISTAKES = {
         ("Dropout.kept", "places counted within the tile", "tile.rows, tile.cols)",
          "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
+    "ops/sink.py": [
+        ("Sink.forward", "subtracted", "S + self", "S - self", values("sink")),
+        ("Sink.vjp", "mean over the queries", ".sum(dS,", ".mean(dS,", alone("sink, op 0")),
+        ("Sink.vjp", "the mean over the batch", "self.own_axes))", "self.own_axes)) / len(dS)", alone("sink, op 0")),
+        ("Sink.jvp", "it stands still", "tS + self.here(tile, tparam)[..., None, None]", "tS", alone("sink, op 0")),
+    ],
     "plan.py": [
         *(("resolve", f"a cap after a mask, {route}", "key=lambda step: step[1].forbids", "key=lambda step: False",
            values("window before softcap", route)) for route in ("dense", "tiled", "dense on NumPy", ENGINE)),
@@ -317,28 +325,52 @@ MISTAKES = {
         ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale",
          "widen(Q) * array_namespace(Q).float64(scale)",
          on("dense", test_attention.test_weights_are_in_the_accumulation_dtype, "plain")),
+        ("row_sums", "D from dO alone", "widen(dO) * widen(res.O)", "widen(dO)", gradients("plain", "tiled")),
         ("less_dL", "dL is added", "D - xp.where", "D + xp.where", gradients("plain")),
         ("less_dL", "dL of a dead row", "xp.where(xp.inf == Z, xp.zeros_like(dL), dL)", "dL",
          partial(test_merge.test_a_dead_row_ignores_its_dL, "tiled")),
+    ],
+    "spines/columns.py": [
+        *(("add", *lines, values("sink")) for lines in (
+            ("O and P are left as they were", "T * (own / ", "T * (own / own / "),
+            ("the sink's own weight is forgotten", "own + xp.exp((C - shift) * unit)", "own"),
+        )),
+        ("add", "a sink in nats for one in bits", "_column(step, Z)[0] / unit", "_column(step, Z)[0]",
+         values("sink", SHIFTED)),
+        ("add", "no shift", "xp.where(C * unit > M * unit + FAR, C, M)", "M", sinks_at_the_ends),
+        ("add", "∞ − ∞ in a dead row", "xp.where(-xp.inf == shift, xp.zeros_like(M), shift)", "shift",
+         sinks_at_the_ends),
+        ("add", "a dead row stays dead", "M, _no_zeros(xp, Z)", "M, xp.where(dead, xp.full_like(Z, xp.inf), Z)",
+         L("sink and no key")),
+        ("add", "only the last sink is left", "M, Z = shift, own", "M, Z = shift, 0 * own", values("sink")),
+        ("vjp", "D is added", "-share * D", "share * D", gradients("sink")),
+        ("vjp", "in the whole row's share", "-share * D", "-D", gradients("sink")),
+        ("jvp", "in the whole row's share", "tL + share * chain", "tL + chain", gradients("sink")),
+        ("_share", "a share of other rows", " / res.Z", "", gradients("sink")),
+        ("_share", "M forgotten", "C / unit - res.M", "C / unit", gradients("sink")),
     ],
     "spines/dense.py": [
         ("forward", "bias added before the scale", "S, saved = chain.forward(plan.scores, S, table)",
          "S, saved = chain.forward(plan.scores, S / plan.scale, table); S = S * plan.scale", values("bias", "dense")),
         ("forward", "the cap after the mask", "chain.forward(plan.scores,", "chain.forward(plan.scores[::-1],",
          values("softcap and mask", "dense")),
-        ("vjp", "no row sum", "dP - less_dL(D, dL, res.Z)", "dP", sums_of_dS("bias", "dense"),
+        ("vjp", "no row sum", "dS = P * (dP - D)", "dS = P * dP", sums_of_dS("bias", "dense"),
          keys_balance("plain", "dense")),
         ("vjp", "scale in dbias", "of_weights | of_scores", "{i: plan.scale * T for i, T in of_scores.items()}",
          gradients("bias", "dense")),
-        ("vjp", "P overwritten", "dS = P * (dP - less_dL(D, dL, res.Z))", "P *= dP - less_dL(D, dL, res.Z); dS = P",
+        ("vjp", "P overwritten", "dS = P * (dP - D)", "P *= dP - D; dS = P",
          twice("plain", "dense"), layer_twice("cross", "dense")),
         ("vjp", "order of keys lost", "mT(dS) @ q", "xp.sort(mT(dS) @ q, axis=-2)", no_order("plain", "dense")),
-        ("vjp", "the gradient of L forgotten", "less_dL(D, dL, res.Z)", "D", gradients("plain", "dense")),
+        ("vjp", "the gradient of L forgotten", "dL, res.Z)", "None, res.Z)", gradients("plain", "dense")),
+        ("vjp", "the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)",
+         gradients("sink", "dense")),
         ("jvp", "the values stand still", " + W @ tv", "", gradients("plain", "dense")),
         ("jvp", "half of the product rule", " + q @ mT(tk)", "", gradients("plain", "dense")),
         ("jvp", "the bias stands still", "tS, table, tparams)", "tS, table, [None] * len(tparams))",
          gradients("bias", "dense")),
         ("jvp", "L stands still", "xp.squeeze(tL,", "xp.squeeze(0 * tL,", gradients("plain", "dense")),
+        ("jvp", "the weights do not feel that a sink moves", "tS - tL)", "tS - xp.sum(P * tS, axis=-1, keepdims=True))",
+         gradients("sink", "dense")),
         ("Residuals.L", "half of it", "row_logsumexp(self.M, self.Z)", "self.M", L("plain", "dense")),
     ],
     "spines/numpy_dense.py": [
@@ -348,9 +380,11 @@ MISTAKES = {
         ("forward", "a saved array overwritten", "np.empty_like(S)", "S", gradients("op that saves its result")),
         ("forward", "a bias taken for nothing", "S, saved = chain.forward(plan.scores, S, table)", "pass",
          values("bias")),
-        ("vjp", "no row sum", "np.subtract(dP, less_dL(D, dL, res.Z), out=None if plan.weights else dP)", "dP",
-         gradients("plain")),
-        ("vjp", "the gradient of L forgotten", "less_dL(D, dL, res.Z)", "D", gradients("plain")),
+        ("vjp", "no row sum", "np.subtract(dP, D, out=None if plan.weights else dP)", "dP", gradients("plain")),
+        ("vjp", "the gradient of L forgotten", "dL, res.Z)", "None, res.Z)", gradients("plain")),
+        ("vjp", "the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)",
+         gradients("sink")),
+        ("forward", "no sink", "if plan.columns:", "if False:", values("sink")),
         ("vjp", "the scale in dQ forgotten", "dQ *= plan.scale", "pass", gradients("plain")),
         ("vjp", "the scale in dK forgotten", "dK *= plan.scale", "pass", gradients("plain")),
         ("vjp", "as if nothing were dropped", "if plan.weights:", "if False:", gradients("dropout")),
@@ -381,8 +415,8 @@ MISTAKES = {
         *(("vjp", *lines, gradients(case, "tiled")) for *lines, case in (
             ("D is added", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
             ("D left out", "(dP - _at(D, rows))", "dP", "plain"),
-            ("D from dO alone", "xp.sum(dO * widen(res.O),", "xp.sum(dO,", "plain"),
-            ("the gradient of L forgotten", "keepdims=True), dL, res.Z)", "keepdims=True), None, res.Z)", "plain"),
+            ("the gradient of L forgotten", "row_sums(dO, dL, res)", "row_sums(dO, None, res)", "plain"),
+            ("the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)", "sink"),
             ("the scale in dQ forgotten", "dQ_i * plan.scale", "dQ_i", "plain"),
             ("the softmax of dropped weights", "P * (dP - _at", "W * (dP - _at", "dropout"),
             ("dP as if nothing were dropped", "P * (dP - _at", "P * (dW - _at", "dropout"),
@@ -391,7 +425,8 @@ MISTAKES = {
             ("dK of the last queries alone", "dK[j] + mT(dS)", "mT(dS)", "plain"),
             ("dV of the last queries alone", "dV[j] + mT(W)", "mT(W)", "plain"),
         )),
-        ("jvp", "no mean", "tA - tL * _at(O, rows)", "tA", gradients("plain", "tiled")),
+        ("jvp", "no mean", "tA - tL * O", "tA", gradients("plain", "tiled")),
+        ("jvp", "a sink stands still", "columns.jvp(tL, tparams, res)", "tL", gradients("sink", "tiled")),
         ("jvp", "the values stand still", " + W @ _at(tv, cols)", "", gradients("plain", "tiled")),
         ("jvp", "L stands still", "of_L.append(tL)", "of_L.append(0 * tL)", gradients("plain", "tiled")),
         ("Residuals.L", "M in bits for M in nats", ", self.unit)", ")", L("plain", SHIFTED)),
@@ -416,7 +451,10 @@ MISTAKES = {
         ("prepare", "the table is one tile", "cols=cols,", "cols=n_k,",
          partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
         ("forward", "M in bits, said to be in nats", "plan, work.unit)", "plan)", L("plain", SHIFTED)),
+        ("forward", "a sink in nats beside scores in bits", "M, Z, work.unit)", "M, Z)", values("sink", SHIFTED)),
         ("vjp", "the gradient of L forgotten", "if dL is not None:", "if False:", gradients("plain", ENGINE)),
+        ("vjp", "the gradient of L forgotten by the sink", "row_sums(dO, dL, res)", "row_sums(dO, None, res)",
+         gradients("sink", ENGINE)),
         ("_Work.__init__", "log₂e forgotten", "plan.scale / self.unit", "plan.scale", values("plain", ENGINE)),
         ("_Work.__init__", "ln 2 in dQ, the scale in dK", "self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ =",
          gradients("plain", ENGINE)),

@@ -171,7 +171,7 @@ def test_an_op_that_lacks_a_method_is_named_before_any_work(of_layer):
 
 def test_what_an_op_declares_wrongly_is_named_before_any_work():
     for name, value, error, message in (
-        ("on", "score", ValueError, r"ops, NoWork.on: expected 'scores' or 'weights', got 'score'"),
+        ("on", "score", ValueError, r"ops, NoWork.on: expected one of \('scores', 'column', 'weights'\), got 'score'"),
         ("learns", "t", TypeError, r"ops, NoWork.learns: expected one of \(\), got 't'"),
         ("arrays", ("t",), TypeError, r"ops, NoWork.arrays: expected names of its fields, got 't'"),
         ("forbids", True, TypeError, "ops, NoWork: expected a Masking on the scores, as it forbids, got another Op"),

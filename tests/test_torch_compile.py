@@ -7,7 +7,7 @@ from torch import func
 from torch.autograd import forward_ad
 
 from attnbook.checks import close
-from attnbook.ops import Softcap
+from attnbook.ops import Sink, Softcap
 from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
@@ -125,10 +125,11 @@ def test_sizes_that_change():
         alike(f(*inputs), attention(*inputs, ops=[Softcap(2.0)], causal=True))
 
 
-def test_an_op_of_a_user_in_a_compiled_layer():
+@pytest.mark.parametrize(("op", "name"), [(Temperature, "t"), (Sink, "sigma")])
+def test_an_op_that_learns_in_a_compiled_layer(op, name):
     Q, K, V, t = draw(*QKV, (2,))
     t = torch.nn.Parameter(t)
-    layer = compiled(lambda Q: attention(Q, K, V, ops=[Temperature(t)]))
+    layer = compiled(lambda Q: attention(Q, K, V, ops=[op(t)]))
     (came,) = torch.autograd.grad(layer(Q).sin().sum(), t)
-    (wanted,) = torch.autograd.grad(plain(Q, K, V, t=t)[0].sin().sum(), t)
+    (wanted,) = torch.autograd.grad(plain(Q, K, V, **{name: t})[0].sin().sum(), t)
     alike(came, wanted)

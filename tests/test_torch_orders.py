@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 import attnbook as ab
 from attnbook.checks import close
-from attnbook.ops import Bias, Dropout, Op, Softcap
+from attnbook.ops import Bias, Dropout, Op, Sink, Softcap
 from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
@@ -76,22 +76,26 @@ class Temperature(Op):
 MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)  # the second row is dead
 
 
-def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, R=1.0):
+def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, R=1.0, sigma=None):
     """O and L, by the definition."""
     S = Q @ K.mT / Q.shape[-1] ** 0.5
     S = S if cap is None else cap * torch.tanh(S / cap)
     S = S if t is None else S * t[..., None, None]
     S = S + B
-    dead = torch.zeros(S.shape[:-1], dtype=torch.bool) if mask is None else ~mask.any(-1)
     S = S if mask is None else S.masked_fill(~mask, -torch.inf)
+    if sigma is not None:
+        S = torch.cat([S, sigma[:, None, None].expand(*S.shape[:-1], 1)], dim=-1)
+        return torch.softmax(S, dim=-1)[..., :-1] @ V, torch.logsumexp(S, dim=-1)
+    dead = torch.zeros(S.shape[:-1], dtype=torch.bool) if mask is None else ~mask.any(-1)
     S = S.masked_fill(dead[..., None], 0.0)
     P = torch.softmax(S, dim=-1).masked_fill(dead[..., None], 0.0)
     return (P * R) @ V, torch.logsumexp(S, dim=-1).masked_fill(dead, 0.0)
 
 
-def ours(Q, K, V, B=None, t=None, mask=None, cap=None, **options):
+def ours(Q, K, V, B=None, t=None, mask=None, cap=None, sigma=None, **options):
     ops = [Softcap(cap)] if cap else []
     ops += [Temperature(t)] if t is not None else []
+    ops += [Sink(sigma)] if sigma is not None else []
     O, L = attention(Q, K, V, bias=B, mask=mask, ops=ops, with_L=True, **options)
     return O, L.masked_fill(-torch.inf == L, 0.0)
 
@@ -103,6 +107,8 @@ FUNCTIONS = {
     "O of Q, K, V, bias": (lambda f: lambda *x: f(*x)[0], (*QKV, (3, 4))),
     "O and L of all, an op's array among it, behind a mask": (
         lambda f: lambda *x: torch.cat([o.flatten() for o in f(*x, mask=MASK, cap=2.0)]), (*QKV, (2, 1, 4), (2,))),
+    "O and L of all, a sink among it, behind a mask": (
+        lambda f: lambda *x: torch.cat([o.flatten() for o in f(*x[:3], mask=MASK, sigma=x[3])]), (*QKV, (2,))),
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def merge(O1, L1, O2, L2):
 
     Equation :eq:`eq-merge`. It is associative, and the order of the sets does not matter. But each call counts queries
     and keys from 0: where causal, windows, distances or dropout are meant for the whole table, give each call its part
-    of that, as a mask or a bias.
+    of that, as a mask or a bias. A sink is no part of each call, but once one more set, with O = 0 and L = σ.
 
     Parameters
     ----------

@@ -13,15 +13,16 @@ CORNERS = {
     "top-left": Causal("top-left"),
     "bottom-right": Causal("bottom-right"),
 }
+PLACES = ("scores", "column", "weights")
 OF_A_MASK = ("allowed", "allows_all", "pattern")
 
 
 class Plan(NamedTuple):
     """The options of a call, as its passes need them.
 
-    ``ops`` are all of its ops as they were given, ``asked_by`` the arguments that asked for them; ``scores`` and
-    ``weights`` are those before and after the softmax, as they run, each with its place among all; ``only_forbids``,
-    whether the former do nothing else. ``tiles`` and ``kernel`` are the spine's own.
+    ``ops`` are all of its ops as they were given, ``asked_by`` the arguments that asked for them; ``scores``,
+    ``columns`` and ``weights`` are those before the softmax, beside it and after it, as they run, each with its place
+    among all; ``only_forbids``, whether the first do nothing else. ``tiles`` and ``kernel`` are the spine's own.
 
     What forbids runs last: the op after it could make of −∞ a number, and the key would be there again.
     """
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
     ops: tuple
     asked_by: tuple
     scores: tuple
+    columns: tuple
     weights: tuple
     only_forbids: bool
     spine: str
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
         return self._replace(
             ops=tuple(ops),
             scores=tuple((place, ops[place]) for place, _ in self.scores),
+            columns=tuple((place, ops[place]) for place, _ in self.columns),
             weights=tuple((place, ops[place]) for place, _ in self.weights),
         )
 
@@ -66,9 +69,9 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
     spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
     in_order = sorted(enumerate(ops), key=lambda step: step[1].forbids)  # else in the order given: the sort is stable
-    scores, weights = (tuple(step for step in in_order if step[1].on == on) for on in ("scores", "weights"))
+    scores, columns, weights = (tuple(step for step in in_order if step[1].on == on) for on in PLACES)
     only_forbids = all(op.forbids for _, op in scores)
-    plan = Plan(shape, widths, scale, ops, asked_by, scores, weights, only_forbids, spine, way.tiles)
+    plan = Plan(shape, widths, scale, ops, asked_by, scores, columns, weights, only_forbids, spine, way.tiles)
     return SPINES[spine].prepare(plan, given)
 
 
@@ -105,8 +108,8 @@ def _ops(ops):
             raise TypeError(expected(f"{name}.arrays", "names of its fields", repr(missing[0])))
         if op.learns is not None and op.learns not in op.arrays:
             raise TypeError(expected(f"{name}.learns", f"one of {op.arrays}", repr(op.learns)))
-        if op.on not in ("scores", "weights"):
-            raise ValueError(expected(f"{name}.on", "'scores' or 'weights'", repr(op.on)))
+        if op.on not in PLACES:
+            raise ValueError(expected(f"{name}.on", f"one of {PLACES}", repr(op.on)))
         if op.own_axes is not None and (type(op.own_axes) is not int or op.own_axes < 0):
             raise ValueError(expected(f"{name}.own_axes", "None or a number of axes", repr(op.own_axes)))
         if op.forbids and not (op.on == "scores" and all(hasattr(op, m) for m in OF_A_MASK)):

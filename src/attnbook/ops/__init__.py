@@ -8,6 +8,7 @@ from attnbook.ops.dropout import Dropout
 from attnbook.ops.masks import Causal, Mask, Masking, Window
 from attnbook.ops.op import Kernel, Op, Tile
 from attnbook.ops.scale import Scale
+from attnbook.ops.sink import Sink
 from attnbook.ops.softcap import Softcap
 
-__all__ = ["Bias", "Causal", "Dropout", "Kernel", "Mask", "Masking", "Op", "Scale", "Softcap", "Tile", "Window"]
+__all__ = ["Bias", "Causal", "Dropout", "Kernel", "Mask", "Masking", "Op", "Scale", "Sink", "Softcap", "Tile", "Window"]

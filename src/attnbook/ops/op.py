@@ -76,9 +76,10 @@ class Op:
         How the arrays lie. None: the last two axes are queries and keys, or broadcast to them. A number: so many last
         axes are their own, none for a number a head, one for a table of distances; those before are batch and heads.
         An op whose arrays lie in another way has a ``check`` of its own.
-    ``on = "weights"``
-        It acts on P after the softmax, not on S before it. It must then multiply each weight by a number of its own,
-        so that rowsum(dP ∘ P) stays rowsum(dO ∘ O).
+    ``on``
+        "scores", where it acts on S. "weights": on P, after the softmax. It must then multiply each weight by a number
+        of its own, so that rowsum(dP ∘ P) stays rowsum(dO ∘ O). "column": on zeros (..., rows, 1), from which it makes
+        the scores of one more column, which has no key and the value 0.
     ``forbids``
         It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`. It runs
         after all that does not, wherever it is given.

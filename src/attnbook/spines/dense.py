@@ -8,6 +8,7 @@ from typing import NamedTuple
 from attnbook.arrays import array_namespace, mT, narrow, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import normalize, row_logsumexp
+from attnbook.spines import columns
 from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch, unfit_tiles
 
 
@@ -51,6 +52,8 @@ def forward(Q, K, V, plan):
     S = stretch(q @ mT(k), plan.shape)
     S, saved = chain.forward(plan.scores, S, table)
     P, M, Z = normalize(S)
+    if plan.columns:
+        P, M, Z = columns.add(plan, P, M, Z)
     W, _ = chain.forward(plan.weights, P, table)  # W is P, unless there is dropout
     return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
 
@@ -66,12 +69,12 @@ def vjp(dO, dL, res):
     dV = mT(W) @ dO  # O = W V
     dW = dO @ mT(v)
     dP, of_weights = chain.vjp(plan.weights, saved, dW, table)
-    D = xp.sum(dP * P, axis=-1, keepdims=True)
-    dS = P * (dP - less_dL(D, dL, res.Z))  # P = softmax(S), L = logsumexp(S)
+    D = less_dL(xp.sum(dP * P, axis=-1, keepdims=True), dL, res.Z)
+    dS = P * (dP - D)  # P = softmax(S), L = logsumexp(S)
     dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)  # S' = op(S)
     dQ = plan.scale * (dS @ k)  # S = scale Q Kᵀ
     dK = mT(dS) @ q  # with the scale in q
-    return *operands_vjp(dQ, dK, dV, res), in_order(of_weights | of_scores, res)
+    return *operands_vjp(dQ, dK, dV, res), in_order(of_weights | of_scores | columns.vjp(D, res), res)
 
 
 @quietly_on_numpy
@@ -83,7 +86,7 @@ def jvp(tQ, tK, tV, tparams, res):
     xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
     tS = stretch(tq @ mT(k) + q @ mT(tk), plan.shape)  # S = scale Q Kᵀ
     tS = chain.jvp(plan.scores, res.saved, tS, table, tparams)  # S' = op(S)
-    tL = xp.sum(P * tS, axis=-1, keepdims=True)  # L = logsumexp(S)
+    tL = columns.jvp(xp.sum(P * tS, axis=-1, keepdims=True), tparams, res)  # L = logsumexp(S)
     tP = P * (tS - tL)  # P = softmax(S)
     W, saved = chain.forward(plan.weights, P, table)
     tW = chain.jvp(plan.weights, saved, tP, table, tparams)

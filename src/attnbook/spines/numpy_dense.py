@@ -8,6 +8,7 @@ import numpy as np
 
 from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
+from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.dense import Residuals, jvp
 from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp, unfit_tiles
@@ -38,6 +39,8 @@ def forward(Q, K, V, plan):
         S, saved = chain.forward(plan.scores, S, table)
         P = np.empty_like(S)  # an op may have saved S itself
     P, M, Z = _normalize(S, out=P)
+    if plan.columns:
+        P, M, Z = columns.add(plan, P, M, Z)
     W = chain.forward(plan.weights, P, table)[0] if plan.weights else P
     return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
 
@@ -53,8 +56,10 @@ def vjp(dO, dL, res):
         W, saved = chain.forward(plan.weights, W, table)
         dP, dparams = chain.vjp(plan.weights, saved, dP, table)
     dV = W.mT @ dO
-    D = np.vecdot(dP, res.P)[..., None]
-    dS = np.subtract(dP, less_dL(D, dL, res.Z), out=None if plan.weights else dP)  # an op may keep what it returned
+    D = less_dL(np.vecdot(dP, res.P)[..., None], dL, res.Z)
+    if plan.columns:
+        dparams |= columns.vjp(D, res)
+    dS = np.subtract(dP, D, out=None if plan.weights else dP)  # an op may keep what it returned
     dS *= res.P
     if not plan.only_forbids:
         dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)

@@ -32,8 +32,9 @@ import numpy as np
 
 from attnbook.arrays import narrow, quietly, unbroadcast, widen
 from attnbook.ops import Tile, chain
+from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import check_numpy, in_order, less_dL
+from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums
 from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
 from attnbook.spines.workers import InOrder, run
 
@@ -88,6 +89,8 @@ def forward(Q, K, V, plan):
     run(task, work.blocks(work.tiles.rows, work.n_k))
     if work.lead != plan.shape[:-2]:
         O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
+    if plan.columns:
+        O, M, Z = columns.add(plan, O, M, Z, work.unit)
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, work.unit)
 
 
@@ -103,6 +106,8 @@ def vjp(dO, dL, res):
     grads = [
         narrow(dT.reshape(T.shape), T.dtype) for dT, T in zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
     ]
+    if res.plan.columns:
+        sums.dparams |= columns.vjp(row_sums(dO, dL, res), res)
     return *grads, in_order(sums.dparams, res)
 
 

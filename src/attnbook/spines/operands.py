@@ -48,6 +48,11 @@ def stretch(S, shape):
     return S if tuple(S.shape) == tuple(shape) else array_namespace(S).broadcast_to(S, shape)
 
 
+def row_sums(dO, dL, res):
+    """rowsum(dO ∘ O) − dL."""
+    return less_dL(array_namespace(dO).sum(widen(dO) * widen(res.O), axis=-1, keepdims=True), dL, res.Z)
+
+
 def less_dL(D, dL, Z):
     """D − dL, all that a gradient of L changes (:eq:`eq-dS-L`). L of a dead row is −∞, and does not move."""
     if dL is None:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_host, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import row_logsumexp
-from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch
+from attnbook.spines import columns
+from attnbook.spines.operands import in_order, operands, operands_vjp, row_sums, stretch
 
 
 class Tiles(NamedTuple):
@@ -105,6 +106,8 @@ def forward(Q, K, V, plan):
         shifts.append(M)
         sums.append(Z)
     O, M, Z = (_join(xp, parts, (*lead, n_q, w), like) for parts, w in ((outputs, v.shape[-1]), (shifts, 1), (sums, 1)))
+    if plan.columns:
+        O, M, Z = columns.add(plan, O, M, Z)
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan)
 
 
@@ -116,7 +119,7 @@ def vjp(dO, dL, res):
     *lead, n_q, n_k = plan.shape
     xp, dO = array_namespace(q), widen(dO)
     like = {"dtype": q.dtype, "device": device(q)}
-    D = less_dL(xp.sum(dO * widen(res.O), axis=-1, keepdims=True), dL, res.Z)
+    D = row_sums(dO, dL, res)
     table, key_tiles = Tile.whole(n_q, n_k), pieces(range(n_k), plan.tiles.cols)
     dQ, dK, dV = [], [0.0] * len(key_tiles), [0.0] * len(key_tiles)
     learned = [(place, op.parameter) for place, op in enumerate(plan.ops) if op.parameter is not None]
@@ -142,7 +145,7 @@ def vjp(dO, dL, res):
     dV = [_or_zeros(xp, T, (*lead, len(c), v.shape[-1]), like) for T, c in zip(dV, key_tiles, strict=True)]
     shapes = ((*lead, n_q, q.shape[-1]), (*lead, n_k, k.shape[-1]), (*lead, n_k, v.shape[-1]))
     whole = (_join(xp, parts, shape, like) for parts, shape in zip((dQ, dK, dV), shapes, strict=True))
-    return *operands_vjp(*whole, res), in_order(dparams, res)
+    return *operands_vjp(*whole, res), in_order(dparams | columns.vjp(D, res), res)
 
 
 @quietly_on_numpy
@@ -171,10 +174,11 @@ def jvp(tQ, tK, tV, tparams, res):
             W, saved = chain.forward(plan.weights, P, tile)
             tW = chain.jvp(plan.weights, saved, P * tS, tile, tparams)  # P = softmax(S), but for the mean
             tA = tA + tW @ _at(v, cols) + W @ _at(tv, cols)  # O = W V
-        of_O.append(tA - tL * _at(O, rows))
+        of_O.append(tA)
         of_L.append(tL)
-    tO, tL = (_join(xp, parts, (*lead, n_q, w), like) for parts, w in ((of_O, v.shape[-1]), (of_L, 1)))
-    return narrow(tO, res.Q.dtype), xp.squeeze(tL, axis=-1)
+    tA, tL = (_join(xp, parts, (*lead, n_q, w), like) for parts, w in ((of_O, v.shape[-1]), (of_L, 1)))
+    tL = columns.jvp(tL, tparams, res)
+    return narrow(tA - tL * O, res.Q.dtype), xp.squeeze(tL, axis=-1)
 
 
 def _scores(q, k, plan, tile):

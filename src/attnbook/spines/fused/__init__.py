@@ -9,10 +9,11 @@ builds, in its order; ``limits`` says what they can do, and ``sizes`` how large 
 Chapter: :doc:`/chapters/11_gpu`.
 """
 
-from attnbook.spines import tiled
+from attnbook.arrays import narrow
+from attnbook.spines import columns, tiled
 from attnbook.spines.fused.limits import kernel_of, refusal
 from attnbook.spines.fused.sizes import Tiles, room, tiles
-from attnbook.spines.operands import in_order, operands_vjp, unfit_tiles
+from attnbook.spines.operands import in_order, operands_vjp, row_sums, unfit_tiles
 
 
 class Residuals(tiled.Residuals):
@@ -38,6 +39,9 @@ def forward(Q, K, V, plan):
     from attnbook.spines.fused import launch
 
     O, M, Z, unit = launch.forward(Q, K, V, plan)
+    if plan.columns:
+        O, M, Z = columns.add(plan, O, M, Z, unit)
+    O = narrow(O, Q.dtype)
     return O, Residuals(Q, K, V, O, M, Z, plan, unit)
 
 
@@ -46,8 +50,10 @@ def vjp(dO, dL, res):
     from attnbook.spines.fused import launch
 
     dQ, dK, dV, dbias = launch.vjp(dO, dL, res)
-    place = next((i for i, op in enumerate(res.plan.ops) if op.parameter is not None), None)
-    return *operands_vjp(dQ, dK, dV, res), in_order({} if place is None else {place: dbias}, res)
+    dparams = {place: dbias for place, op in res.plan.scores if op.parameter is not None}
+    if res.plan.columns:
+        dparams |= columns.vjp(row_sums(dO, dL, res), res)
+    return *operands_vjp(dQ, dK, dV, res), in_order(dparams, res)
 
 
 def jvp(tQ, tK, tV, tparams, res):

@@ -37,23 +37,24 @@ class Call(NamedTuple):
 
 
 def forward(Q, K, V, plan):
-    """O, M and Z (..., n_q, 1), and the unit of M in nats. What is asked for is known to be possible."""
+    """O, not yet of the dtype of Q, M and Z (..., n_q, 1), and the unit of M in nats. All asked for is possible."""
     *lead, n_q, _ = plan.shape
     if 0 in plan.shape:
         O, M = (torch.zeros((*lead, n_q, width), dtype=torch.float32, device=Q.device) for width in (V.shape[-1], 1))
-        return O.to(Q.dtype), M, torch.full_like(M, torch.inf), 1.0
+        return O, M, torch.full_like(M, torch.inf), 1.0
     call = prepare(Q, K, V, plan)
-    O = torch.empty((*lead, n_q, V.shape[-1]), dtype=call.like.dtype, device=Q.device)
+    dtype = torch.float32 if plan.columns else call.like.dtype  # to be rounded after what these do to it
+    O = torch.empty((*lead, n_q, V.shape[-1]), dtype=dtype, device=Q.device)
     M, Z = (torch.empty((*lead, n_q, 1), dtype=torch.float32, device=Q.device) for _ in "MZ")
     size = plan.tiles.forward
     start(forward_kernel, heads(call) * triton.cdiv(n_q, size.rows), size, call,
           call.Q, call.K, call.V, rows(O, call.lead), M, Z, call.table)  # fmt: skip
-    return O.to(Q.dtype), M, Z, call.table.unit * LN2
+    return O, M, Z, call.table.unit * LN2
 
 
 def vjp(dO, dL, res):
     """dQ, dK, dV, not yet summed over the axes that were broadcast, and dbias, if it is asked for."""
-    bias = next((op.parameter for op in res.plan.ops if op.parameter is not None), None)
+    bias = next((op.parameter for _, op in res.plan.scores if op.parameter is not None), None)
     if 0 in res.plan.shape:
         return *map(torch.zeros_like, (res.Q, res.K, res.V)), None if bias is None else torch.zeros_like(bias)
     call = prepare(res.Q, res.K, res.V, res.plan)
