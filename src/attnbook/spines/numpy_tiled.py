@@ -34,13 +34,13 @@ from attnbook.arrays import narrow, quietly, unbroadcast, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums
+from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums, zero_dparams
 from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
 from attnbook.spines.workers import InOrder, run
 
 __all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
 
-LOG2E, LN2 = math.log2(math.e), math.log(2)
+LN2 = math.log(2)
 
 
 class Tiles(NamedTuple):
@@ -163,12 +163,13 @@ class _Work:
             (*(range(i, i + 1) for i in place), some) if self.lead else ()
             for place in np.ndindex(*outer)
             for some in pieces(range(h), max(1, size))
+            if h
         ]
         return [
             Tile(r, c, self.n_q, self.n_k, lead)
             for lead in heads
-            for c in reversed(pieces(range(self.n_k), cols) or [range(0)])
-            for r in reversed(pieces(range(self.n_q), rows) or [range(0)])
+            for c in reversed(pieces(range(self.n_k), cols))
+            for r in reversed(pieces(range(self.n_q), rows))
         ]
 
     def strips(self, block):
@@ -351,11 +352,7 @@ class _Sums:
         for name, T, n in writers:
             self._alone[name] = alone = T.shape[:-2] == work.lead and n <= 1
             self.grads[name] = (np.empty_like if alone else np.zeros_like)(T)  # and so with the memory layout of T
-        self.dparams = {
-            place: np.zeros(op.parameter.shape, work.dtype)
-            for place, op in enumerate(work.plan.ops)
-            if op.parameter is not None
-        }
+        self.dparams = zero_dparams(work.plan, work.q)
         self._work, self._order = work, InOrder()
 
     def place(self, name, block, places):

@@ -2,7 +2,7 @@
 
 import reprlib
 
-from attnbook.arrays import an_array_of, array_namespace, expected, is_numpy, narrow, unbroadcast, widen
+from attnbook.arrays import an_array_of, array_namespace, device, expected, is_numpy, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 
 
@@ -33,6 +33,15 @@ def operands_vjp(dQ, dK, dV, res):
     dK, dV = share_heads_vjp(dK, res.K.shape), share_heads_vjp(dV, res.V.shape)
     dtype = res.Q.dtype
     return narrow(dQ, dtype), narrow(dK, dtype), narrow(dV, dtype)
+
+
+def zero_dparams(plan, like):
+    """The gradients of the ops' parameters before anything is added, by place."""
+    found = {}
+    for place, op in enumerate(plan.ops):
+        if (T := op.parameter) is not None:
+            found[place] = array_namespace(like).zeros(tuple(T.shape), dtype=like.dtype, device=device(like))
+    return found
 
 
 def in_order(dparams, res):

@@ -12,7 +12,7 @@ from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_ho
 from attnbook.ops import Tile, chain
 from attnbook.softmax import row_logsumexp
 from attnbook.spines import columns
-from attnbook.spines.operands import in_order, operands, operands_vjp, row_sums, stretch
+from attnbook.spines.operands import in_order, operands, operands_vjp, row_sums, stretch, zero_dparams
 
 
 class Tiles(NamedTuple):
@@ -71,24 +71,21 @@ def check_sizes(tiles, names):
 
 
 def pieces(places, size):
-    """The range ``places``, cut into ranges of ``size`` and a rest."""
-    if 0 < len(places) <= size:
+    """The range ``places``, cut into ranges of ``size`` and a rest; an empty one stays one."""
+    if len(places) <= size:
         return [places]
-    return [places[start : start + size] for start in range(0, len(places), max(1, size))]
+    return [places[start : start + size] for start in range(0, len(places), size)]
 
 
 @quietly_on_numpy
 def forward(Q, K, V, plan):
     """O and the residuals: for each block of queries one pass over the keys, with the online softmax."""
     q, k, v = operands(Q, K, V, plan.scale)
-    *lead, n_q, n_k = plan.shape
-    xp = array_namespace(q)
-    like = {"dtype": q.dtype, "device": device(q)}
+    xp, (n_q, n_k) = array_namespace(q), plan.shape[-2:]
     outputs, shifts, sums = [], [], []
     for rows in pieces(range(n_q), plan.tiles.rows):
-        M = xp.full((*lead, len(rows), 1), -xp.inf, **like)
-        Z = xp.zeros((*lead, len(rows), 1), **like)
-        A = xp.zeros((*lead, len(rows), v.shape[-1]), **like)  # the output, not yet divided by Z
+        M, Z = _filled(-xp.inf, plan, rows, 1, q), _filled(0.0, plan, rows, 1, q)
+        A = _filled(0.0, plan, rows, v.shape[-1], q)  # the output, not yet divided by Z
         for cols in pieces(range(n_k), plan.tiles.cols):
             tile = Tile(rows, cols, n_q, n_k)
             if not chain.live(plan.ops, tile):  # all of it is masked
@@ -105,7 +102,7 @@ def forward(Q, K, V, plan):
         outputs.append(A / Z)
         shifts.append(M)
         sums.append(Z)
-    O, M, Z = (_join(xp, parts, (*lead, n_q, w), like) for parts, w in ((outputs, v.shape[-1]), (shifts, 1), (sums, 1)))
+    O, M, Z = (xp.concat(parts, axis=-2) for parts in (outputs, shifts, sums))
     if plan.columns:
         O, M, Z = columns.add(plan, O, M, Z)
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan)
@@ -116,16 +113,13 @@ def vjp(dO, dL, res):
     """The backward. P is made again from Q, K, M and Z; D = rowsum(dO ∘ O) stands in for rowsum(dP ∘ P)."""
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
-    *lead, n_q, n_k = plan.shape
-    xp, dO = array_namespace(q), widen(dO)
-    like = {"dtype": q.dtype, "device": device(q)}
+    xp, (n_q, n_k), dO = array_namespace(q), plan.shape[-2:], widen(dO)
     D = row_sums(dO, dL, res)
     table, key_tiles = Tile.whole(n_q, n_k), pieces(range(n_k), plan.tiles.cols)
-    dQ, dK, dV = [], [0.0] * len(key_tiles), [0.0] * len(key_tiles)
-    learned = [(place, op.parameter) for place, op in enumerate(plan.ops) if op.parameter is not None]
-    dparams = {place: xp.zeros(tuple(T.shape), **like) for place, T in learned}
+    dK, dV = ([_filled(0.0, plan, cols, T.shape[-1], q) for cols in key_tiles] for T in (k, v))
+    dQ, dparams = [], zero_dparams(plan, q)
     for rows in pieces(range(n_q), plan.tiles.rows):
-        dQ_i, dO_i, q_i = 0.0, _at(dO, rows), _at(q, rows)
+        dQ_i, dO_i, q_i = _filled(0.0, plan, rows, q.shape[-1], q), _at(dO, rows), _at(q, rows)
         for j, cols in enumerate(key_tiles):
             tile = Tile(rows, cols, n_q, n_k)
             if not chain.live(plan.ops, tile):
@@ -140,11 +134,8 @@ def vjp(dO, dL, res):
             dQ_i = dQ_i + dS @ _at(k, cols)  # S = scale Q Kᵀ
             dK[j] = dK[j] + mT(dS) @ q_i
             chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
-        dQ.append(_or_zeros(xp, dQ_i * plan.scale, (*lead, len(rows), q.shape[-1]), like))
-    dK = [_or_zeros(xp, T, (*lead, len(c), k.shape[-1]), like) for T, c in zip(dK, key_tiles, strict=True)]
-    dV = [_or_zeros(xp, T, (*lead, len(c), v.shape[-1]), like) for T, c in zip(dV, key_tiles, strict=True)]
-    shapes = ((*lead, n_q, q.shape[-1]), (*lead, n_k, k.shape[-1]), (*lead, n_k, v.shape[-1]))
-    whole = (_join(xp, parts, shape, like) for parts, shape in zip((dQ, dK, dV), shapes, strict=True))
+        dQ.append(dQ_i * plan.scale)
+    whole = (xp.concat(parts, axis=-2) for parts in (dQ, dK, dV))
     return *operands_vjp(*whole, res), in_order(dparams | columns.vjp(D, res), res)
 
 
@@ -156,13 +147,10 @@ def jvp(tQ, tK, tV, tparams, res):
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     tq, tk, tv = operands(tQ, tK, tV, plan.scale)
-    *lead, n_q, n_k = plan.shape
-    xp, O = array_namespace(q), widen(res.O)
-    like = {"dtype": q.dtype, "device": device(q)}
+    xp, (n_q, n_k), O = array_namespace(q), plan.shape[-2:], widen(res.O)
     of_O, of_L = [], []
     for rows in pieces(range(n_q), plan.tiles.rows):
-        tL = xp.zeros((*lead, len(rows), 1), **like)
-        tA = xp.zeros((*lead, len(rows), v.shape[-1]), **like)
+        tL, tA = (_filled(0.0, plan, rows, width, q) for width in (1, v.shape[-1]))
         for cols in pieces(range(n_k), plan.tiles.cols):
             tile = Tile(rows, cols, n_q, n_k)
             if not chain.live(plan.ops, tile):
@@ -176,7 +164,7 @@ def jvp(tQ, tK, tV, tparams, res):
             tA = tA + tW @ _at(v, cols) + W @ _at(tv, cols)  # O = W V
         of_O.append(tA)
         of_L.append(tL)
-    tA, tL = (_join(xp, parts, (*lead, n_q, w), like) for parts, w in ((of_O, v.shape[-1]), (of_L, 1)))
+    tA, tL = (xp.concat(parts, axis=-2) for parts in (of_O, of_L))
     tL = columns.jvp(tL, tparams, res)
     return narrow(tA - tL * O, res.Q.dtype), xp.squeeze(tL, axis=-1)
 
@@ -198,9 +186,7 @@ def _at(T, places):
     return T[..., places.start : places.stop, :]
 
 
-def _or_zeros(xp, T, shape, like):
-    return xp.zeros(shape, **like) if isinstance(T, float) else T
-
-
-def _join(xp, parts, shape, like):
-    return xp.concat(parts, axis=-2) if parts else xp.zeros(shape, **like)
+def _filled(value, plan, places, width, like):
+    """For each head a row of ``width`` at each of these places, of this value alone."""
+    shape = (*plan.shape[:-2], len(places), width)
+    return array_namespace(like).full(shape, value, dtype=like.dtype, device=device(like))
