@@ -30,13 +30,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.arrays import narrow, quietly, unbroadcast, widen
+from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums, zero_dparams
+from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums
+from attnbook.spines.sums import Sums
 from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
-from attnbook.spines.workers import InOrder, run
+from attnbook.spines.workers import run
 
 __all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
 
@@ -100,8 +101,8 @@ def vjp(dO, dL, res):
     kept = [widen(dO), res.O, res.M, res.Z]
     if dL is not None:
         kept.append(less_dL(np.zeros_like(res.Z), dL, res.Z))
-    kept = work.merged(kept)
-    sums = _Sums(work)
+    kept = [T.reshape(*work.lead, *T.shape[-2:]) for T in kept]  # the call's leading axes, as those of the work
+    sums = Sums(work)
     run(lambda place, block: work.backward_block(place, block, kept, sums), work.blocks(work.n_q, work.tiles.keys))
     grads = [
         narrow(dT.reshape(T.shape), T.dtype) for dT, T in zip(sums.grads.values(), (res.Q, res.K, res.V), strict=True)
@@ -187,10 +188,6 @@ class _Work:
                 strips.append((rows, visits))
             self._visits[key] = strips
         return self._visits[key]
-
-    def merged(self, arrays):
-        """Arrays of the call's leading axes, with those of the work."""
-        return [T.reshape(*self.lead, *T.shape[-2:]) for T in arrays]
 
     def part(self, T, lead):
         """T at these heads."""
@@ -337,45 +334,6 @@ class _Work:
             of_ops |= of_scores
         chain.collect(dparams, of_ops, self.plan.ops, tile, block)
         return dS
-
-
-class _Sums:
-    """dQ, dK, dV and the parameters' gradients, added up from the blocks in the order of the blocks: dQ a strip of rows
-    at a time, so that what waits for its turn is small.
-    """
-
-    def __init__(self, work):
-        blocks_of_keys = len(pieces(range(work.n_k), work.tiles.keys))
-        # The blocks that add to the same place; where there is one alone, it may write there at once.
-        writers = (("dQ", work.q, blocks_of_keys), ("dK", work.k, 1), ("dV", work.v, 1))
-        self._alone, self.grads = {}, {}
-        for name, T, n in writers:
-            self._alone[name] = alone = T.shape[:-2] == work.lead and n <= 1
-            self.grads[name] = (np.empty_like if alone else np.zeros_like)(T)  # and so with the memory layout of T
-        self.dparams = zero_dparams(work.plan, work.q)
-        self._work, self._order = work, InOrder()
-
-    def place(self, name, block, places):
-        """Where these rows of a gradient belong, and where the block writes them, over whatever is there: the same, if
-        no other block adds to it.
-        """
-        T = self.grads[name]
-        target = self._work.part(T, block.lead)[..., _slice(places), :]
-        if self._alone[name]:
-            return target, target
-        return target, np.empty((*map(len, block.lead), *target.shape[-2:]), T.dtype)
-
-    def of_parameters(self, dparams, block):
-        """As :meth:`place`, for gradients of parameters by the place of their op."""
-        for place, dparam in dparams.items():
-            total = self.dparams[place]
-            at = block.index(total.shape, self._work.plan.ops[place].own_axes)
-            yield total[(..., *at)], dparam  # a view, of a number alone too
-
-    def give(self, key, place, pairs):
-        """Take what the block at ``place`` has written for the places named ``key``."""
-        adds = [(T, unbroadcast(dT, T.shape)) for T, dT in pairs if T is not dT]
-        self._order.give(key, place, adds)
 
 
 class _Buffer:
