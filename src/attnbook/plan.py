@@ -68,10 +68,11 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
         way = pick(like, shape)
     spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
-    in_order = sorted(enumerate(ops), key=lambda step: step[1].forbids)  # else in the order given: the sort is stable
-    scores, columns, weights = (tuple(step for step in in_order if step[1].on == on) for on in PLACES)
-    only_forbids = all(op.forbids for _, op in scores)
-    plan = Plan(shape, widths, scale, ops, asked_by, scores, columns, weights, only_forbids, spine, way.tiles)
+    on, masks = {place: [] for place in PLACES}, []
+    for step in enumerate(ops):
+        (masks if step[1].forbids else on[step[1].on]).append(step)
+    scores, columns, weights = map(tuple, on.values())
+    plan = Plan(shape, widths, scale, ops, asked_by, (*scores, *masks), columns, weights, not scores, spine, way.tiles)
     return SPINES[spine].prepare(plan, given)
 
 
