@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 import attnbook as ab
-from attnbook.ops import Bias, Dropout, Op, Sink, Softcap, Window
+from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets, Window
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,9 @@ class Case:
             if isinstance(window, Window):
                 shift = n_k - n_q if window.corner == "bottom-right" else 0
                 left, right = (n_q + n_k if side is None else side for side in (window.left, window.right))
-                reach = [[-left <= j - i - shift <= right for j in range(n_k)] for i in range(n_q)]
-                allowed = allowed & np.array(reach, dtype=bool).reshape(n_q, n_k)
+                i, j = np.arange(n_q)[:, None] + shift, np.arange(n_k)  # places
+                first = range(window.global_tokens)
+                allowed = allowed & ((-left <= j - i) & (j - i <= right) | np.isin(i, first) | np.isin(j, first))
         if self.mask is not None:
             allowed = allowed & self._pattern(self.mask)
         if self.bias is not None:
@@ -231,6 +232,25 @@ CASES = (
     Case("window with dead rows", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13), ops=((partial(Window, 2, 1), None),)),
     Case("window and causal", q=(2, 3, 7, 11), causal=True, ops=((partial(Window, 1, None), None),)),
     Case("window and mask", mask=(2, 1, 1, 7), ops=((partial(Window, 2, None), None),), causal=True),
+    Case("window with global tokens", ops=((partial(Window, 1, 0, global_tokens=2), None),)),
+    Case("global tokens, bottom-right", causal="bottom-right",
+         ops=((partial(Window, 0, 1, "bottom-right", global_tokens=3), None),)),
+    Case("global tokens, more queries", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13),
+         ops=((partial(Window, 0, 0, "bottom-right", global_tokens=1), None),)),
+    Case("ALiBi", ops=((ALiBi, (3,)),)),
+    Case("ALiBi, grouped, causal, a dead row", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
+         mask=(7, 5), dead=True, ops=((partial(ALiBi, corner="top-left"), (6, 1, 1)),)),
+    Case("ALiBi of one slope", q=(5, 11), k=(7, 11), v=(7, 13), ops=((ALiBi, ()),)),
+    Case("relative bias", ops=((RelativeBias, (3, 5)),)),
+    Case("relative bias for all heads", ops=((partial(RelativeBias, corner="top-left"), (9,)),), causal="bottom-right"),
+    Case("relative bias of T5", ops=((partial(RelativeBias, buckets=T5Buckets(8, 5)), (2, 3, 8)),)),
+    Case("relative bias of T5, grouped, one direction", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
+         ops=((partial(RelativeBias, buckets=T5Buckets(4, 3, False)), (6, 4)),)),
+    Case("scale that is learned", ops=((Scale, ()),)),
+    Case("logit scale", ops=((LogitScale, (3,)),)),
+    Case("logit scale, grouped", q=(2, 6, 5, 11), ops=((LogitScale, (6, 1, 1)),), causal=True),
+    Case("no query, places", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13), ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
+    Case("no key, places", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
     Case("softcap", ops=((partial(Softcap, 1.5), None),)),
     Case("window before softcap", ops=((partial(Window, 1, 0), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
     Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
@@ -351,6 +371,15 @@ MULTI_HEAD = (
     MultiHead("scale", Case("", scale=0.7)),
     MultiHead("op with a parameter", Case("", ops=((Gate, None), (Bias, (3, 1, 7))))),
     MultiHead("sink", Case("", mask=(5, 7), dead=True, causal="bottom-right", ops=((Sink, (3,)),))),
+    MultiHead(
+        "places and scales",
+        Case(
+            "",
+            q=(2, 6, 5, 11),
+            causal="bottom-right",
+            ops=((LogitScale, (6, 1, 1)), (ALiBi, (6,)), (RelativeBias, (6, 5)), (partial(Window, 2, 1), None)),
+        ),
+    ),
     MultiHead("no query", Case("", q=(2, 3, 0, 11))),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),

@@ -50,7 +50,7 @@ OPS = {"sliding window": Window, "softcap": Softcap, "sink": Sink, "dropout": Dr
 
 def conditions(case):
     """The rows of "With" that a case belongs to."""
-    made = [op() if shape is None else op(None) for op, shape in case.ops]
+    made = [op() if shape is None else op(np.zeros(shape)) for op, shape in case.ops]
     n_heads = [T[-3] if len(T) > 2 else 1 for T in (case.q, case.k, case.v)]
     yields = {
         "mask": case.mask is not None,

@@ -15,6 +15,19 @@ from cases import Gate
 import attnbook as ab
 from attnbook import checks
 from attnbook.ops import Bias, Dropout, Mask, Scale, Sink, Softcap, Window
+from attnbook.ops import (
+    ALiBi,
+    Bias,
+    Dropout,
+    LogitScale,
+    Mask,
+    RelativeBias,
+    Scale,
+    Softcap,
+    T5Buckets,
+    Window,
+    alibi_slopes,
+)
 from attnbook.rotary import Linear, Llama3, YaRN
 from attnbook.spines import Way, tiled, workers
 
@@ -328,7 +341,49 @@ OPTIONS = [
 ]
 
 KEYS = "a whole number of keys, at least 0, or None"
+WHOLE = "a whole number, at least"
 OPS = [
+    (lambda: Window(1, 1, "top-left", -1), ValueError, "global_tokens: expected a whole number of keys, …, got -1"),
+    (lambda: Window(1, 1, "top-left", None), ValueError, "global_tokens: expected a whole number of keys, …, got None"),
+    (lambda: ALiBi(ones(6), "left"), ValueError, "corner: expected 'top-left' or 'bottom-right', got 'left'"),
+    (lambda: RelativeBias(ones(3), None, 1), ValueError, "corner: expected 'top-left' or 'bottom-right', got 1"),
+    (lambda: RelativeBias(ones(3), 32), TypeError, "buckets: expected T5Buckets or None, got int"),
+    (lambda: T5Buckets(0), ValueError, f"num_buckets: expected {WHOLE} 4, got 0"),
+    (lambda: T5Buckets(2.0), ValueError, f"num_buckets: expected {WHOLE} 4, got 2.0"),
+    (lambda: T5Buckets(7), ValueError, "num_buckets: expected an even number, half of it a direction, got 7"),
+    (lambda: T5Buckets(1, 128, False), ValueError, f"num_buckets: expected {WHOLE} 2, got 1"),
+    (lambda: T5Buckets(32, 0), ValueError, f"max_distance: expected {WHOLE} 1, got 0"),
+    (lambda: T5Buckets(32, 8), ValueError, "max_distance: expected more than the 8 distances …, got 8"),
+    (lambda: T5Buckets(32, True), ValueError, f"max_distance: expected {WHOLE} 1, got True"),
+    (lambda: T5Buckets(32, 128, 1), TypeError, "bidirectional: expected a bool, got 1"),
+    (lambda: alibi_slopes(0), ValueError, "h: expected a whole number of heads, at least 1, got 0"),
+    (lambda: alibi_slopes(2.0), ValueError, "h: expected a whole number of heads, at least 1, got 2.0"),
+    (lambda: LogitScale(2.0), TypeError, "t: expected an array, a number a head, got 2.0"),
+    (lambda: LogitScale([2.0]), TypeError, "t: expected an array, a number a head, got [2.0]"),
+    *(
+        (lambda op=op: attention(Q, K, V, ops=[op]), ValueError, f"ops, {message}")
+        for op, message in (
+            (ALiBi(ones(2)), "ALiBi: expected a shape that broadcasts to the leading axes …, (2, 6), got shape (2,)"),
+            (ALiBi(ones(2, 1, 1)), "ALiBi: expected a shape that broadcasts to the scores, …, got shape (2, 1, 1)"),
+            (LogitScale(ones(5)), "LogitScale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
+            (Scale(ones(5)), "Scale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
+            (RelativeBias(ones(2, 3)), "RelativeBias: expected a shape that broadcasts …, (2, 6), got shape (2, 3)"),
+            (RelativeBias(ones()), "RelativeBias: expected 1 or more axes, got shape ()"),
+            (RelativeBias(ones(6, 4)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 4)"),
+            (RelativeBias(ones(6, 0)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 0)"),
+            (
+                RelativeBias(ones(6, 9), T5Buckets()),
+                "RelativeBias: expected 32 entries, one a bucket, got shape (6, 9)",
+            ),
+        )
+    ),
+    (lambda: attention(Q, K, V, ops=[ALiBi(None)]), TypeError, "ops, ALiBi: expected an array, got NoneType"),
+    (lambda: attention(Q, K, V, ops=[ALiBi([1.0])]), TypeError, "ops, ALiBi: expected an array, got list"),
+    (
+        lambda: attention(Q, K, V, ops=[RelativeBias([1.0])]),
+        TypeError,
+        "ops, RelativeBias: expected an array, got list",
+    ),
     (lambda: Window(-1), ValueError, f"left: expected {KEYS}, got -1"),
     (lambda: Window(1.0), ValueError, f"left: expected {KEYS}, got 1.0"),
     (lambda: Window(0, True), ValueError, f"right: expected {KEYS}, got True"),
@@ -342,10 +397,10 @@ OPS = [
     (lambda: Softcap("2"), ValueError, "cap: expected a positive number, got '2'"),
     (lambda: Softcap(True), ValueError, "cap: expected a positive number, got True"),
     (lambda: Softcap(None), ValueError, "cap: expected a positive number, got None"),
-    (lambda: Scale("2"), ValueError, "factor: expected a finite number, got '2'"),
-    (lambda: Scale(True), ValueError, "factor: expected a finite number, got True"),
-    (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, got nan"),
-    (lambda: Scale(ones(5, 7)), ValueError, "factor: expected a finite number, got array(…"),
+    (lambda: Scale("2"), ValueError, "factor: expected a finite number, or an array, got '2'"),
+    (lambda: Scale(True), ValueError, "factor: expected a finite number, or an array, got True"),
+    (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, or an array, got nan"),
+    (lambda: Scale([2.0]), ValueError, "factor: expected a finite number, or an array, got [2.0]"),
     (lambda: Dropout(1.0), ValueError, "p: expected a probability in [0, 1), got 1.0"),
     (lambda: Dropout(-0.1), ValueError, "p: expected a probability in [0, 1), got -0.1"),
     (lambda: Dropout(float("nan")), ValueError, "p: expected a probability in [0, 1), got nan"),

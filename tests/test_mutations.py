@@ -34,7 +34,7 @@ from routes import on
 import attnbook as ab
 from attnbook import checks, heads
 from attnbook.diagnose.mistakes import MISTAKE
-from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Softcap, Window
+from attnbook.ops import ALiBi, Bias, Causal, Dropout, Mask, RelativeBias, Scale, Softcap, Window
 from attnbook.spines import SPINES, cuts, workers
 from attnbook.torch import layout
 
@@ -82,7 +82,11 @@ def on_tiles(op):
 
 
 def live_tiles(op):
-    return partial(test_ops.test_a_mask_knows_its_live_tiles, op)
+    return partial(test_ops.test_a_mask_knows_its_live_tiles, op, 5, 7)
+
+
+def of_t5(bidirectional):
+    return partial(test_ops.test_buckets_are_those_of_hugging_face, bidirectional, 16, 100)
 
 
 def on_a_second_device():
@@ -108,7 +112,9 @@ columns = partial(test_heads.test_heads_are_columns, 3)
 top_left, bottom_right = (
     partial(test_ops.test_causal_counts_from_its_corner, c, 7) for c in ("top-left", "bottom-right")
 )
-window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7)
+of_distances = partial(test_ops.test_distances_count_from_their_corner, "bottom-right", 7)
+global_window = partial(test_ops.test_a_window_counts_from_its_corner, 1, 0, "top-left", 7, 2)
+window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7, 0)
 merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "dense"), test_merge.test_derivatives
 turned, in_halves, yarn, llama3 = (
     partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way])
@@ -183,6 +189,8 @@ MISTAKES = {
         ("Op.check", "an array that does not learn may have any shape", "check_broadcasts(name, came, shape,",
          "field != self.learns or check_broadcasts(name, came, shape,",
          partial(test_own_op.test_an_array_that_does_not_learn_is_checked_too, None, (3,), ".*")),
+        ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", bottom_right, of_distances,
+         partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7, 0)),
         ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop)", "slice(len(r))",
          on_tiles("bias")),
     ],
@@ -195,11 +203,67 @@ MISTAKES = {
          on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True}),
          on(ENGINE, test_tiled.test_masked_exponentials_are_not_made, {"causal": True})),
     ],
+    "ops/of_heads.py": [
+        ("OfHeads.spread", "the first head's for all", "T[..., None, None]", "T[..., :1, None, None]", of_distances,
+         test_ops.test_a_logit_scale_multiplies),
+        ("OfHeads.summed", "a mean", "unbroadcast(dT, stretched)", "unbroadcast(dT, stretched) / dT.shape[-1]",
+         gradients("logit scale"), gradients("ALiBi", ENGINE)),
+    ],
     "ops/scale.py": [
-        ("Scale.forward", "not scaled", "S * self.factor", "S", alone("scale")),
-        ("Scale.vjp", "not scaled", "dS * self.factor", "dS", alone("scale")),
-        ("Scale.vjp", "divided, not multiplied", "dS * self.factor", "dS / self.factor", alone("scale")),
-        ("Scale.jvp", "not scaled", "tS * self.factor", "tS", alone("scale")),
+        ("Scale.forward", "not scaled", "S * self._factor(tile)", "S", alone("scale")),
+        ("Scale.vjp", "not scaled", "dS * self._factor(tile)", "dS", alone("scale"), gradients("logit scale")),
+        ("Scale.vjp", "divided, not multiplied", "dS * self._factor(tile)", "dS / self._factor(tile)", alone("scale")),
+        ("Scale.vjp", "of the scaled scores", "dS * S", "dS * S * self._factor(tile)",
+         gradients("scale that is learned"), gradients("logit scale", "tiled")),
+        ("Scale.jvp", "not scaled", "tS * self._factor(tile)", "tS", alone("scale")),
+        ("Scale.jvp", "its own tangent forgotten", "tS + self.spread(tile, tparam) * S", "tS",
+         gradients("logit scale")),
+        ("LogitScale.__init__", "the inverse", '"factor", t)', '"factor", 1 / t)',
+         test_ops.test_a_logit_scale_multiplies),
+    ],
+    "ops/alibi.py": [
+        ("ALiBi.forward", "far keys count more", "S - self.spread", "S + self.spread",
+         test_ops.test_behind_a_causal_mask_alibi_is_that_of_its_paper),
+        ("ALiBi.vjp", "the sign of the slopes' gradient", "-dS *", "dS *", alone("ALiBi, op 0"), gradients("ALiBi")),
+        ("ALiBi.jvp", "its own tangent forgotten", "tS - self.spread(tile, tparam) * self._distances(tS, tile)", "tS",
+         alone("ALiBi, op 0")),
+        ("ALiBi._distances", "later keys are near", "xp.abs(j - i[:, None])", "i[:, None] - j", of_distances),
+        ("ALiBi._distances", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')", of_distances),
+        ("ALiBi._distances", "places counted within the tile", "tile.cols.start, tile.cols.stop,", "len(tile.cols),",
+         on_tiles("ALiBi, op 0"), values("ALiBi", "tiled")),
+        ("alibi_slopes", "from 1 on", "range(2, 2 * lower + 1, 2)", "range(0, 2 * lower, 2)",
+         partial(test_ops.test_slopes_are_those_of_the_paper, 8)),
+        ("alibi_slopes", "every one of the next power", "2 * (h - lower), 2)", "1 + h - lower)",
+         partial(test_ops.test_slopes_are_those_of_the_paper, 12)),
+    ],
+    "ops/relative_bias.py": [
+        ("RelativeBias.forward", "subtracted", "S + self._spread", "S - self._spread", of_distances),
+        ("RelativeBias.vjp", "for all heads: not summed over them", "unbroadcast(diagonals @ hits, table.shape)",
+         "(diagonals @ hits)[tuple(0 for _ in diagonals.shape[table.ndim:])]",
+         alone("relative bias for all heads, op 0")),
+        ("RelativeBias.vjp", "a mean over the batch", "unbroadcast(diagonals @ hits, table.shape)",
+         "unbroadcast(diagonals @ hits, table.shape) / 2", gradients("relative bias"),
+         gradients("relative bias of T5", ENGINE)),
+        ("RelativeBias.jvp", "its own tangent forgotten", "tS + self._spread(self.here(tile, tparam), tile)", "tS",
+         alone("relative bias, op 0")),
+        ("RelativeBias._of_diagonals", "the sign of the distance", "xp.clip(distances, -R, R)",
+         "xp.clip(-distances, -R, R)", of_distances),
+        ("RelativeBias._of_diagonals", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')",
+         of_distances),
+        ("RelativeBias._of_diagonals", "far keys are forgotten, not clipped", "xp.clip(distances, -R, R) + R",
+         "(distances + R) % (2 * R + 1)", of_distances),
+        ("RelativeBias._of_diagonals", "distances within the tile", "tile.cols.start - tile.rows.stop + 1",
+         "1 - len(tile.rows)", on_tiles("relative bias, op 0"), values("relative bias", ENGINE)),
+        ("RelativeBias._spread", "the diagonals from the other corner", "[:, None] + (r - 1)",
+         "[:, None] + (r - 1) - (r - 1 + c - 1)", of_distances),
+        ("_sum_diagonals", "across, not along", "xp.flip(T, axis=-2)", "T", gradients("relative bias")),
+        ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5(True)),
+        ("T5Buckets.__call__", "later keys count in one direction", "xp.clip(-distances, 0)", "xp.abs(distances)",
+         of_t5(False)),
+        ("T5Buckets._limits", "the integer below", "n + (n**shared < exact ** (shared - k) * self.max_distance**k)",
+         "n", of_t5(True)),
+        ("T5Buckets._limits", "evenly in n, not in log n", "exact * (self.max_distance / exact) ** (k / shared)",
+         "exact + (self.max_distance - exact) * k / shared", of_t5(True)),
     ],
     "ops/bias.py": [
         ("Bias.forward", "subtracted", "S + self.here", "S - self.here", values("bias")),
@@ -220,8 +284,18 @@ MISTAKES = {
          "array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))",
          "T * self.allowed(T, tile) + array_namespace(T).where(self.allowed(T, tile), 0.0, elsewhere)",
          partial(test_ops.test_garbage_stays_behind_a_mask, Causal())),
-        ("Window._shift", "top-left for bottom-right", "tile.n_k - tile.n_q if", "0 if", bottom_right,
-         partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7)),
+        ("Window.allowed", "global keys, but no global queries", "| ((i >= 0) & (i < g))", "", global_window),
+        ("Window.allowed", "global queries, but no global keys", "| (j < g)", "", global_window),
+        ("Window.allowed", "queries before the first key are global", "((i >= 0) & (i < g))", "(i < g)",
+         partial(test_ops.test_a_window_counts_from_its_corner, 1, 0, "bottom-right", 3, 2)),
+        ("Window._global", "one global query too few", "g - shift)", "g - shift - 1)",
+         live_tiles(Window(0, 0, "top-left", 2))),
+        ("Window._global", "one global key too few", "tile.cols.stop, g)", "tile.cols.stop, g - 1)",
+         values("window with global tokens", ENGINE), live_tiles(Window(0, 0, "top-left", 2))),
+        ("Window.live", "global tokens are not visited", "(near, *parts)", "(near, parts[0])",
+         live_tiles(Window(0, 0, "top-left", 2))),
+        ("Window.pattern", "places that are not global become so", "- self.global_tokens", "",
+         live_tiles(Window(0, 0, "top-left", 2))),
         ("Window.allowed", "a query does not see its own key", "j <= i +", "j < i +", top_left),
         ("Window.allowed", "one key too few to the left", "j >= i -", "j > i -", window),
         ("Window.allowed", "left for right", "min(self.right, far)", "min(self.left, far)", window),
@@ -235,7 +309,7 @@ MISTAKES = {
          "tile.cols.stop - 2 <=", live_tiles(Window(2, 1))),
         ("Window.pattern", "a pattern of another place", "range(places.start - first, places.stop - first)",
          "range(len(places))", live_tiles(Window(2, 1))),
-        ("Window.pattern", "a pattern of the other corner", "self._shift(tile)", "0",
+        ("Window.pattern", "a pattern of the other corner", "tile.shift(self.corner)", "0",
          live_tiles(Window(2, 1, "bottom-right"))),
         ("Window.live", "the last live key is not visited", "rows.stop + shift + self.right",
          "rows.stop - 1 + shift + self.right", values("causal, more keys", ENGINE)),
@@ -681,7 +755,11 @@ def test_every_function_has_a_mistake():
     functions = [getattr(room, name) for room in (ab, checks) for name in room.__all__]
     functions += [heads.split_heads, heads.merge_heads, heads.share_heads, heads.share_heads_vjp]
     functions += [f for name, f in vars(layout).items() if name.startswith(("from_", "to_"))]
-    functions += [getattr(op, f) for op in (Scale, Bias, Mask, Causal, Window, Softcap, Dropout) for f in PASSES]
+    functions += [
+        getattr(op, f)
+        for op in (ALiBi, Bias, Causal, Dropout, Mask, RelativeBias, Scale, Softcap, Window)
+        for f in PASSES
+    ]
     functions += [getattr(spine, f) for name, spine in SPINES.items() if name != "fused" for f in PASSES]
     functions += [workers.run]
     needed = {(f.__module__, f.__qualname__) for f in functions if inspect.isfunction(f)} - ELSEWHERE

@@ -1,14 +1,33 @@
 """Each op alone: its derivatives, its tiles, every library. The ops of the table of cases are among them."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from array_api_compat import array_namespace, device
 from cases import CASES
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 
+import attnbook as ab
 from attnbook import checks
 from attnbook.arrays import narrow, widen
-from attnbook.ops import Bias, Causal, Dropout, Mask, Op, Scale, Softcap, Tile, Window
+from attnbook.ops import (
+    ALiBi,
+    Bias,
+    Causal,
+    Dropout,
+    LogitScale,
+    Mask,
+    Op,
+    RelativeBias,
+    Scale,
+    Softcap,
+    T5Buckets,
+    Tile,
+    Window,
+    alibi_slopes,
+)
 
 ALLOWED = np.random.default_rng(7).random((3, 5, 7)) < 0.7
 
@@ -22,6 +41,8 @@ def mask(M):
 OPS = {
     "scale": (lambda S: Scale(0.3), []),
     "scale of zero": (lambda S: Scale(0.0), []),
+    **{f"ALiBi {shape}": (lambda S, m: ALiBi(m), [shape]) for shape in ((), (1,), (2, 3), (3, 1, 1), (1, 1))},
+    **{f"logit scale {shape}": (lambda S, t: LogitScale(t), [shape]) for shape in ((1,), (2, 1), (2, 3, 1, 1))},
     "bias": (lambda S, B: Bias(B), [(2, 3, 5, 7)]),
     "bias for all heads": (lambda S, B: Bias(B), [(2, 1, 5, 7)]),
     "bias for all queries": (lambda S, B: Bias(B), [(3, 1, 7)]),
@@ -117,14 +138,83 @@ SIDES = [(None, None), (2, None), (None, 2), (0, 0), (1, 2), (3, 0), (2, 2**63 -
 
 @pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
 @pytest.mark.parametrize(("left", "right"), SIDES)
+@pytest.mark.parametrize("first", [0, 1, 2, 10**30])
 @pytest.mark.parametrize("n_k", [3, 5, 7])
-def test_a_window_counts_from_its_corner(left, right, corner, n_k):
-    """Query i may see the keys from i − left to i + right, i counted from the corner; None is no limit."""
+def test_a_window_counts_from_its_corner(left, right, corner, n_k, first):
+    """Query i may see the keys from i − left to i + right, i counted from the corner; None is no limit. The first
+    tokens see and are seen by all.
+    """
     n_q = 5
-    allowed = Window(left, right, corner).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
+    allowed = Window(left, right, corner, first).allowed(np.zeros((n_q, n_k)), Tile.whole(n_q, n_k))
     at = {"top-left": lambda i: i, "bottom-right": lambda i: i + n_k - n_q}[corner]
     left, right = (n_q + n_k if side is None else side for side in (left, right))
-    assert np.array_equal(allowed, [[at(i) - left <= j <= at(i) + right for j in range(n_k)] for i in range(n_q)])
+
+    def sees(i, j):
+        return i - left <= j <= i + right or 0 <= i < first or j < first
+
+    assert np.array_equal(allowed, [[sees(at(i), j) for j in range(n_k)] for i in range(n_q)])
+
+
+@pytest.mark.parametrize("corner", ["top-left", "bottom-right"])
+@pytest.mark.parametrize("n_k", [3, 5, 7])
+def test_distances_count_from_their_corner(corner, n_k):
+    """ALiBi and tables of distances, score by score."""
+    n_q, heads = 5, range(3)
+    S, slopes, table = draw((2, 3, n_q, n_k), (3,), (3, 5))
+    shift = {"top-left": 0, "bottom-right": n_k - n_q}[corner]
+    tile, pairs = Tile.whole(n_q, n_k), np.ndindex(n_q, n_k)
+    alibi, table_of = np.empty((3, n_q, n_k)), np.empty((3, n_q, n_k))
+    for i, j in pairs:
+        d = j - (i + shift)
+        for h in heads:
+            alibi[h, i, j] = -slopes[h] * abs(d)
+            table_of[h, i, j] = table[h, 2 + max(-2, min(d, 2))]
+    assert checks.close(ALiBi(slopes, corner).forward(S, tile)[0], S + alibi)
+    assert checks.close(RelativeBias(table, corner=corner).forward(S, tile)[0], S + table_of)
+
+
+def test_behind_a_causal_mask_alibi_is_that_of_its_paper():
+    """m (j − i), in either corner: what is added to a whole row changes no weight."""
+    Q, K, V = draw((2, 5, 11), (2, 7, 11), (2, 7, 13))
+    slopes = alibi_slopes(2)
+    linear = slopes[:, None, None] * (np.arange(7) - np.arange(5)[:, None])
+    for causal in ("top-left", "bottom-right"):
+        O, _ = ab.attention(Q, K, V, ops=[ALiBi(slopes)], causal=causal)
+        assert checks.close(O, ab.attention(Q, K, V, bias=linear, causal=causal)[0])
+
+
+@pytest.mark.parametrize("h", range(1, 34))
+def test_slopes_are_those_of_the_paper(h):
+    def of_a_power(n):
+        return [2 ** (-(2 ** -(math.log2(n) - 3)) * k) for k in range(1, n + 1)]
+
+    lower = 2 ** math.floor(math.log2(h))
+    assert checks.close(alibi_slopes(h), np.array(of_a_power(lower) + of_a_power(2 * lower)[0::2][: h - lower]))
+
+
+def bucket_of_hugging_face(distances, bidirectional, num_buckets, max_distance):
+    """Transformers' T5Attention._relative_position_bucket, in its float32."""
+    found = torch.zeros_like(distances)
+    if bidirectional:
+        num_buckets //= 2
+        found = (distances > 0).long() * num_buckets
+        n = distances.abs()
+    else:
+        n = -torch.min(distances, torch.zeros_like(distances))
+    exact = num_buckets // 2
+    shared = torch.log(n.float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
+    far = torch.min(exact + shared.clamp(min=0).long(), torch.full_like(n, num_buckets - 1))
+    return found + torch.where(n < exact, n, far)
+
+
+@pytest.mark.parametrize("max_distance", [20, 32, 64, 100, 128, 200, 256, 1000])
+@pytest.mark.parametrize("one_way", [2, 3, 5, 8, 16, 17, 32])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_buckets_are_those_of_hugging_face(bidirectional, one_way, max_distance):
+    num_buckets = 2 * one_way if bidirectional else one_way
+    distances = torch.arange(-2 * max_distance, 2 * max_distance + 1)
+    came = T5Buckets(num_buckets, max_distance, bidirectional)(distances)
+    assert torch.equal(came, bucket_of_hugging_face(distances, bidirectional, num_buckets, max_distance))
 
 
 MASKS = [
@@ -132,16 +222,20 @@ MASKS = [
     *(Mask(M) for M in (np.array(True), np.array(False), np.bool_(True), np.bool_(False))),
     *(Window(*sides, corner) for sides in SIDES for corner in ("top-left", "bottom-right")),
     *(Causal(corner) for corner in ("top-left", "bottom-right")),
+    *(Window(*sides, corner, 2) for sides in ((0, 0), (1, 0), (None, 1)) for corner in ("top-left", "bottom-right")),
 ]
 
 
-@pytest.mark.parametrize("op", MASKS, ids=lambda op: repr(op)[:40].partition("array")[0])
-def test_a_mask_knows_its_live_tiles(op):
+@pytest.mark.parametrize(
+    ("op", "n_q", "n_k"),
+    [*((op, 5, 7) for op in MASKS), *((op, 7, 5) for op in MASKS if isinstance(op, Window))],
+    ids=lambda x: repr(x)[:40].partition("array")[0],
+)
+def test_a_mask_knows_its_live_tiles(op, n_q, n_k):
     """``live`` is the smallest tile around the allowed pairs, empty where there is none; ``allows_all`` is never wrong.
 
     And a tile's ``pattern`` is a tile with the same allowed pairs.
     """
-    n_q, n_k = 5, 7
     for rows in (range(a, b) for a in range(n_q) for b in range(a + 1, n_q + 1)):
         for cols in (range(a, b) for a in range(n_k) for b in range(a + 1, n_k + 1)):
             tile = Tile(rows, cols, n_q, n_k)
@@ -160,6 +254,13 @@ def test_a_mask_knows_its_live_tiles(op):
 def test_a_factor_of_numpy_does_not_widen():
     S = np.ones((5, 7), np.float32)
     assert Scale(np.float64(0.3)).forward(S, Tile.whole(5, 7))[0].dtype == S.dtype
+
+
+def test_a_logit_scale_multiplies():
+    S, t = draw((2, 3, 5, 7), (3,))
+    assert checks.close(LogitScale(t).forward(S, Tile.whole(5, 7))[0], t[:, None, None] * S)
+    assert LogitScale(t[0]).parameter is not None, "a number of NumPy's is an array of no axis"
+    assert Scale(t[0]).parameter is None
 
 
 def test_softcap_bounds_the_scores():

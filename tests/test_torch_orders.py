@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 import attnbook as ab
 from attnbook.checks import close
-from attnbook.ops import Bias, Dropout, Op, Sink, Softcap
+from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets
 from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
@@ -194,6 +194,17 @@ def test_ops_of_every_kind_are_differentiated_twice():
     assert torch.autograd.gradgradcheck(f, (Q, K, V, B, t), check_fwd_over_rev=True, fast_mode=True)
 
 
+def test_ops_that_learn_are_differentiated_twice():
+    inputs = [T.requires_grad_() for T in draw(*QKV, (), (2, 1, 1), (2,), (2, 3), (4,))]
+
+    def f(Q, K, V, c, t, slopes, table, shared):
+        ops = [Scale(c), LogitScale(t), ALiBi(slopes), RelativeBias(table), RelativeBias(shared, T5Buckets(4, 2))]
+        return attention(Q, K, V, ops=ops, with_L=True, causal=True)
+
+    assert torch.autograd.gradcheck(f, inputs, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True, fast_mode=True)
+
+
 @dataclass(frozen=True, eq=False)
 class Tilt(Op):
     """S + a with an array of floats that is not said to learn."""
@@ -222,7 +233,15 @@ def test_an_array_that_does_not_learn_gets_its_gradient_too():
     assert close(came.detach(), func.jvp(lambda a: plain(Q, K, V, a)[0], (a,), (tangent,))[1].detach())
 
 
-@pytest.mark.parametrize("ops", [lambda x: [Temperature(x)], lambda x: [Tilt(x[:, None, None] * 1.0)]])
+@pytest.mark.parametrize(
+    "ops",
+    [
+        lambda x: [Temperature(x)],
+        lambda x: [Tilt(x[:, None, None] * 1.0)],
+        lambda x: [ALiBi(x), LogitScale(x[:1]), LogitScale(x[:, None, None]), Scale(x[0])],
+        lambda x: [RelativeBias(torch.outer(x, x.new_tensor([1.0, 2.0, 3.0])))],
+    ],
+)
 def test_vmap_over_arrays_of_ops(ops):
     Q, K, V, x = draw((5, *QKV[0]), QKV[1], QKV[2], (5, 2))
     f = lambda Q, x: func.grad(lambda Q, x: attention(Q, K, V, ops=ops(x)).sin().sum(), (0, 1))(Q, x)  # noqa: E731

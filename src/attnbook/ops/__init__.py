@@ -3,12 +3,32 @@
 A spine runs them in order over tiles of the score table, and their vjps in reverse order on the way back.
 """
 
+from attnbook.ops.alibi import ALiBi, alibi_slopes
 from attnbook.ops.bias import Bias
 from attnbook.ops.dropout import Dropout
 from attnbook.ops.masks import Causal, Mask, Masking, Window
 from attnbook.ops.op import Kernel, Op, Tile
-from attnbook.ops.scale import Scale
+from attnbook.ops.relative_bias import RelativeBias, T5Buckets
+from attnbook.ops.scale import LogitScale, Scale
 from attnbook.ops.sink import Sink
 from attnbook.ops.softcap import Softcap
 
-__all__ = ["Bias", "Causal", "Dropout", "Kernel", "Mask", "Masking", "Op", "Scale", "Sink", "Softcap", "Tile", "Window"]
+__all__ = [
+    "ALiBi",
+    "Bias",
+    "Causal",
+    "Dropout",
+    "Kernel",
+    "LogitScale",
+    "Mask",
+    "Masking",
+    "Op",
+    "RelativeBias",
+    "Scale",
+    "Sink",
+    "Softcap",
+    "T5Buckets",
+    "Tile",
+    "Window",
+    "alibi_slopes",
+]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attnbook.arguments import check_broadcasts, check_mask
 from attnbook.arrays import array_namespace, device, expected, on_host, scalar
-from attnbook.ops.op import Op, Tile
+from attnbook.ops.op import Op, Tile, check_corner
 
 
 class Masking(Op):
@@ -93,29 +93,33 @@ class Window(Masking):
 
     .. math:: M_{ij} = \\bigl(-\\text{left} \\le j - i - \\text{shift} \\le \\text{right}\\bigr)
 
-    Equation :eq:`eq-op-window`. The shift lines up a corner of the table, as in :class:`Causal`: 0 for "top-left",
-    n_k − n_q for "bottom-right". A window of a few keys leaves few tiles to visit, and a tiled spine visits no others.
-    It keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    Equation :eq:`eq-op-window`. The shift lines up a corner of the table, as in :class:`Causal`: 0 for "top-left", n_k
+    − n_q for "bottom-right"; i + shift is the place of query i. A window of a few keys leaves few tiles to visit, and a
+    tiled spine visits no others. The tokens at the first ``global_tokens`` places are seen by all and see all, as in
+    Longformer; beside causal, all that comes before. It keeps nothing for the backward. Chapter:
+    :doc:`/chapters/08_variants`.
     """
 
     left: int | None = None
     right: int | None = None
     corner: str = "top-left"
+    global_tokens: int = 0
     heads_alike = True
 
     def __post_init__(self):
-        for name in ("left", "right"):
+        for name, none in (("left", ", or None"), ("right", ", or None"), ("global_tokens", "")):
             size = getattr(self, name)
-            if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-                raise ValueError(expected(name, "a whole number of keys, at least 0, or None", repr(size)))
-        if self.corner not in ("top-left", "bottom-right"):
-            raise ValueError(expected("corner", "'top-left' or 'bottom-right'", repr(self.corner)))
+            if (size is not None or not none) and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+                raise ValueError(expected(name, f"a whole number of keys, at least 0{none}", repr(size)))
+        check_corner(self.corner)
 
     def allowed(self, S, tile):
         xp = array_namespace(S)
-        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + self._shift(tile)
+        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + tile.shift(self.corner)
         j = xp.arange(tile.cols.start, tile.cols.stop, device=device(S))[None, :]
-        far = tile.rows.stop + tile.cols.stop + abs(self._shift(tile))  # beyond all keys; and i + far cannot overflow
+        far = (
+            tile.rows.stop + tile.cols.stop + abs(tile.shift(self.corner))
+        )  # beyond all keys; and i + far cannot overflow
         sides = []
         if self.right is not None:
             sides.append(j <= i + min(self.right, far))
@@ -123,38 +127,56 @@ class Window(Masking):
             sides.append(j >= i - min(self.left, far))
         if not sides:
             return xp.ones((len(tile.rows), len(tile.cols)), dtype=xp.bool, device=device(S))
-        return sides[0] if len(sides) == 1 else sides[0] & sides[1]
+        near = sides[0] if len(sides) == 1 else sides[0] & sides[1]
+        g = min(self.global_tokens, far)
+        return near | (j < g) | ((i >= 0) & (i < g)) if g else near
 
     def allows_all(self, tile):
-        first, last = tile.rows.start + self._shift(tile), tile.rows.stop - 1 + self._shift(tile)
+        first, last = tile.rows.start + tile.shift(self.corner), tile.rows.stop - 1 + tile.shift(self.corner)
         right = self.right is None or tile.cols.stop - 1 <= first + self.right
-        return right and (self.left is None or tile.cols.start >= last - self.left)
+        near = right and (self.left is None or tile.cols.start >= last - self.left)
+        return near or tile in self._global(tile)
 
     def pattern(self, tile):
-        first = min(tile.rows.start, tile.cols.start)
+        if self._global(tile):
+            return None
+        shift = tile.shift(self.corner)
+        first = min(tile.rows.start, tile.cols.start) - self.global_tokens + min(shift, 0)  # no place becomes global
         rows, cols = (range(places.start - first, places.stop - first) for places in (tile.rows, tile.cols))
-        return Tile(rows, cols, 0, self._shift(tile))
+        return Tile(rows, cols, 0, shift)
 
     def live(self, tile):
-        rows, cols, shift = tile.rows, tile.cols, self._shift(tile)
+        rows, cols, shift = tile.rows, tile.cols, tile.shift(self.corner)
         if self.right is not None:  # j ≤ i + shift + right
             rows = range(max(rows.start, cols.start - shift - self.right), rows.stop)
             cols = range(cols.start, min(cols.stop, rows.stop + shift + self.right))
         if self.left is not None:  # j ≥ i + shift − left
             rows = range(rows.start, min(rows.stop, cols.stop - shift + self.left))
             cols = range(max(cols.start, rows.start + shift - self.left), cols.stop)
-        return tile._replace(rows=rows, cols=cols)
+        near = tile._replace(rows=rows, cols=cols)
+        if not (parts := self._global(tile)):
+            return near
+        rows, cols = zip(*(part[:2] for part in (near, *parts) if part), strict=True)
+        return tile._replace(rows=_hull(rows), cols=_hull(cols))
 
     def in_kernel(self, kernel, table):
+        if self.global_tokens:
+            return None
         low, high = kernel.low, kernel.high
         if self.left is not None:
-            low = max(self._shift(table) - self.left, -table.n_q if low is None else low)
+            low = max(table.shift(self.corner) - self.left, -table.n_q if low is None else low)
         if self.right is not None:
-            high = min(self._shift(table) + self.right, table.n_k if high is None else high)
+            high = min(table.shift(self.corner) + self.right, table.n_k if high is None else high)
         return kernel._replace(low=low, high=high)
 
-    def _shift(self, tile):
-        return tile.n_k - tile.n_q if self.corner == "bottom-right" else 0
+    def _global(self, tile):
+        """The parts of the tile with global keys, and with global queries, where it has some."""
+        g, shift = self.global_tokens, tile.shift(self.corner)
+        if not g:
+            return []
+        keys = tile._replace(cols=range(tile.cols.start, min(tile.cols.stop, g)))
+        queries = tile._replace(rows=range(max(tile.rows.start, -shift), min(tile.rows.stop, g - shift)))
+        return [part for part in (keys, queries) if part]
 
 
 class Causal(Window):
@@ -168,6 +190,11 @@ class Causal(Window):
 
     def __init__(self, corner="top-left"):
         super().__init__(None, 0, corner)
+
+
+def _hull(ranges):
+    """The smallest range with all of these."""
+    return range(min(r.start for r in ranges), max(r.stop for r in ranges))
 
 
 def _around(live, where, xp):

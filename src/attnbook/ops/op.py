@@ -47,6 +47,12 @@ class Tile(NamedTuple):
             for n, at in zip(shape, self.index(shape, own_axes), strict=True)
         )
 
+    def shift(self, corner):
+        """How much later than its own number the key beside a query is: "bottom-right" lines up the last with the last,
+        "top-left" the first with the first.
+        """
+        return self.n_k - self.n_q if corner == "bottom-right" else 0
+
     def within(self, block):
         """This tile as the block that it lies in counts its places."""
         moved = [
@@ -60,6 +66,11 @@ class Tile(NamedTuple):
     def __bool__(self):
         """Whether any pair is on the tile."""
         return len(self.rows) > 0 and len(self.cols) > 0
+
+
+def check_corner(corner):
+    if corner not in ("top-left", "bottom-right"):
+        raise ValueError(expected("corner", "'top-left' or 'bottom-right'", repr(corner)))
 
 
 class Op:

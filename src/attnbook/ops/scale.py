@@ -4,32 +4,63 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
-from attnbook.arrays import expected
-from attnbook.ops.op import Op
+from attnbook.arrays import expected, is_array
+from attnbook.ops.of_heads import OfHeads
 
 
 @dataclass(frozen=True, eq=False)
-class Scale(Op):
+class Scale(OfHeads):
     """Multiply every score by ``factor``. A spine multiplies the queries by the scale instead, which are fewer.
 
-    .. math:: S' = c\\,S \\qquad dS = c\\,dS' \\qquad \\dot S' = c\\,\\dot S
+    .. math:: S' = c\\,S \\qquad dS = c\\,dS' \\qquad dc = \\textstyle\\sum dS' \\circ S \\qquad
+       \\dot S' = c\\,\\dot S + \\dot c\\,S
 
-    Equation :eq:`eq-op-scale`. The factor is a Python float: a NumPy float64 would widen float32 scores.
-    It keeps nothing for the backward. Chapter: :doc:`/chapters/03_single_head`.
+    Equation :eq:`eq-op-scale`. The factor is a Python float, as a NumPy float64 would widen float32 scores; or an array
+    of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/03_single_head`.
     """
 
-    factor: float
+    factor: object
 
     def __post_init__(self):
-        if not isinstance(self.factor, Real) or isinstance(self.factor, bool) or not math.isfinite(self.factor):
-            raise ValueError(expected("factor", "a finite number", repr(self.factor)))
-        object.__setattr__(self, "factor", float(self.factor))
+        if isinstance(self.factor, Real) and not isinstance(self.factor, bool) and math.isfinite(self.factor):
+            object.__setattr__(self, "factor", float(self.factor))
+        elif isinstance(self.factor, Real) or not is_array(self.factor):
+            raise ValueError(expected("factor", "a finite number, or an array", repr(self.factor)))
+        super().__post_init__()
+
+    @property
+    def arrays(self):
+        return () if type(self.factor) is float else ("factor",)
+
+    @property
+    def learns(self):
+        return None if type(self.factor) is float else "factor"
 
     def forward(self, S, tile):
-        return S * self.factor, None
+        return S * self._factor(tile), S if self.learns else None
 
-    def vjp(self, dS, saved, tile):
-        return dS * self.factor, None
+    def vjp(self, dS, S, tile):
+        return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None
 
-    def jvp(self, tS, saved, tile, tparam=None):
-        return tS * self.factor
+    def jvp(self, tS, S, tile, tparam=None):
+        tS = tS * self._factor(tile)
+        return tS if tparam is None else tS + self.spread(tile, tparam) * S
+
+    def _factor(self, tile):
+        return self.spread(tile) if self.learns else self.factor
+
+
+class LogitScale(Scale):
+    """Multiply the scores of each head by its number in ``t``, (h,), which learns.
+
+    .. math:: S'_h = t_h\\,S_h \\qquad dS_h = t_h\\,dS'_h \\qquad dt_h = \\textstyle\\sum_{ij} (dS'_h)_{ij} (S_h)_{ij}
+
+    It is an inverse temperature: it multiplies, so 0 makes all weights of a row equal. Exponentials and limits, as of
+    models that learn log t, are the caller's. It keeps S. Chapter: :doc:`/chapters/08_variants`.
+    """
+
+    def __init__(self, t):
+        if not is_array(t):
+            raise TypeError(expected("t", "an array, a number a head", repr(t)))
+        object.__setattr__(self, "factor", t)  # also a number of NumPy's, which is an array of no axis
+        super(Scale, self).__post_init__()

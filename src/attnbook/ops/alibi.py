@@ -1,0 +1,60 @@
+"""Make far keys count less, by a slope a head: S ↦ S − slope · distance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnbook.arrays import array_namespace, device, expected
+from attnbook.ops.of_heads import OfHeads
+from attnbook.ops.op import check_corner
+
+
+@dataclass(frozen=True, eq=False)
+class ALiBi(OfHeads):
+    """Subtract from each score the distance of its key, times the slope of its head, (h,), which learns.
+
+    .. math:: S'_{ij} = S_{ij} - m\\,\\Delta_{ij} \\qquad \\Delta_{ij} = |j - i - \\text{shift}| \\qquad
+       dS = dS' \\qquad dm = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
+
+    The shift lines up a corner, as in :class:`~attnbook.ops.masks.Window`. Here it is n_k − n_q by default, for queries
+    that read a cache of earlier keys; so does flash-attn, whose formula this is. Press, Smith and Lewis, "Train Short,
+    Test Long", 2022, add m (j − i) behind a causal mask. There both are the same: no key comes later, and what is added
+    to a whole row changes no weight. It keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    """
+
+    slopes: object
+    corner: str = "bottom-right"
+    arrays, learns = ("slopes",), "slopes"
+
+    def __post_init__(self):
+        check_corner(self.corner)
+        super().__post_init__()
+
+    def forward(self, S, tile):
+        return S - self.spread(tile) * self._distances(S, tile), None
+
+    def vjp(self, dS, saved, tile):
+        return dS, self.summed(-dS * self._distances(dS, tile), tile)
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS if tparam is None else tS - self.spread(tile, tparam) * self._distances(tS, tile)
+
+    def _distances(self, like, tile):
+        xp = array_namespace(like)
+        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(like)) + tile.shift(self.corner)
+        j = xp.arange(tile.cols.start, tile.cols.stop, device=device(like))
+        return xp.astype(xp.abs(j - i[:, None]), like.dtype)
+
+
+def alibi_slopes(h):
+    """The slopes of the paper for ``h`` heads: a float64 NumPy array.
+
+    .. math:: m_k = 2^{-8k/h} \\qquad k = 1, \\dots, h
+
+    Where h is no power of two, those of the next lower one, and then every other one of the next higher.
+    """
+    if not isinstance(h, int) or isinstance(h, bool) or h < 1:
+        raise ValueError(expected("h", "a whole number of heads, at least 1", repr(h)))
+    lower = 2 ** (h.bit_length() - 1)
+    steps = [*range(2, 2 * lower + 1, 2), *range(1, 2 * (h - lower), 2)]
+    return 2.0 ** (-4 * np.array(steps) / lower)
