@@ -18,7 +18,19 @@ from routes import ON_TILES, taking
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
-from attnbook.ops import Dropout, Sink, Softcap, Window
+from attnbook.ops import (
+    ALiBi,
+    Bias,
+    Causal,
+    Dropout,
+    LogitScale,
+    RelativeBias,
+    Scale,
+    Sink,
+    Softcap,
+    T5Buckets,
+    Window,
+)
 from attnbook.spines import SPINES, Way, tiled
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -112,18 +124,27 @@ def test_the_engine_has_the_dtypes_of_numpy(name, case):
         test_every_library_gives_the_same(ReadOnlyNumPy(), case)
 
 
-OPS = ((Window, 1, 1), (Window, 0, None, "bottom-right"), (Window, None, 2), (Dropout, 0.4, 3), (Softcap, 1.5))
+ANY_OP = (  # and what its array has after the heads, None where it has none
+    *((partial(Window, *args), None) for args in ((1, 1), (0, None, "bottom-right"), (None, 2), (0, 0, "top-left", 1))),
+    *((partial(op, *args), None) for op, *args in ((Dropout, 0.4, 3), (Softcap, 1.5), (Scale, -0.7), (Causal,))),
+    *((op, ()) for op in (ALiBi, LogitScale, Sink)), (LogitScale, (1, 1)), (Bias, (1, 1)),
+    (RelativeBias, (3,)), (partial(RelativeBias, buckets=T5Buckets(6, 3), corner="top-left"), (6,)),
+)  # fmt: skip
 
 
 @st.composite
 def any_case(draw):
-    """Axes of every length, 0 included, that fit."""
+    """Axes of every length, 0 included, that fit; up to four ops, in any order, beside bias, mask and causal."""
     n_q, n_k, batch, h_kv = (draw(st.integers(0, 5)) for _ in range(4))
     d_k, d_v, group = (draw(st.integers(1, 5)) for _ in range(3))
     lead_q = (batch, h_kv * group)[draw(st.integers(0, 2)) :]
     lead_k = (batch, h_kv)[2 - draw(st.integers(0, len(lead_q))) :]
     scores = (*lead_q, n_q, n_k)
     stretched = st.sampled_from([None, scores, (n_q, n_k), (n_q, 1), (n_k,), ()])
+    ops = [
+        (op, own if own is None else (*draw(st.sampled_from([lead_q, lead_q[-1:]])), *own))
+        for op, own in draw(st.lists(st.sampled_from(ANY_OP), max_size=4))
+    ]
     return Case(
         "drawn",
         q=(*lead_q, n_q, d_k),
@@ -133,7 +154,7 @@ def any_case(draw):
         bias=draw(stretched),
         causal=draw(st.sampled_from([False, True, "bottom-right"])),
         scale=draw(st.sampled_from([None, 0.7])),
-        ops=draw(st.sampled_from([(), *(((partial(op, *args), None),) for op, *args in OPS)])),
+        ops=tuple(ops),
     )
 
 

@@ -14,7 +14,6 @@ from cases import Gate
 
 import attnbook as ab
 from attnbook import checks
-from attnbook.ops import Bias, Dropout, Mask, Scale, Sink, Softcap, Window
 from attnbook.ops import (
     ALiBi,
     Bias,
@@ -23,6 +22,7 @@ from attnbook.ops import (
     Mask,
     RelativeBias,
     Scale,
+    Sink,
     Softcap,
     T5Buckets,
     Window,
