@@ -11,6 +11,7 @@ from array_api_compat import array_namespace, device
 
 import attnbook as ab
 from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets, Window
+from attnbook.rotary import Linear
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,8 @@ CASE = {case.name: case for case in CASES}
 class MultiHead:
     """A way to call multi-head attention: ``heads`` is the case that attention sees, once the heads are split.
 
-    Without a ``d_mem`` it is self-attention. ``biases`` says which projections have one.
+    Without a ``d_mem`` it is self-attention. ``biases`` says which projections have one, "G" the gate. ``gains`` says
+    which of the norms have one, and ``gate`` whether it has a number a "head" or a "column".
     """
 
     name: str
@@ -295,6 +297,10 @@ class MultiHead:
     d_mem: int | None = 19
     d_out: int = 23
     biases: str = "QKVO"
+    norm: str | None = None
+    gains: str = "QK"
+    rotary: ab.Rotary | None = None
+    gate: str | None = None
 
     def __str__(self):
         return self.name
@@ -317,7 +323,30 @@ class MultiHead:
         drawn = [rng.standard_normal(shape) for shape in inputs[: 2 if self.d_mem else 1]]
         drawn += [rng.standard_normal(shape) / shape[0] ** 0.5 for shape in zip(rows, columns, strict=True)]
         drawn += [rng.standard_normal(n) for name, n in zip("QKVO", columns, strict=True) if name in self.biases]
-        return drawn + self.heads.draw(seed)[3:]
+        return drawn + self.heads.draw(seed)[3:] + [rng.standard_normal(shape) for shape in self._extras().values()]
+
+    def _extras(self):
+        """The shapes of the gains and of the gate's arrays, by name: the last that ``draw`` gives."""
+        shapes = {f"g_{name}": (self.heads.q[-1],) for name in self.gains if self.norm}
+        if self.gate:
+            width = self.h if self.gate == "head" else self.h * self.heads.v[-1]
+            shapes |= {"W": (self.d_model, width)} | ({"b": (width,)} if "G" in self.biases else {})
+        return shapes
+
+    def options(self, X, *rest):
+        """The options of a call, in the library of X."""
+        options = self.heads.options(X, *rest)
+        names = list(self._extras())
+        extras = dict(zip(names, rest[len(rest) - len(names) :], strict=True))
+        if self.norm:
+            options["qk_norm"] = ab.QKNorm(extras.get("g_Q"), extras.get("g_K"), self.norm, 0.01)
+        if self.rotary:
+            beside = partial(array_namespace(X).asarray, device=device(X))
+            both = (at if at is None else beside(at) for at in self.rotary[:2])
+            options["rotary"] = ab.Rotary(*both, *self.rotary[2:])
+        if self.gate:
+            options["gate"] = ab.Gate(extras["W"], extras.get("b"))
+        return options
 
     def sort(self, arrays):
         """The arrays of ``draw``, or their gradients, as (X, memory, MultiHeadParams, the rest)."""
@@ -331,19 +360,24 @@ class MultiHead:
         """``multi_head_attention`` with this case's options, in the library of X."""
         X, memory, p, rest = self.sort(inputs)
         h_kv = None if self.h_kv == self.h else self.h_kv
-        options = self.heads.options(X, *rest)
+        options = self.options(X, *rest)
         return ab.multi_head_attention(X, p, num_heads=self.h, num_kv_heads=h_kv, memory=memory, **options)
 
     def pull(self, dY, res):
         """``multi_head_attention_vjp``: a gradient for each array of ``draw``."""
         grads = ab.multi_head_attention_vjp(dY, res)
-        return [T for T in (grads.dX, grads.dmemory, *grads.dparams, grads.dbias, *grads.dops) if T is not None]
+        given = (grads.dX, grads.dmemory, *grads.dparams, grads.dbias, *grads.dops)
+        extras = (*(grads.dqk_norm or ())[:2], *(grads.dgate or ()))
+        return [T for T in (*given, *extras) if T is not None]
 
 
 def _self(name, heads=None, **options):
     """A case of self-attention: seven tokens."""
     return MultiHead(name, heads or Case("", q=(2, 3, 7, 11)), d_mem=None, **options)
 
+
+AT = np.random.default_rng(1).integers(0, 99, (2, 9))
+"""Positions in no order."""
 
 MULTI_HEAD = (
     MultiHead("cross"),
@@ -383,6 +417,31 @@ MULTI_HEAD = (
     MultiHead("no query", Case("", q=(2, 3, 0, 11))),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),
+    _self("rotary, self", rotary=ab.Rotary(dims=10, base=100.0)),
+    _self("rotary, self, positions of each batch", rotary=ab.Rotary(AT[:, :7], dims=6, layout="half")),
+    MultiHead("rotary", rotary=ab.Rotary(dims=8, base=50.0)),
+    MultiHead("rotary, positions go on", Case("", causal="bottom-right"), rotary=ab.Rotary(AT[0, 2:7], dims=10)),
+    MultiHead("rotary, positions of both", rotary=ab.Rotary(AT[0, 2:7], AT[:, :7] / 2, dims=4, scaling=Linear(4.0))),
+    MultiHead("norm", norm="rms"),
+    _self("norm, self, lengths", norm="l2", gains=""),
+    MultiHead("norm with one gain", Case("", q=(2, 6, 5, 11)), norm="l2", gains="K"),
+    MultiHead("gate a head", gate="head", biases="QKVOG"),
+    _self("gate a column, self", gate="column"),
+    _self(
+        "norm, rotary and gate, grouped",
+        Case("", q=(2, 6, 7, 11), k=(2, 2, 7, 11), v=(2, 2, 7, 13), causal=True, bias=(6, 1, 7)),
+        biases="VG",
+        norm="rms",
+        rotary=ab.Rotary(dims=10, layout="half"),
+        gate="column",
+    ),
+    MultiHead(
+        "norm, rotary and gate, no query",
+        Case("", q=(2, 3, 0, 11)),
+        norm="rms",
+        rotary=ab.Rotary(AT[0, :0], dims=2),
+        gate="head",
+    ),
     MultiHead(
         "all at once",
         Case("", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(2, 1, 1, 7), causal=True, scale=0.7, ops=((Bias, (5, 1)),)),

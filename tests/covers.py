@@ -88,7 +88,12 @@ def gradients(item):
     case = the_case(item)
     if isinstance(case, Case):
         return ["dQ", "dK", "dV", *parameters(case), *conditions(case)]
-    names = ["dX", *(["dmemory"] if case.d_mem else []), *WEIGHTS, *(f"db_{name}" for name in case.biases)]
+    names = [
+        "dX",
+        *(["dmemory"] if case.d_mem else []),
+        *WEIGHTS,
+        *(f"db_{name}" for name in case.biases.removesuffix("G")),
+    ]
     return names + parameters(case.heads) + conditions(case.heads)
 
 

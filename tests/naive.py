@@ -46,10 +46,40 @@ def naive_multi_head(case, *inputs):
     def project(T, W, b, h):
         return torch.stack((T @ W if b is None else T @ W + b).chunk(h, dim=-1), dim=-3)
 
+    options = case.options(X, *rest)
     Q, K = project(X, p.W_Q, p.b_Q, case.h), project(M, p.W_K, p.b_K, case.h_kv)
+    if norm := options.get("qk_norm"):
+        Q, K = (naive_norm(T, g, norm.kind, norm.eps) for T, g in ((Q, norm.g_Q), (K, norm.g_K)))
+    if rotary := options.get("rotary"):
+        of_keys = rotary.positions if rotary.k_positions is None and memory is None else rotary.k_positions
+        Q, K = (naive_rotary(T, at, *rotary[2:]) for T, at in ((Q, rotary.positions), (K, of_keys)))
     O = naive_attention(case.heads, Q, K, project(M, p.W_V, p.b_V, case.h_kv), *rest)
+    if gate := options.get("gate"):
+        A = X @ gate.W if gate.b is None else X @ gate.W + gate.b
+        O = O * torch.sigmoid(torch.stack(A.chunk(case.h, dim=-1), dim=-3))
     Y = torch.cat(O.unbind(dim=-3), dim=-1) @ p.W_O
     return Y if p.b_O is None else Y + p.b_O
+
+
+def naive_norm(T, g, kind, eps):
+    """RMS or L2 norm, by torch's own where there is one."""
+    if kind == "rms":
+        return torch.nn.functional.rms_norm(T, T.shape[-1:], g, eps)
+    unit = T / (T.square().sum(-1, keepdim=True) + eps).sqrt()
+    return unit if g is None else g * unit
+
+
+def naive_rotary(T, positions, dims, base, layout, scaling):
+    """Each pair of columns as a complex number, times exp(i t θ)."""
+    dims = T.shape[-1] if dims is None else dims
+    theta = torch.tensor([base ** (-2 * l / dims) for l in range(dims // 2)], dtype=torch.float64)
+    theta, temperature = (theta, 1.0) if scaling is None else scaling(theta, base)
+    t = torch.arange(T.shape[-2]) if positions is None else positions
+    angle = (t[..., None] * theta) if t.ndim < 2 else (t[..., None] * theta)[..., None, :, :]
+    a, b = (T[..., :dims:2], T[..., 1:dims:2]) if layout == "interleaved" else T[..., :dims].chunk(2, dim=-1)
+    z = torch.view_as_real(torch.complex(a, b) * torch.polar(torch.full_like(angle, temperature), angle))
+    turned = z.flatten(-2) if layout == "interleaved" else torch.cat(z.unbind(-1), dim=-1)
+    return torch.cat((turned, T[..., dims:]), dim=-1)
 
 
 def low_precision(case, dtype, seed=0, size=1.0, on="cpu", **method):

@@ -44,7 +44,10 @@ class Passes(NamedTuple):
     """Forward, vjp and, for a head alone, jvp of a case of attention."""
 
     case: object
-    makes = ()
+
+    @property
+    def makes(self):
+        return ("float64",) if getattr(self.case, "rotary", None) else ()
 
     def __str__(self):
         return f"{'a head' if isinstance(self.case, Case) else 'the layer'}, {self.case}"
@@ -73,7 +76,7 @@ class Passes(NamedTuple):
 
     def _of_the_layer(self, inputs, cotangent):
         X, memory, p, rest = self.case.sort(inputs)
-        options = self.case.heads.options(X, *rest)
+        options = self.case.options(X, *rest)
         heads = {"num_heads": self.case.h, "num_kv_heads": self.case.h_kv}
 
         def passes():
@@ -108,6 +111,12 @@ CALLS = (
     Call("linear", (TABLE, (5, 7), (7,)), ab.linear),
     Call("linear_vjp", ((2, 3, 7), TABLE, (5, 7)), ab.linear_vjp),
     Call("linear_jvp", (TABLE, (5, 7), (7,), TABLE, (5, 7)), ab.linear_jvp),
+    Call("rms_norm", (TABLE, (5,)), ab.rms_norm),
+    Call("rms_norm_vjp", (TABLE, TABLE, (5,)), ab.rms_norm_vjp),
+    Call("rms_norm_jvp", (TABLE, (5,), TABLE, (5,)), ab.rms_norm_jvp),
+    Call("l2_norm", (TABLE, (5,)), ab.l2_norm),
+    Call("l2_norm_vjp", (TABLE, TABLE, (5,)), ab.l2_norm_vjp),
+    Call("l2_norm_jvp", (TABLE, (5,), TABLE, (5,)), ab.l2_norm_jvp),
     Call("rotary", ((2, 3, 6),), ab.rotary, makes=("float64",)),
     Call(
         "rotary of a part",

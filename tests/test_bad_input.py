@@ -505,6 +505,39 @@ MERGE = [
     ),
 ]
 
+NORM = [
+    (lambda: ab.rms_norm(None), TypeError, "X: expected an array, got NoneType"),
+    (lambda: ab.rms_norm(ones(3, 0)), ValueError, "X: expected a last axis of at least 1, got shape (3, 0)"),
+    (lambda: ab.l2_norm(np.float64(3.0)), ValueError, "X: expected a last axis of at least 1, got shape ()"),
+    (lambda: ab.rms_norm(ones(3, 5), [1.0] * 5), TypeError, "gain: expected an array, got list"),
+    (
+        lambda: ab.l2_norm(ones(3, 5), ones(4)),
+        ValueError,
+        "gain: expected a shape that broadcasts to X, (3, 5), got shape (4,)",
+    ),
+    (
+        lambda: ab.rms_norm(ones(3, 5), ones(5, dtype="float32")),
+        TypeError,
+        "gain: expected dtype float64 like X, got float32",
+    ),
+    (lambda: ab.rms_norm(ones(3, 5), eps=-1.0), ValueError, "eps: expected a finite number of at least 0, got -1.0"),
+    (lambda: ab.l2_norm(ones(3, 5), eps="0"), ValueError, "eps: expected a finite number of at least 0, got '0'"),
+    (lambda: ab.l2_norm(ones(3, 5), eps=np.nan), ValueError, "eps: expected a finite number of at least 0, got nan"),
+    (lambda: ab.rms_norm_vjp(ones(5), ones(3, 5)), ValueError, "dY: expected shape (3, 5), got (5,)"),
+    (lambda: ab.l2_norm_vjp(None, ones(3, 5)), TypeError, "dY: expected an array, got NoneType"),
+    (lambda: ab.rms_norm_jvp(ones(5), None, ones(3, 5)), ValueError, "tX: expected shape (3, 5), got (5,)"),
+    (
+        lambda: ab.rms_norm_jvp(ones(3, 5), ones(5), ones(3, 5)),
+        ValueError,
+        "tgain: expected None, because there is no gain, got an array",
+    ),
+    (
+        lambda: ab.l2_norm_jvp(ones(3, 5), ones(1), ones(3, 5), ones(5)),
+        ValueError,
+        "tgain: expected shape (5,), got (1,)",
+    ),
+]
+
 AT = np.arange(5)
 ROTARY = [
     (lambda: ab.rotary(None), TypeError, "X: expected an array, got NoneType"),
@@ -699,6 +732,43 @@ MULTI_HEAD = [
     (lambda: mha(X, PARAMS, scale=float("inf")), ValueError, "scale: expected a finite number, got inf"),
     (lambda: mha(X, PARAMS, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
     (lambda: mha(X, PARAMS, method="flash"), ValueError, "method: expected one of …got 'flash'"),
+    (lambda: mha(X, PARAMS, qk_norm="layer"), ValueError, "qk_norm, kind: expected one of 'rms', 'l2', got 'layer'"),
+    (lambda: mha(X, PARAMS, qk_norm=True), TypeError, "qk_norm: expected a QKNorm, got bool"),
+    (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(ones(6))), ValueError, "qk_norm, g_Q: expected shape (3,), got (6,)"),
+    (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(None, 1.0)), TypeError, "qk_norm, g_K: expected an array, got float"),
+    (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(eps=-1)), ValueError, "eps: expected a finite number of at least 0, …"),
+    (lambda: mha(X, PARAMS, rotary=True), TypeError, "rotary: expected a Rotary, got bool"),
+    (
+        lambda: mha(X, PARAMS, rotary=ab.Rotary()),
+        ValueError,
+        "dims: expected an even number of columns, of the 3 that a head has, got 3, its width",
+    ),
+    (
+        lambda: mha(X, PARAMS, rotary=ab.Rotary(AT, dims=2)),
+        ValueError,
+        "rotary, positions: expected a position for each of the 3 tokens, …broadcast to (2, 3), got shape (5,)",
+    ),
+    (
+        lambda: mha(X, PARAMS, memory=ones(2, 7, 5), rotary=ab.Rotary(None, AT, dims=2)),
+        ValueError,
+        "rotary, k_positions: expected a position for each of the 7 tokens, …broadcast to (2, 7), got shape (5,)",
+    ),
+    (
+        lambda: mha(X, PARAMS, rotary=ab.Rotary(torch.arange(3), dims=2)),
+        TypeError,
+        "rotary, positions: expected a numpy array like X, got a torch array",
+    ),
+    (lambda: mha(X, PARAMS, gate=ones(5, 2)), TypeError, "gate: expected a Gate, got ndarray"),
+    (lambda: mha(X, PARAMS, gate=ab.Gate(None)), TypeError, "gate, W: expected an array, got NoneType"),
+    (
+        lambda: mha(X, PARAMS, gate=ab.Gate(ones(5, 6))),
+        ValueError,
+        "gate, W: expected 5 rows, the width of X, and 2 columns, one a head, or 22, one for each of the heads' "
+        "columns, got shape (5, 6)",
+    ),
+    (lambda: mha(X, PARAMS, gate=ab.Gate(ones(7, 2))), ValueError, "gate, W: expected 5 rows, …got shape (7, 2)"),
+    (lambda: mha(X, PARAMS, gate=ab.Gate(ones(5))), ValueError, "gate, W: expected 5 rows, …got shape (5,)"),
+    (lambda: mha(X, PARAMS, gate=ab.Gate(ones(5, 2), ones(1))), ValueError, "gate, b: expected shape (2,), got (1,)"),
     (lambda: ab.multi_head_attention_vjp(None, MULTI), TypeError, "dY: expected an array, got NoneType"),
     (
         lambda: ab.multi_head_attention_vjp(ones(2, 3, 13, dtype="float32"), MULTI),
@@ -758,6 +828,7 @@ TABLE = {
     "threads": THREADS,
     "derivatives": DERIVATIVES,
     "merge": MERGE,
+    "norm": NORM,
     "rotary": ROTARY,
     "multi-head": MULTI_HEAD,
     "checks": CHECKS,
@@ -777,7 +848,16 @@ def no_work(monkeypatch):
 
     monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
     workers._said.cache_clear()
-    for module in ("softmax", "linear", "merge", "rotary", *(f"spines.{spine}" for spine in SPINES), "multi_head"):
+    for module in (
+        "softmax",
+        "linear",
+        "merge",
+        "rotary",
+        "norms",
+        "gates",
+        *(f"spines.{spine}" for spine in SPINES),
+        "multi_head",
+    ):
         monkeypatch.setattr(importlib.import_module(f"attnbook.{module}"), "widen", begins)
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)

@@ -14,8 +14,8 @@ HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton
 CORE = (
     "arrays",
     "arguments",
-    "softmax linear rotary",
-    "ops heads merge",
+    "softmax linear rotary norms",
+    "ops heads merge gates",
     "spines",
     "plan",
     "attention",

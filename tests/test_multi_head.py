@@ -23,7 +23,12 @@ def those(condition):
 def plain(case):
     """Whether the case has no options."""
     heads = case.heads
-    return heads.mask is heads.bias is heads.scale is None and not heads.causal and not heads.ops
+    return heads.mask is heads.bias is heads.scale is None and not heads.causal and not heads.ops and bare(case)
+
+
+def bare(case):
+    """Whether nothing stands between the projections and attention, on either side."""
+    return case.norm is case.rotary is case.gate is None
 
 
 # --- values and derivatives ---------------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ def test_shared_heads_add_up(name):
         assert checks.close(getattr(g, name), collect(getattr(g2, name)))
 
 
-@those(lambda case: "K" in case.biases and not case.heads.ops)
+@those(lambda case: "K" in case.biases and not case.heads.ops and bare(case))
 def test_keys_need_no_bias(case):
     """A bias of the keys shifts each row of scores, so it changes nothing, and its gradient is 0."""
     inputs = case.draw()
@@ -196,7 +201,7 @@ def test_keys_need_no_bias(case):
     assert checks.close(case.attend(*(T for T in moved if T is not None))[0], Y)
 
 
-@those(lambda case: case.h == case.h_kv)
+@those(lambda case: case.h == case.h_kv and bare(case))
 def test_projections_balance(case):
     """Within a head, W_Q A and W_K A⁻ᵀ give the same scores, W_V A and A⁻¹ W_O the same output, for any A.
 
@@ -249,6 +254,43 @@ def test_dead_queries_give_the_bias():
     assert all(map(np.array_equal, grads, silent))
     assert not checks.close(db_O, all_db_O)
     assert np.all(grads[0][dead] == 0)
+
+
+def test_decoding_with_a_cache_is_one_pass():
+    """Token by token, each at its own position, beside the tokens so far: outputs and gradients of one causal pass."""
+    case = MULTI_HEAD_CASE["norm, rotary and gate, grouped"]
+    X, _, p, (_, *extras) = case.sort(case.draw())
+    norm, gate = ab.QKNorm(*extras[:2]), ab.Gate(*extras[2:])
+    options = {"num_heads": 6, "num_kv_heads": 2, "qk_norm": norm, "gate": gate}
+    Y, res = ab.multi_head_attention(X, p, causal=True, rotary=ab.Rotary(dims=10), **options)
+    (dY,) = draw(Y.shape)
+    g = ab.multi_head_attention_vjp(dY, res)
+    dX, dW_K, dg_K = 0 * X, 0 * p.W_K, 0 * norm.g_K
+    for t in range(7):
+        new, seen = slice(t, t + 1), slice(0, t + 1)
+        rotary = ab.Rotary(np.arange(t, t + 1), dims=10)
+        step = {"memory": X[:, seen], "causal": "bottom-right", "rotary": rotary, **options}
+        Y_t, res_t = ab.multi_head_attention(X[:, new], p, **step)
+        assert checks.close(Y_t, Y[:, new])
+        assert checks.close(res_t.attention.K, res.attention.K[..., seen, :]), "a cache may keep the turned keys"
+        g_t = ab.multi_head_attention_vjp(dY[:, new], res_t)
+        dX[:, new] += g_t.dX
+        dX[:, seen] += g_t.dmemory
+        dW_K += g_t.dparams.W_K
+        dg_K += g_t.dqk_norm.g_K
+    for ours, whole in ((dX, g.dX), (dW_K, g.dparams.W_K), (dg_K, g.dqk_norm.g_K)):
+        assert checks.close(ours, whole)
+
+
+def test_a_gate_that_is_open_or_shut():
+    case = MULTI_HEAD_CASE["gate a head"]
+    X, memory, p, (W, b) = case.sort(case.draw())
+
+    def gated(b):
+        return ab.multi_head_attention(X, p, num_heads=3, memory=memory, gate=ab.Gate(0 * W, b))[0]
+
+    assert checks.close(gated(0 * b + 1e3), ab.multi_head_attention(X, p, num_heads=3, memory=memory)[0])
+    assert checks.close(gated(0 * b - 1e3), np.broadcast_to(p.b_O, gated(b).shape))
 
 
 # --- the public face ----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import test_linear
 import test_merge
 import test_mistakes
 import test_multi_head
+import test_norms
 import test_ops
 import test_own_op
 import test_rotary
@@ -120,6 +121,7 @@ turned, in_halves, yarn, llama3 = (
     partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way])
     for way in ("plain", "half", f"interleaved, {test_rotary.SCALINGS[3]}", f"half, {test_rotary.SCALINGS[2]}")
 )
+of_norms = [partial(test_norms.norm_is_right, kind) for kind in ("rms", "l2")]
 pressed, far = (
     test_rotary.test_scalings_leave_fast_pairs_and_press_slow_ones,
     test_rotary.test_far_positions_keep_their_digits,
@@ -375,7 +377,43 @@ MISTAKES = {
         ("merge_vjp", "the gradient of L added to D", "D = D - xp", "D = D + xp", of_merge),
         ("merge_jvp", "the weights stand still", "(tL1 - tL) * widen(O1)", "0 * widen(O1)", of_merge),
     ],
+    "gates.py": [
+        ("Gate.forward", "twice", "self._spread(G, C) * C,", "self._spread(G, C) ** 2 * C,", layer("gate a head")),
+        ("Gate.forward", "heads dealt out by turns", "self._spread(G, C) * C,",
+         "array_namespace(G).tile(G, (1, 1, C.shape[-1] // G.shape[-1])) * C,", layer("gate a head")),
+        ("Gate.vjp", "the slope forgotten", "dG * G * (1 - G)", "dG", of_layer("gate a column, self")),
+        ("Gate.vjp", "the slope of tanh", "(1 - G)", "(1 - G * G)", of_layer("gate a column, self")),
+        ("Gate.vjp", "a mean over the head", "namespace(dG).sum(", "namespace(dG).mean(", of_layer("gate a head")),
+        ("Gate.vjp", "not gated on the way back", "self._spread(G, C) * dC", "dC", of_layer("gate a head")),
+        ("sigmoid", "tanh itself", "0.5 + 0.5 * ", "", layer("gate a column, self")),
+    ],
+    "norms.py": [
+        *((f"{kind}_norm", "the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
+          for kind, other in (("rms", "l2"), ("l2", "rms"))),
+        *((f"{kind}_norm_{d}", "of the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
+          for kind, other in (("rms", "l2"), ("l2", "rms")) for d in ("vjp", "jvp")),
+        ("_unit", "eps beside the root", "/ m + eps)", "/ m) + eps", *of_norms),
+        ("_unit", "0 / 0 for a row of zeros", "xp.where(r == 0, xp.full_like(r, xp.inf), r)", "r",
+         partial(test_norms.test_a_row_of_zeros_stays, "l2", 0)),
+        ("_tangent", "the length stands still", "t - unit *", "t - 0 * unit *", *of_norms),
+        ("_tangent", "not divided by r", ")) / r", "))", *of_norms),
+        ("_tangent", "as if m were 1", "keepdims=True) / m", "keepdims=True)", of_norms[0]),
+        ("norm_vjp", "the gain forgotten", "else g * dy", "else dy", *of_norms),
+        ("norm_vjp", "the gain's gradient from x itself", "dy * unit", "dy * x", *of_norms),
+        ("norm_vjp", "a gain's gradient not summed", "unbroadcast(dy * unit, tuple(g.shape))", "dy * unit", *of_norms),
+        ("_norm_jvp", "the gain stands still", "widen(tgain) * unit", "0 * unit", *of_norms),
+        ("QKNorm.forward", "the gain of the queries for both", "norm(K, g_K,", "norm(K, g_Q,", layer("norm")),
+        ("QKNorm.vjp", "gains exchanged", "(dg_Q, dg_K), self", "(dg_K, dg_Q), self", of_layer("norm")),
+    ],
     "rotary.py": [
+        ("Rotary.for_heads", "keys at the positions of a memory, in self-attention", "(X, self.positions) if",
+         "(X, None) if",
+         layer("rotary, self, positions of each batch")),
+        ("Rotary.for_heads", "the first positions for every batch", "at[..., None, :]", "at[:1, None, :]",
+         layer("rotary, positions of both")),
+        ("Rotary.vjp", "turned on: by +θ", "dK, -1", "dK, +1", of_layer("rotary")),
+        ("Rotary._turned", "keys at the positions of the queries", "turn(K, self.k_positions,", "turn(K, None,",
+         layer("rotary, positions of both")),
         ("rotary", "turned back", "positions, +1", "positions, -1", turned),
         ("rotary_vjp", "turned on: by +θ", "positions, -1", "positions, +1", turned),
         ("turn", "b turns the other way", "a * cos - b * sin", "a * cos + b * sin", turned),
@@ -629,6 +667,7 @@ MISTAKES = {
              layer("all widths equal")),
             ("a bias forgotten", "w.W_V, w.b_V)", "w.W_V)", layer("cross")),
             ("b_O once for each head", "w.W_O, w.b_O)", "w.W_O, h * w.b_O)", layer("cross")),
+            ("turned before the norm", "in steps:", "in steps[::-1]:", layer("norm, rotary and gate, grouped")),
             ("mask forgotten", '"mask": mask', '"mask": None', layer("mask of padding"),
              test_multi_head.test_forbidden_tokens_get_no_gradient),
         )),
@@ -659,6 +698,9 @@ MISTAKES = {
             ("columns of dW_V in another order", "dW_V, dW_O,", "dW_V[:, ::-1], dW_O,", balance("cross")),
             ("rows of dW_O in another order", "dW_O, *biases", "dW_O[::-1], *biases",
              partial(test_multi_head.test_heads_have_no_order, "cross")),
+            ("the first step first on the way back", "reversed(res.steps)", "res.steps",
+             of_layer("norm, rotary and gate, grouped")),
+            ("the gate's path into X is lost", "dX + by_gate", "dX", of_layer("gate a head")),
             ("dbias of the first head", "split_by_asker(dparams, plan)",
              "split_by_asker([0 * T + T[:1] for T in dparams], plan)", of_layer("bias for all batches")),
         )),

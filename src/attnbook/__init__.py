@@ -10,9 +10,11 @@ expected, and what came. Inputs are not changed.
 
 from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
 from attnbook.diagnose import diagnose
+from attnbook.gates import Gate
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
 from attnbook.multi_head import MultiHeadGrads, MultiHeadParams, multi_head_attention, multi_head_attention_vjp
+from attnbook.norms import NormGrads, QKNorm, l2_norm, l2_norm_jvp, l2_norm_vjp, rms_norm, rms_norm_jvp, rms_norm_vjp
 from attnbook.rotary import Rotary, rotary, rotary_vjp
 from attnbook.softmax import (
     logsumexp,
@@ -29,16 +31,22 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttentionGrads",
+    "Gate",
     "LinearGrads",
     "MergeGrads",
     "MultiHeadGrads",
     "MultiHeadParams",
+    "NormGrads",
+    "QKNorm",
     "Rotary",
     "attention",
     "attention_jvp",
     "attention_vjp",
     "diagnose",
     "get_num_threads",
+    "l2_norm",
+    "l2_norm_jvp",
+    "l2_norm_vjp",
     "linear",
     "linear_jvp",
     "linear_vjp",
@@ -50,6 +58,9 @@ __all__ = [
     "merge_vjp",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "rms_norm",
+    "rms_norm_jvp",
+    "rms_norm_vjp",
     "rotary",
     "rotary_vjp",
     "set_num_threads",

@@ -87,6 +87,11 @@ def check_positive(**numbers):
             raise ValueError(expected(name, "a positive finite number", repr(x)))
 
 
+def check_eps(eps):
+    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 <= eps < math.inf:
+        raise ValueError(expected("eps", "a finite number of at least 0", repr(eps)))
+
+
 def choose(name, came, choices):
     for choice, meaning in choices.items():
         if came is choice or (isinstance(came, str) and came == choice):

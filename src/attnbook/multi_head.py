@@ -1,5 +1,7 @@
 """Multi-head attention: project, split, attend, merge, project. Chapter: :doc:`/chapters/04_multi_head`.
 
+If asked, queries and keys are normalized and turned on the way, and what the heads return is gated.
+
 Self-attention and cross-attention are one set of lines: without a memory, keys and values are made from X itself.
 """
 
@@ -9,9 +11,12 @@ from typing import NamedTuple
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, expected, narrow, widen
 from attnbook.attention import split_by_asker
+from attnbook.gates import Gate
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import project, project_vjp
+from attnbook.norms import QKNorm
 from attnbook.plan import resolve
+from attnbook.rotary import Rotary
 from attnbook.spines import SPINES
 
 
@@ -36,7 +41,8 @@ class MultiHeadParams(NamedTuple):
 class MultiHeadResiduals(NamedTuple):
     """What the backward needs: inputs and weights as they came, the merged heads, and attention's own residuals.
 
-    C (..., n_q, h·d_v) and what attention keeps are in the accumulation dtype.
+    C (..., n_q, h·d_v), which W_O is given, and what attention keeps are in the accumulation dtype. ``steps`` are those
+    of queries and keys before they meet, in order, each with what it saved; ``gate`` is such a pair too, or None.
     """
 
     X: object
@@ -45,16 +51,23 @@ class MultiHeadResiduals(NamedTuple):
     C: object
     heads: tuple
     attention: NamedTuple
+    steps: tuple = ()
+    gate: tuple | None = None
 
 
 class MultiHeadGrads(NamedTuple):
-    """The gradients of :func:`multi_head_attention`, each with the shape of its variable."""
+    """The gradients of :func:`multi_head_attention`, each with the shape of its variable.
+
+    ``dqk_norm`` and ``dgate`` are a QKNorm and a Gate with the gradients of their arrays; None where there was none.
+    """
 
     dX: object
     dmemory: object
     dparams: MultiHeadParams
     dbias: object
     dops: tuple
+    dqk_norm: QKNorm | None = None
+    dgate: Gate | None = None
 
 
 def multi_head_attention(
@@ -70,6 +83,9 @@ def multi_head_attention(
     scale=None,
     ops=(),
     method="auto",
+    qk_norm=None,
+    rotary=None,
+    gate=None,
 ):
     """Let every token ask several questions at once, each head with projections of its own.
 
@@ -96,6 +112,13 @@ def multi_head_attention(
     bias, causal, scale, ops, method
         As for :func:`~attnbook.attention.attention`; bias broadcasts to (..., h, n_q, n_k), scale is 1/√d_k
         by default.
+    qk_norm : QKNorm, "rms" or "l2", optional
+        Normalize each head's queries and keys, after the biases.
+    rotary : Rotary, optional
+        Turn queries and keys by their positions, after the norm. With a cache positions go on: X the new tokens at
+        ``positions``, memory all tokens, ``causal="bottom-right"``.
+    gate : Gate, optional
+        Multiply what the heads return, before W_O.
 
     Returns
     -------
@@ -118,14 +141,23 @@ def multi_head_attention(
     widths = p.W_Q.shape[1] // h, p.W_V.shape[1] // h_kv
     options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
     plan = resolve({"X": X, "memory": memory, **p._asdict()}, shape, widths, **options)
+    plain = qk_norm is rotary is gate is None
+    steps = () if plain else _steps(X, memory, h, widths, qk_norm, rotary, gate)
     x, m, w = _operands(X, memory, p)
     Q = split_heads(project(x, w.W_Q, w.b_Q), h)
     K = split_heads(project(m, w.W_K, w.b_K), h_kv)
     V = split_heads(project(m, w.W_V, w.b_V), h_kv)
+    of_steps, of_gate = [], None
+    for step in steps:
+        (Q, K), saved = step.forward(Q, K)
+        of_steps.append((step, saved))
     O, kept = SPINES[plan.spine].forward(Q, K, V, plan)
     C = merge_heads(O)
+    if gate is not None:
+        C, saved = gate.forward(C, x)
+        of_gate = gate, saved
     Y = project(C, w.W_O, w.b_O)
-    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), kept)
+    return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), kept, tuple(of_steps), of_gate)
 
 
 def multi_head_attention_vjp(dY, res):
@@ -163,16 +195,24 @@ def multi_head_attention_vjp(dY, res):
     x, m, w = _operands(res.X, res.memory, res.params)
     plan = res.attention.plan
     dC, dW_O, db_O = project_vjp(widen(dY), res.C, w.W_O)
-    *heads, dparams = SPINES[plan.spine].vjp(split_heads(dC, res.heads[0]), None, res.attention)
-    dQ, dK, dV = map(merge_heads, heads)
+    dqk_norm = dgate = None
+    if res.gate is not None:
+        gate, saved = res.gate
+        dC, by_gate, dgate = gate.vjp(dC, saved, x)
+    dQ, dK, dV, dparams = SPINES[plan.spine].vjp(split_heads(dC, res.heads[0]), None, res.attention)
+    for step, saved in reversed(res.steps):
+        dQ, dK, dqk_norm = step.vjp(dQ, dK, saved)  # the norm is the first step: None if there is none
+    dQ, dK, dV = map(merge_heads, (dQ, dK, dV))
     by_Q, dW_Q, db_Q = project_vjp(dQ, x, w.W_Q)
     by_K, dW_K, db_K = project_vjp(dK, m, w.W_K)
     by_V, dW_V, db_V = project_vjp(dV, m, w.W_V)
     biases = (None if b is None else db for b, db in zip(w[4:], (db_Q, db_K, db_V, db_O), strict=True))
     dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)
+    if res.gate is not None:
+        dX = dX + by_gate
     of_layer = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))
     dX, dmemory, *dparams = _each(narrow, (dX, dmemory, *dparams), res.X.dtype)
-    return MultiHeadGrads(dX, dmemory, of_layer, *split_by_asker(dparams, plan))
+    return MultiHeadGrads(dX, dmemory, of_layer, *split_by_asker(dparams, plan), dqk_norm, dgate)
 
 
 def _operands(X, memory, p):
@@ -184,6 +224,17 @@ def _operands(X, memory, p):
 def _each(f, arrays, *args):
     """f of each array; None stays None."""
     return (None if T is None else f(T, *args) for T in arrays)
+
+
+def _steps(X, memory, h, widths, qk_norm, rotary, gate):
+    """The steps of queries and keys, or an error where one of them or the gate does not fit."""
+    qk_norm = QKNorm(kind=qk_norm) if isinstance(qk_norm, str) else qk_norm
+    for name, came, wanted in (("qk_norm", qk_norm, QKNorm), ("rotary", rotary, Rotary), ("gate", gate, Gate)):
+        if came is not None and not isinstance(came, wanted):
+            raise TypeError(expected(name, f"a {wanted.__name__}", type(came).__name__))
+    if gate is not None:
+        gate.check(X, h, widths[1])
+    return [step.for_heads(X, memory, widths[0]) for step in (qk_norm, rotary) if step is not None]
 
 
 def _check(X, p, memory, num_heads, num_kv_heads):

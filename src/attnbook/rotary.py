@@ -192,6 +192,26 @@ class Rotary(NamedTuple):
     layout: str = "interleaved"
     scaling: object = None
 
+    def for_heads(self, X, memory, d_k):
+        """As :meth:`forward` needs it, with an axis for the heads; or an error where it does not fit such a layer."""
+        M, k_positions = (X, self.positions) if memory is None else (memory, None)
+        k_positions = k_positions if self.k_positions is None else self.k_positions
+        for at, T, name in ((self.positions, X, "positions"), (k_positions, M, "k_positions")):
+            check("a head", (*T.shape[:-1], d_k), X, at, *self[2:], of=f"rotary, {name}")
+        both = (at if at is None or at.ndim < 2 else at[..., None, :] for at in (self.positions, k_positions))
+        return Rotary(*both, *self[2:])
+
+    def forward(self, Q, K):
+        """Queries and keys, and what :meth:`vjp` needs: nothing."""
+        return self._turned(Q, K, +1), None
+
+    def vjp(self, dQ, dK, saved):
+        """The gradients before it."""
+        return *self._turned(dQ, dK, -1), None
+
+    def _turned(self, Q, K, sign):
+        return turn(Q, self.positions, sign, *self[2:]), turn(K, self.k_positions, sign, *self[2:])
+
 
 def check(name, shape, like, positions, dims, base, layout, scaling, of="positions"):
     """An error where :func:`rotary` could not turn an array of that shape."""
@@ -210,7 +230,7 @@ def check(name, shape, like, positions, dims, base, layout, scaling, of="positio
     if scaling is not None and (isinstance(scaling, type) or not callable(scaling)):
         raise TypeError(expected("scaling", "Linear, YaRN, Llama3, or a callable (θ, base)", repr(scaling)))
     if positions is not None:
-        agree_on_place(of, positions, name, like)
+        agree_on_place(of, positions, "X" if name == "a head" else name, like)
         if not array_namespace(positions).isdtype(positions.dtype, ("integral", "real floating")):
             raise TypeError(expected(of, "integers or floats", positions.dtype))
         if positions.ndim < 1 or positions.shape[-1] != n or not broadcasts_to(positions.shape, shape[:-1]):
@@ -223,7 +243,7 @@ def turn(x, positions, sign, dims, base, layout, scaling):
     xp = array_namespace(x)
     dims = x.shape[-1] if dims is None else dims
     theta, temperature = frequencies(dims, base, scaling, like=x)
-    at = xp.arange(x.shape[-2], device=device(x)) if positions is None else positions
+    at = xp.arange(x.shape[-2], dtype=xp.float64, device=device(x)) if positions is None else positions
     angle = xp.astype(at, xp.float64)[..., None] * (sign * theta)
     cos, sin = (narrow(temperature * T, x.dtype) for T in (xp.cos(angle), xp.sin(angle)))
     pairs = (slice(0, dims, 2), slice(1, dims, 2))

@@ -1,0 +1,64 @@
+"""Output gates: what a layer's heads return, multiplied by numbers from 0 to 1 that each token chooses for itself.
+
+Chapter: :doc:`/chapters/08_variants`.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_shape
+from attnbook.arrays import agree, array_namespace, expected, narrow, widen
+from attnbook.linear import project, project_vjp
+
+
+class Gate(NamedTuple):
+    """Multiply the heads' outputs C by G = σ(X W + b), before W_O.
+
+    .. math::
+       C' = G \\circ C \\qquad G = \\sigma(X W + b) \\qquad dC = G \\circ dC' \\qquad
+       dA = dC' \\circ C \\circ G \\circ (1 - G)
+
+    A = X W + b is a linear map, :eq:`eq-linear-vjp`. W has h·d_v columns, one for each column of C, or h,
+    one a head: then dA of a head is the sum over its columns. With gradients in their places it is what
+    :func:`~attnbook.multi_head.multi_head_attention_vjp` returns. Source: Qiu et al., "Gated Attention for Large
+    Language Models", section 2.2.
+    """
+
+    W: object
+    b: object = None
+
+    def check(self, X, h, d_v):
+        """An error where it does not fit a layer of X with so many heads, so wide."""
+        agree({"gate, b": self.b}, X=X, **{"gate, W": self.W})
+        W = self.W
+        if W.ndim != 2 or W.shape[0] != X.shape[-1] or W.shape[1] not in (h, h * d_v):
+            wanted = f"{X.shape[-1]} rows, the width of X, and {h} columns, one a head, or {h * d_v}, one for each of "
+            raise ValueError(expected("gate, W", wanted + "the heads' columns", f"shape {tuple(W.shape)}"))
+        if self.b is not None:
+            check_shape("gate, b", self.b, (W.shape[1],))
+
+    def forward(self, C, x):
+        """What W_O is given, and what :meth:`vjp` needs."""
+        G = sigmoid(project(x, widen(self.W), None if self.b is None else widen(self.b)))
+        return self._spread(G, C) * C, (C, G)
+
+    def vjp(self, dC, saved, x):
+        """The gradients before it: of C, of X along the gate, and of W and b."""
+        C, G = saved
+        dG = dC * C
+        if G.shape != C.shape:
+            dG = array_namespace(dG).sum(_in_heads(dG, G.shape[-1]), axis=-1)
+        by_X, dW, db = project_vjp(dG * G * (1 - G), x, widen(self.W))
+        dgate = Gate(narrow(dW, self.W.dtype), None if self.b is None else narrow(db, self.W.dtype))
+        return self._spread(G, C) * dC, by_X, dgate
+
+    def _spread(self, G, C):
+        return G if G.shape == C.shape else array_namespace(G).repeat(G, C.shape[-1] // G.shape[-1], axis=-1)
+
+
+def sigmoid(A):
+    """1 / (1 + exp(−A)) by a function that never overflows."""
+    return 0.5 + 0.5 * array_namespace(A).tanh(0.5 * A)
+
+
+def _in_heads(T, h):
+    return array_namespace(T).reshape(T, (*T.shape[:-1], h, T.shape[-1] // h))

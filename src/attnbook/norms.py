@@ -1,0 +1,252 @@
+"""Norms of rows: divided by their root mean square or by their length, and multiplied by a gain. Chapter:
+:doc:`/chapters/08_variants`.
+
+Both are one formula, with another m: the width for the mean square, 1 for the length. Where eps = 0, a row of zeros has
+no direction; it stays 0, and so does its gradient.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_broadcasts, check_eps, check_shape, choose
+from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
+
+
+class NormGrads(NamedTuple):
+    """The gradients of :func:`rms_norm` or :func:`l2_norm`; ``dgain`` is None where there was no gain."""
+
+    dX: object
+    dgain: object
+
+
+def rms_norm(X, gain=None, eps=1e-6):
+    """Divide each row by its root mean square, and multiply its columns by a gain.
+
+    .. math:: Y = g \\circ \\hat X \\qquad \\hat x = x / r \\qquad r = \\sqrt{x \\cdot x / m + \\text{eps}}
+       \\qquad m = d
+
+    The normalization of :eq:`eq-var-norm-vjp`.
+
+    Parameters
+    ----------
+    X : array (..., d)
+    gain : array, optional
+        One number a column, (d,); or what else broadcasts to X. In Gemma it is 1 + the weight.
+    eps : float
+        Added to the mean of the squares.
+
+    Returns
+    -------
+    Y : array like X
+    """
+    return _norm(X, gain, eps, "rms")
+
+
+def rms_norm_vjp(dY, X, gain=None, eps=1e-6):
+    """Pull a gradient back through :func:`rms_norm`: a projection, almost, for x moves its own mean square.
+
+    .. math::
+       d\\hat x = g \\circ dy \\qquad dx = \\frac1r\\Bigl(d\\hat x - \\hat x\\,\\frac{\\hat x \\cdot d\\hat x}m\\Bigr)
+       \\qquad dg = \\textstyle\\sum_{\\text{rows}} dy \\circ \\hat x
+
+    Equation :eq:`eq-var-norm-vjp`.
+
+    Parameters
+    ----------
+    dY : array like X
+    X, gain, eps
+        As :func:`rms_norm` had them.
+
+    Returns
+    -------
+    NormGrads
+    """
+    return _norm_vjp(dY, X, gain, eps, "rms")
+
+
+def rms_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
+    """Push changes of the rows and of the gain forward; the Jacobian of x̂ is symmetric, so it is the same map.
+
+    .. math::
+       \\dot{\\hat x} = \\frac1r\\Bigl(\\dot x - \\hat x\\,\\frac{\\hat x \\cdot \\dot x}m\\Bigr) \\qquad
+       \\dot y = g \\circ \\dot{\\hat x} + \\dot g \\circ \\hat x
+
+    See :eq:`eq-var-norm-vjp`.
+
+    Parameters
+    ----------
+    tX, tgain : arrays of the shapes of X and gain
+        The latter may be None.
+    X, gain, eps
+        As above.
+
+    Returns
+    -------
+    tY : array like X
+    """
+    return _norm_jvp(tX, tgain, X, gain, eps, "rms")
+
+
+def l2_norm(X, gain=None, eps=1e-6):
+    """Divide each row by its length, and multiply its columns by a gain.
+
+    .. math:: Y = g \\circ X / r \\qquad r = \\sqrt{x \\cdot x + \\text{eps}}
+
+    That of :func:`rms_norm` with m = 1; see :eq:`eq-var-norm-vjp`.
+
+    Parameters
+    ----------
+    X, gain, eps
+        As for :func:`rms_norm`.
+
+    Returns
+    -------
+    Y : array like X
+    """
+    return _norm(X, gain, eps, "l2")
+
+
+def l2_norm_vjp(dY, X, gain=None, eps=1e-6):
+    """Pull a gradient back through :func:`l2_norm`.
+
+    .. math:: dx = \\frac1r\\bigl(d\\hat x - \\hat x\\,(\\hat x \\cdot d\\hat x)\\bigr) \\qquad d\\hat x = g \\circ dy
+
+    Equation :eq:`eq-var-norm-vjp`: what is left is perpendicular to x, where eps = 0.
+
+    Parameters
+    ----------
+    dY, X, gain, eps
+        As for :func:`rms_norm_vjp`.
+
+    Returns
+    -------
+    NormGrads
+    """
+    return _norm_vjp(dY, X, gain, eps, "l2")
+
+
+def l2_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
+    """Push changes of the rows and of the gain forward through :func:`l2_norm`.
+
+    .. math:: \\dot{\\hat x} = \\frac1r\\bigl(\\dot x - \\hat x\\,(\\hat x \\cdot \\dot x)\\bigr)
+
+    The same map as for the vjp, :eq:`eq-var-norm-vjp`.
+
+    Parameters
+    ----------
+    tX, tgain, X, gain, eps
+        As for :func:`rms_norm_jvp`.
+
+    Returns
+    -------
+    tY : array like X
+    """
+    return _norm_jvp(tX, tgain, X, gain, eps, "l2")
+
+
+# --- both of them -------------------------------------------------------------------------------------------------
+
+KINDS = {"rms": "rms", "l2": "l2"}
+
+
+def norm(x, g, eps, kind):
+    """Either of them on what has been checked and widened, as a layer calls it; likewise ``norm_vjp``."""
+    unit, _, _ = _unit(x, eps, kind)
+    return unit if g is None else g * unit
+
+
+def norm_vjp(dy, x, g, eps, kind):
+    unit, r, m = _unit(x, eps, kind)
+    dunit = dy if g is None else g * dy
+    return _tangent(dunit, unit, r, m), None if g is None else unbroadcast(dy * unit, tuple(g.shape))
+
+
+def _unit(x, eps, kind):
+    """x̂, r and m."""
+    xp, m = array_namespace(x), x.shape[-1] if kind == "rms" else 1
+    r = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True) / m + eps)
+    r = xp.where(r == 0, xp.full_like(r, xp.inf), r)
+    return x / r, r, m
+
+
+def _tangent(t, unit, r, m):
+    return (t - unit * (array_namespace(t).sum(unit * t, axis=-1, keepdims=True) / m)) / r
+
+
+def _norm(X, gain, eps, kind):
+    check_norm("X", X, gain, eps, kind)
+    return narrow(norm(widen(X), None if gain is None else widen(gain), eps, kind), X.dtype)
+
+
+def _norm_vjp(dY, X, gain, eps, kind):
+    check_norm("X", X, gain, eps, kind)
+    agree(X=X, dY=dY)
+    check_shape("dY", dY, tuple(X.shape))
+    dX, dgain = norm_vjp(widen(dY), widen(X), None if gain is None else widen(gain), eps, kind)
+    return NormGrads(narrow(dX, X.dtype), None if gain is None else narrow(dgain, X.dtype))
+
+
+def _norm_jvp(tX, tgain, X, gain, eps, kind):
+    check_norm("X", X, gain, eps, kind)
+    agree({"tgain": tgain}, X=X, tX=tX)
+    check_shape("tX", tX, tuple(X.shape))
+    if tgain is not None:
+        if gain is None:
+            raise ValueError(expected("tgain", "None, because there is no gain", "an array"))
+        check_shape("tgain", tgain, tuple(gain.shape))
+    unit, r, m = _unit(widen(X), eps, kind)
+    tY = _tangent(widen(tX), unit, r, m)
+    tY = tY if gain is None else widen(gain) * tY
+    return narrow(tY if tgain is None else tY + widen(tgain) * unit, X.dtype)
+
+
+def check_norm(name, X, gain, eps, kind, gain_name="gain"):
+    """An error where a norm of X, or of what has its shape, could not be taken."""
+    agree({gain_name: gain}, **{name: X})
+    choose("kind", kind, KINDS)
+    if X.ndim < 1 or X.shape[-1] == 0:
+        raise ValueError(expected(name, "a last axis of at least 1", f"shape {tuple(X.shape)}"))
+    check_eps(eps)
+    if gain is not None:
+        check_broadcasts(gain_name, tuple(gain.shape), tuple(X.shape), name)
+
+
+# --- what the layer calls -----------------------------------------------------------------------------------------
+
+
+class QKNorm(NamedTuple):
+    """How a layer normalizes its queries and keys, each head for itself: ``kind`` "rms" or "l2".
+
+    The gains g_Q and g_K, (d_k,), serve every head, and may be None. With their gradients in their places it is what
+    :func:`~attnbook.multi_head.multi_head_attention_vjp` returns.
+    """
+
+    g_Q: object = None
+    g_K: object = None
+    kind: str = "rms"
+    eps: float = 1e-6
+
+    def for_heads(self, X, memory, d_k):
+        """Itself, or an error where it does not fit a layer with heads of that width."""
+        agree({"qk_norm, g_Q": self.g_Q, "qk_norm, g_K": self.g_K}, X=X)
+        choose("qk_norm, kind", self.kind, KINDS)
+        check_eps(self.eps)
+        for name, g in (("qk_norm, g_Q", self.g_Q), ("qk_norm, g_K", self.g_K)):
+            if g is not None:
+                check_shape(name, g, (d_k,))
+        return self
+
+    def forward(self, Q, K):
+        """Queries and keys, and what :meth:`vjp` needs."""
+        g_Q, g_K = self._gains()
+        return (norm(Q, g_Q, self.eps, self.kind), norm(K, g_K, self.eps, self.kind)), (Q, K)
+
+    def vjp(self, dQ, dK, saved):
+        """The gradients before it, and those of its gains."""
+        (dQ, dg_Q), (dK, dg_K) = (
+            norm_vjp(dT, T, g, self.eps, self.kind) for dT, T, g in zip((dQ, dK), saved, self._gains(), strict=True)
+        )
+        dgains = (dg if g is None else narrow(dg, g.dtype) for dg, g in zip((dg_Q, dg_K), self[:2], strict=True))
+        return dQ, dK, QKNorm(*dgains, *self[2:])
+
+    def _gains(self):
+        return [None if g is None else widen(g) for g in self[:2]]
