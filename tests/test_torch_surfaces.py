@@ -242,7 +242,7 @@ PLANTED = {
     "O is not saved": (
         "_autograd", "Attention.setup_context", "else (O,))", "else ())",
         lambda: test_what_is_written_into_the_output_is_noticed_at_every_size(scaled_dot_product_attention, 64)),
-    "torch is not asked": ("sdpa", "scaled_dot_product_attention", "if has_torch_function(given)", "if False",
+    "torch is not asked": ("attention", "scaled_dot_product_attention", "if has_torch_function(given)", "if False",
                            lambda: test_a_subclass_comes_back()),
 }  # fmt: skip
 

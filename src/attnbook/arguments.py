@@ -12,26 +12,27 @@ def scores_shape(Q, K, V, names=("Q", "K", "V"), sharing=True):
     fewer heads.
     """
     of_Q, of_K, of_V = names
-    for name, T in zip(names, (Q, K, V), strict=True):
-        if T.ndim < 2:
-            raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
-        if T.shape[-1] == 0:
-            raise ValueError(expected(name, "a head width of at least 1", f"shape {tuple(T.shape)}"))
-    if K.shape[-1] != Q.shape[-1]:
-        raise ValueError(expected(of_K, f"the head width of {of_Q}, {Q.shape[-1]}", f"shape {tuple(K.shape)}"))
-    if V.shape[-2] != K.shape[-2]:
-        raise ValueError(expected(of_V, f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
-    lead = of_queries = tuple(Q.shape[:-2])
-    for name, T in ((of_K, K), (of_V, V)):
-        axes = tuple(T.shape[:-2])
+    q, k, v = shapes = tuple(Q.shape), tuple(K.shape), tuple(V.shape)
+    for name, shape in zip(names, shapes, strict=True):
+        if len(shape) < 2:
+            raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {shape}"))
+        if shape[-1] == 0:
+            raise ValueError(expected(name, "a head width of at least 1", f"shape {shape}"))
+    if k[-1] != q[-1]:
+        raise ValueError(expected(of_K, f"the head width of {of_Q}, {q[-1]}", f"shape {k}"))
+    if v[-2] != k[-2]:
+        raise ValueError(expected(of_V, f"one row for each of the {k[-2]} keys", f"shape {v}"))
+    lead = of_queries = q[:-2]
+    for name, shape in ((of_K, k), (of_V, v)):
+        axes = shape[:-2]
         if axes == lead:  # most calls
             continue
         lead = broadcast(lead, _shared(axes, of_queries) if sharing else axes)
         if lead is None:
-            wanted = f"leading axes that broadcast against those of {of_Q}, {tuple(Q.shape)}"
+            wanted = f"leading axes that broadcast against those of {of_Q}, {q}"
             wanted += f", or a head count that divides {of_Q}'s" if sharing else " (fewer heads need enable_gqa)"
-            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-    return (*lead, Q.shape[-2], K.shape[-2])
+            raise ValueError(expected(name, wanted, f"shape {shape}"))
+    return (*lead, q[-2], k[-2])
 
 
 def _shared(lead, of_queries):

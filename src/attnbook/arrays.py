@@ -121,7 +121,7 @@ def unbroadcast(dT, shape):
 def broadcasts_to(shape, target):
     """Whether an array of ``shape`` stretches to ``target`` without making it larger."""
     tail = target[len(target) - len(shape) :]
-    return len(shape) <= len(target) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+    return len(shape) <= len(target) and (shape == tail or all(n in (1, m) for n, m in zip(shape, tail, strict=True)))
 
 
 # --- argument errors --------------------------------------------------------------------------------------------

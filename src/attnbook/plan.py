@@ -61,18 +61,18 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
     for asked_by, op in steps:
         op.check(name_of(asked_by, op), like, like_name, shape)
     scale = check_scale(scale, widths[0])
-    way = method if isinstance(method, Way) else choose("method", method, WAYS)
     if isinstance(method, Way):
-        choose("method, spine", way.spine, dict.fromkeys(SPINES))
-    if way is None:
-        way = pick(like, shape)
-    spine = NUMPY_TWIN.get(way.spine, way.spine) if not isinstance(method, Way) and is_numpy(like) else way.spine
+        choose("method, spine", method.spine, dict.fromkeys(SPINES))
+        spine, tiles = method
+    else:
+        spine, tiles = choose("method", method, WAYS) or pick(like, shape)
+        spine = NUMPY_TWIN.get(spine, spine) if is_numpy(like) else spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
     on, masks = {place: [] for place in PLACES}, []
     for step in enumerate(ops):
         (masks if step[1].forbids else on[step[1].on]).append(step)
     scores, columns, weights = map(tuple, on.values())
-    plan = Plan(shape, widths, scale, ops, asked_by, (*scores, *masks), columns, weights, not scores, spine, way.tiles)
+    plan = Plan(shape, widths, scale, ops, asked_by, (*scores, *masks), columns, weights, not scores, spine, tiles)
     return SPINES[spine].prepare(plan, given)
 
 
@@ -83,8 +83,8 @@ def steps_of(mask=None, bias=None, causal=False, ops=()):
         steps.append(("bias", Bias(bias)))
     if mask is not None:
         steps.append(("mask", Mask(mask)))
-    if (corner := choose("causal", causal, CORNERS)) is not None:
-        steps.append(("causal", corner))
+    if causal is not False:
+        steps.append(("causal", choose("causal", causal, CORNERS)))
     return steps
 
 

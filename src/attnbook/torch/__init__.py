@@ -9,14 +9,13 @@ import torch
 
 from attnbook.arrays import NAMESPACES
 from attnbook.spines import workers
-from attnbook.torch.attention import attention
+from attnbook.torch.attention import attention, scaled_dot_product_attention
 from attnbook.torch.layout import (
     from_multihead_attention,
     from_state_dict,
     to_multihead_attention,
     to_state_dict,
 )
-from attnbook.torch.sdpa import scaled_dot_product_attention
 
 __all__ = [
     "attention",

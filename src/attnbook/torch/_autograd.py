@@ -4,6 +4,7 @@ Each runs one pass on plain tensors, whatever torch has wrapped around them: so 
 all reach the spines. Derivatives of the last two are taken by autograd, through the dense lines in torch.
 """
 
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 
@@ -12,7 +13,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from attnbook.torch import _passes as passes
-from attnbook.torch._passes import Kept, moves, of_some, push
+from attnbook.torch._passes import Kept, moves, pull, push
 
 
 class _Function(torch.autograd.Function):
@@ -34,20 +35,20 @@ class Attention(_Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         (ctx.call, *tensors), (O, *_, kept) = inputs, output
-        ctx.n, ctx.kept = len(tensors), Kept(kept.spine, kept.kind, kept.rest)
+        ctx.n, ctx.kept = len(tensors), (kept.home, kept.kind, kept.rest)
         # O, whatever is kept: so that a change of it in place is noticed at every size, as torch's own function does.
-        _save(ctx, (*tensors, *kept.tensors, *(() if any(T is O for T in kept.tensors) else (O,))))
+        _save(ctx, (*tensors, *kept.tensors, *(() if kept.tensors[0] is O else (O,))))
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, *grads):
         needed, (dO, dL) = ctx.needs_input_grad[1:], (*grads[:-1], None)[:2]
         if dO is None and dL is None:
-            return None, *(None for _ in needed)
+            return None, *[None] * len(needed)
         last = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()  # nobody asks for more
         tensors, kept = _recalled(ctx, ctx.saved_tensors)
         found = iter((passes.vjp if last else VJP.apply)(ctx.call, kept, needed, dO, dL, *tensors))
-        return None, *(next(found) if need else None for need in needed)
+        return None, *[next(found) if need else None for need in needed]
 
     @staticmethod
     def jvp(ctx, _, *tangents):
@@ -56,7 +57,7 @@ class Attention(_Function):
 
     @staticmethod
     def vmap(info, in_dims, call, *tensors):
-        return Attention.apply(call, *_stacked(info.batch_size, tensors, in_dims[1:], *_places(call))), 0
+        return Attention.apply(*_stacked(call, info.batch_size, tensors, in_dims[1:], *_places(call))), 0
 
 
 class _Derivative(_Function):
@@ -69,27 +70,21 @@ class _Derivative(_Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        needed = ctx.needs_input_grad[-len(ctx.saved_tensors) :]
-        inputs = ctx.saved_tensors
-        found = iter(torch.func.vjp(of_some(ctx.f, needed, inputs), *compress(inputs, needed))[1](cotangents))
-        others = len(ctx.needs_input_grad) - len(needed)
-        return *(None,) * others, *(next(found) if need else None for need in needed)
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
+        found = iter(pull(ctx.f, needed[-len(inputs) :], inputs, cotangents))
+        return (*[next(found) if need else None for need in needed],)
 
     @staticmethod
     def jvp(ctx, *tangents):
         with forward_ad._set_fwd_grad_enabled(True):
             inputs = [_primal(T) for T in ctx.saved_tensors]
-            tangents = tangents[-len(inputs) :]
-            moving = [t is not None for t in tangents]
-            return push(of_some(ctx.f, moving, inputs), compress(inputs, moving), compress(tangents, moving))
+            return push(ctx.f, inputs, tangents[-len(inputs) :])
 
 
 class VJP(_Derivative):
     """The gradients of the tensors that need one."""
 
-    @staticmethod
-    def forward(call, kept, needed, dO, dL, *tensors):
-        return passes.vjp(call, kept, needed, dO, dL, *tensors)
+    forward = staticmethod(passes.vjp)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -100,7 +95,8 @@ class VJP(_Derivative):
     @staticmethod
     def vmap(info, in_dims, call, kept, needed, *changes):
         n, dims = info.batch_size, in_dims[3:]
-        found = VJP.apply(call, None, needed, *_stacked(n, changes, dims, _rows, _row, *_places(call)))
+        call, *stacked = _stacked(call, n, changes, dims, _rows, _row, *_places(call))
+        found = VJP.apply(call, None, needed, *stacked)
         likes = compress(zip(changes[2:], dims[2:], strict=True), needed)
         return tuple(dT.reshape(_first(n, *like).shape) for dT, like in zip(found, likes, strict=True)), 0
 
@@ -108,9 +104,7 @@ class VJP(_Derivative):
 class JVP(_Derivative):
     """The tangents of O, and of L where it is asked for."""
 
-    @staticmethod
-    def forward(call, kept, *changes):
-        return passes.jvp(call, kept, *changes)
+    forward = staticmethod(passes.jvp)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -120,7 +114,8 @@ class JVP(_Derivative):
 
     @staticmethod
     def vmap(info, in_dims, call, kept, *changes):
-        return JVP.apply(call, None, *_stacked(info.batch_size, changes, in_dims[2:], *_places(call) * 2)), 0
+        call, *stacked = _stacked(call, info.batch_size, changes, in_dims[2:], *_places(call) * 2)
+        return JVP.apply(call, None, *stacked), 0
 
 
 def _save(ctx, tensors):
@@ -131,8 +126,8 @@ def _save(ctx, tensors):
 
 def _recalled(ctx, saved):
     """The tensors of a forward, and what it kept."""
-    saved, kept = list(saved), ctx.kept
-    return saved[: ctx.n], Kept(kept.spine, kept.kind, kept.rest, saved[ctx.n : ctx.n + len(kept.kind.kept)])
+    saved, kind = list(saved), ctx.kept[1]
+    return saved[: ctx.n], Kept(*ctx.kept, saved[ctx.n : ctx.n + len(kind.kept)])
 
 
 def _primal(T):
@@ -140,13 +135,14 @@ def _primal(T):
     return forward_ad.unpack_dual(T, level=0).primal if moves(T) else T
 
 
-def _stacked(n, inputs, dims, *places):
-    """The inputs of ``n`` calls as those of one: leading axes are free in attention, and that of ``vmap`` becomes the
+def _stacked(call, n, inputs, dims, *places):
+    """``n`` calls as one, and their inputs as its: leading axes are free in attention, and that of ``vmap`` becomes the
     first, with as many others after it as let it stay the first.
     """
     first = [T if T is None else _first(n, T, dim) for T, dim in zip(inputs, dims, strict=True)]
     rank = max(T.ndim for T, place in zip(first, places, strict=True) if T is not None and place is _rows)
-    return [T if T is None else place(T, rank) for T, place in zip(first, places, strict=True)]
+    stacked = [T if T is None else place(T, rank) for T, place in zip(first, places, strict=True)]
+    return replace(call, shape=None), *stacked
 
 
 def _first(n, T, dim):

@@ -53,8 +53,9 @@ def _(Q, K, V, bias, mask, causal, scale):
 def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
     """dQ, dK, dV, and that of the bias if it is asked for."""
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
-    plan = passes.settle_on(call, passes.arrays_of(tensors, Q, call.method), call.method)
-    kept = Kept(plan.spine, SPINES[plan.spine].Residuals, (plan, unit.item()), (O, M, Z))
+    (home,) = passes.homes(Q, call.method)
+    plan = passes.settle_on(call, passes.arrays_of(tensors, home), call.method)
+    kept = Kept(home, SPINES[plan.spine].Residuals, (plan, unit.item()), (O, M, Z))
     needed = [True] * 3 + [of_bias and T is bias for T in tensors[3:]]
     return list(passes.vjp(call, kept, needed, dO, dL, *tensors))
 

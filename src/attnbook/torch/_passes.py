@@ -16,7 +16,6 @@ import torch
 from torch._C import DispatchKeySet, _parse_dispatch_key
 
 from attnbook.arguments import scores_shape
-from attnbook.arrays import widen
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
 
@@ -26,17 +25,20 @@ HIDDEN = reduce(or_, (DispatchKeySet(_parse_dispatch_key(name)).raw_repr() for n
 
 @dataclass(slots=True)
 class Call:
-    """A call without its tensors, which lie flat elsewhere: Q, K, V, then the arrays of the ops in their order."""
+    """A call without its tensors, which lie flat elsewhere: Q, K, V, then the arrays of the ops in their order.
+    ``shape`` is that of the scores, where the door has found it.
+    """
 
     steps: list
     scale: float | None = None
     method: object = "auto"
     with_L: bool = False
+    shape: tuple | None = None
 
     def steps_with(self, arrays):
         """The steps with these arrays."""
         given = iter(arrays)
-        return [(by, op.with_arrays(dict(zip(op.arrays, given, strict=False)))) for by, op in self.steps]
+        return [(by, op.with_arrays({name: next(given) for name in op.arrays})) for by, op in self.steps]
 
     def learned(self):
         """For each op the place of the tensor that it learns, else None."""
@@ -51,7 +53,7 @@ class Call:
 class Kept:
     """What a forward keeps: its arrays, and the rest of its residuals. Not a tuple, as torch looks into tuples."""
 
-    spine: str
+    home: str
     kind: type
     rest: tuple
     tensors: tuple = ()
@@ -61,31 +63,41 @@ def plain(*tensors):
     """Whether these lie in memory, as they are, and no mode or tracer listens."""
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return False
-    return not [T for T in tensors if T is not None and torch._C._dispatch_keys(T).raw_repr() & HIDDEN]
+    keys = 0
+    for T in tensors:
+        if T is not None:
+            keys |= torch._C._dispatch_keys(T).raw_repr()
+    return not keys & HIDDEN
 
 
 def forward(call, *tensors, keep=True):
     """O, L where it is asked for, and what is kept."""
-    array, res = _forward(call, tensors)
-    O, n = _tensor(array), 3 + len(res.kept)
-    found = (O.to(tensors[0].dtype), _tensor(res.L)) if call.with_L else (O.to(tensors[0].dtype),)
+    home, array, res = _run(call, tensors)
+    O = _tensor(array)
+    found = (_tensor(O, tensors[0]), _tensor(res.L)) if call.with_L else (_tensor(O, tensors[0]),)
     if not keep:
         return found
-    kept = tuple(O if T is array else _tensor(T) for T in res[3:n])
-    return *found, Kept(res.plan.spine, type(res), res[n:], kept)
+    n = 3 + len(res.kept)
+    kept = [O if T is array else _tensor(T) for T in res[3:n]]
+    return *found, Kept(home, type(res), res[n:], kept)
 
 
 def vjp(call, kept, needed, dO, dL, *tensors):
     """The gradients of those tensors that need one."""
     if not plain(dO, dL, *tensors):
         return traced_vjp(call, needed, dO, dL, *tensors)
-    Q, res = tensors[0], _residuals(call, kept, tensors, needed)
     if dO is None:
-        dO = Q.new_zeros((*res.plan.shape[:-1], res.plan.widths[1]))
-    with _as_written(Q):
-        *grads, dparams = SPINES[res.plan.spine].vjp(*arrays_of((dO, dL), Q, res.plan.spine), res)
-    found = dict(enumerate(grads)) | dict(zip(call.learned(), dparams, strict=True))
-    return tuple(_tensor(found[place]).to(T.dtype) for place, T in enumerate(tensors) if needed[place])
+        dO = tensors[0].new_zeros((*dL.shape, tensors[2].shape[-1]))
+    (dO, dL), res = _recall(call, kept, (dO, dL), tensors)
+    places = call.learned() if call.steps else ()
+    if places and not all(needed):
+        pairs = zip(res.plan.ops, places, strict=True)
+        ops = [op if place is None or needed[place] else op.without_gradient() for op, place in pairs]
+        res = res._replace(plan=res.plan.with_ops(ops))
+    with _as_written(tensors[0]):
+        *grads, dparams = SPINES[res.plan.spine].vjp(dO, dL, res)
+    found = dict(enumerate(grads)) | dict(zip(places, dparams, strict=True))
+    return (*[_tensor(found[place], T) for place, T in enumerate(tensors) if needed[place]],)
 
 
 def jvp(call, kept, *changes):
@@ -93,45 +105,47 @@ def jvp(call, kept, *changes):
     if not plain(*changes):
         return traced_jvp(call, *changes)
     tangents, tensors = halves(changes)
-    Q, res = tensors[0], _residuals(call, kept, tensors, [True] * len(tensors))
     zeros = [torch.zeros_like(T) if t is None else t for t, T in zip(tangents[:3], tensors[:3], strict=True)]
-    arrays = arrays_of((*zeros, *tangents[3:]), Q, res.plan.spine)
-    with _as_written(Q):
-        tparams = [None if place is None else arrays[place] for place in call.learned()]
-        tO, tL = SPINES[res.plan.spine].jvp(*arrays[:3], tparams, res)
-    return (_tensor(tO).to(Q.dtype), _tensor(tL)) if call.with_L else (_tensor(tO).to(Q.dtype),)
+    moved, res = _recall(call, kept, (*zeros, *tangents[3:]), tensors)
+    with _as_written(tensors[0]):
+        tparams = [None if place is None else moved[place] for place in call.learned()]
+        tO, tL = SPINES[res.plan.spine].jvp(*moved[:3], tparams, res)
+    return (_tensor(tO, tensors[0]), _tensor(tL))[: 1 + call.with_L]
 
 
 def lines(call, *tensors):
     """O, and L where it is asked for, by torch's own operations; derivatives of every order follow from them."""
     Q = tensors[0]
     with _as_written(Q):
-        arrays = widened(tensors)
+        arrays = arrays_of(tensors, "lines")
         plan = settle_on(call, arrays, call.method if call.method == "tiled" else "dense")
         O, res = SPINES[plan.spine].forward(*arrays[:3], plan)
-        return (O.to(Q.dtype), res.L) if call.with_L else (O.to(Q.dtype),)
+        return (O.to(Q.dtype), res.L)[: 1 + call.with_L]
 
 
 def traced_vjp(call, needed, *changes):
     """As :func:`vjp`, by torch's own operations."""
-    arrived, tensors = [c is not None for c in changes[:2]], changes[2:]
-    f = of_some(partial(lines, call), needed, tensors)
-    _, pull = torch.func.vjp(lambda *some: tuple(compress(f(*some), arrived)), *compress(tensors, needed))
-    return pull(tuple(compress(changes, arrived)))
+    arrived = [c is not None for c in changes[:2]]
+    f = lambda *tensors: tuple(compress(lines(call, *tensors), arrived))  # noqa: E731
+    return pull(f, needed, changes[2:], tuple(compress(changes, arrived)))
 
 
 def traced_jvp(call, *changes):
     """As :func:`jvp`, by torch's own operations."""
     tangents, tensors = halves(changes)
-    moving = [t is not None for t in tangents]
-    return push(of_some(partial(lines, call), moving, tensors), compress(tensors, moving), compress(tangents, moving))
+    return push(partial(lines, call), tensors, tangents)
 
 
-def push(f, primals, tangents):
+def pull(f, needed, inputs, cotangents):
+    """The gradients of those inputs of ``f`` that need one."""
+    return torch.func.vjp(of_some(f, needed, inputs), *compress(inputs, needed))[1](cotangents)
+
+
+def push(f, inputs, tangents):
     """The tangents of ``f``. c ↦ Jᵀ c is linear, so its own pullback is t ↦ J t: forward mode, where torch has none."""
-    primals = tuple(primals)
-    zeros = (torch.zeros_like(T) for T in f(*primals))
-    return torch.func.vjp(lambda *c: torch.func.vjp(f, *primals)[1](c), *zeros)[1](tuple(tangents))
+    moving = [t is not None for t in tangents]
+    zeros = (torch.zeros_like(T) for T in f(*inputs))
+    return torch.func.vjp(lambda *c: pull(f, moving, inputs, c), *zeros)[1](tuple(compress(tangents, moving)))
 
 
 def of_some(f, which, inputs):
@@ -162,67 +176,62 @@ def autocasts(T):
 def settle_on(call, arrays, method):
     """The plan of a call with these arrays, or an error where they do not fit."""
     Q, K, V, *rest = arrays
-    given, shape, widths = {"Q": Q, "K": K, "V": V}, scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
-    return resolve(
-        given, shape, widths, scale=call.scale, method=method, steps=call.steps_with(rest) if rest else call.steps
-    )
+    shape, steps = call.shape or scores_shape(Q, K, V), call.steps_with(rest) if rest else call.steps
+    widths = Q.shape[-1], V.shape[-1]
+    return resolve({"Q": Q, "K": K, "V": V}, shape, widths, scale=call.scale, method=method, steps=steps)
 
 
-def arrays_of(tensors, Q, method):
-    """The tensors as arrays without history: NumPy's on the CPU. Kernels take them in the dtype that they have."""
-    if method == "fused" or not on_numpy(Q):
-        return [T if T is None else T.detach() for T in (tensors if method == "fused" else widened(tensors))]
-    return [T if T is None else T.numpy(force=True) for T in widened(tensors)]
+def homes(Q, method):
+    """Where a call may be worked on, best first: by NumPy's spines, by the "kernels", or by those in "torch"."""
+    if method == "fused":
+        return ("kernels",)
+    if Q.is_cpu:
+        return ("numpy",)
+    return ("kernels", "torch") if Q.is_cuda and method == "auto" else ("torch",)
 
 
-def on_numpy(Q):
-    """Whether tensors like Q go through the spines of NumPy."""
-    return Q.is_cpu
+def arrays_of(tensors, home):
+    """The tensors as arrays without history, NumPy's at that home; with it for "lines". Only kernels take 16 bits."""
+    found = []
+    for T in tensors:
+        if T is not None:
+            if home != "kernels" and T.dtype.itemsize == 2 and moves(T):
+                T = T.float()
+            T = T.numpy(force=True) if home == "numpy" else T if home == "lines" else T.detach()
+        found.append(T)
+    return found
 
 
-def on_kernels(Q):
-    """Whether the kernels are asked first for tensors like Q."""
-    return Q.is_cuda
-
-
-def widened(tensors):
-    """The tensors in the accumulation dtype."""
-    return [widen(T) if T is not None and T.dtype.itemsize == 2 and moves(T) else T for T in tensors]
-
-
-def _forward(call, tensors):
-    """O and the residuals, as arrays. On a GPU "auto" asks for the kernels first."""
+def _run(call, tensors):
+    """Its home, and O and the residuals, as arrays."""
     Q = tensors[0]
-    for method in ("fused", "auto") if call.method == "auto" and on_kernels(Q) else (call.method,):
+    places = homes(Q, call.method)
+    for home in places:
         try:
-            arrays = arrays_of(tensors, Q, method)
-            plan = settle_on(call, arrays, method)
+            arrays = arrays_of(tensors, home)
+            plan = settle_on(call, arrays, "fused" if home == "kernels" else call.method)
             break
-        except (TypeError, ValueError, ModuleNotFoundError):  # they cannot
-            if method == call.method:
+        except (TypeError, ValueError, ModuleNotFoundError):  # it cannot
+            if home == places[-1]:
                 raise
     with _as_written(Q):
-        return SPINES[plan.spine].forward(*arrays[:3], plan)
+        return home, *SPINES[plan.spine].forward(*arrays[:3], plan)
 
 
-def _residuals(call, kept, tensors, needed):
-    """The forward's residuals, as it left them or made again."""
-    n = len(tensors)
+def _recall(call, kept, changes, tensors):
+    """The changes as arrays, and the forward's residuals, as it left them or made again."""
+    n = len(changes)
     if kept is None:
-        _, res = _forward(call, tensors)
-        ops = res.plan.ops
-    else:
-        arrays = arrays_of((*tensors, *kept.tensors), tensors[0], kept.spine)
-        res = kept.kind(*arrays[:3], *arrays[n:], *kept.rest)
-        ops = [op for _, op in call.steps_with(arrays[3:n])]
-    needs = [place is None or needed[place] for place in call.learned()]
-    ops = [op if need else op.without_gradient() for op, need in zip(ops, needs, strict=True)]
-    return res._replace(plan=res.plan.with_ops(ops)) if ops else res
+        home, _, res = _run(call, tensors)
+        return arrays_of(changes, home), res
+    arrays = arrays_of((*changes, *tensors[:3], *kept.tensors), kept.home)
+    return arrays[:n], kept.kind(*arrays[n:], *kept.rest)
 
 
-def _tensor(T):
-    """What a spine gave, as a tensor in the same memory, if it lies there in order."""
-    return (T if isinstance(T, torch.Tensor) else torch.from_numpy(np.asarray(T))).contiguous()
+def _tensor(T, like=None):
+    """What a spine gave, as a tensor in the same memory, if it lies there in order, and has the dtype of ``like``."""
+    T = (T if isinstance(T, torch.Tensor) else torch.from_numpy(np.asarray(T))).contiguous()
+    return T if like is None or T.dtype == like.dtype else T.to(like.dtype)
 
 
 def _as_written(T):

@@ -85,10 +85,8 @@ def to_state_dict(p):
     if len(biases) not in (0, 4):
         raise ValueError(expected("p", "all four biases or none, which torch's layer can hold", f"{len(biases)}"))
     weights = [W.mT for W in p[:3]]
-    if p.W_Q.shape == p.W_K.shape == p.W_V.shape:
-        state = {"in_proj_weight": torch.cat(weights)}
-    else:
-        state = dict(zip(IN_PROJ, weights, strict=True))
+    alike = len({W.shape for W in weights}) == 1
+    state = {"in_proj_weight": torch.cat(weights)} if alike else dict(zip(IN_PROJ, weights, strict=True))
     if biases:
         state |= {"in_proj_bias": torch.cat(biases[:3]), "out_proj.bias": p.b_O}
     return state | {"out_proj.weight": p.W_O.mT}
@@ -134,21 +132,17 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
         raise TypeError(expected("module", "a torch.nn.MultiheadAttention", type(module).__name__))
     if module.training and module.dropout:
         raise ValueError(expected("module", "no dropout, or eval()", f"dropout={module.dropout}"))
-    for name, T in {"query": query, "key": key, "value": value}.items():
+    inputs = {"query": query, "key": key, "value": value}
+    for name, T in inputs.items():
         _check_tensor(name, T)
         if T.ndim not in (2, 3):
-            wanted = "two axes (tokens, width), or a batch of these"
-            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
-    X, key, value = (_swap_batch(module, T.detach()) for T in (query, key, value))
-    *lead, n_q, _ = X.shape
-    n_k = key.shape[-2]
-    for name, T, wanted in (
-        ("query", X, (*lead, n_q, module.embed_dim)),
-        ("key", key, (*lead, n_k, module.kdim)),
-        ("value", value, (*lead, n_k, module.vdim)),
-    ):
-        if tuple(T.shape) != wanted:
-            raise ValueError(expected(name, f"shape {wanted}, batch first", tuple(T.shape)))
+            raise ValueError(expected(name, "two axes (tokens, width), or a batch of these", f"shape {tuple(T.shape)}"))
+    X, key, value = (_swap_batch(module, T.detach()) for T in inputs.values())
+    (*lead, n_q, _), n_k = X.shape, key.shape[-2]
+    sizes = (n_q, module.embed_dim), (n_k, module.kdim), (n_k, module.vdim)
+    for name, T, size in zip(inputs, (X, key, value), sizes, strict=True):
+        if tuple(T.shape) != (*lead, *size):
+            raise ValueError(expected(name, f"shape {(*lead, *size)}, batch first", tuple(T.shape)))
     masks = _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask).values()
 
     weights = {name: T.detach() for name, T in module.named_parameters()}
