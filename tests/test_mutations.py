@@ -355,10 +355,10 @@ MISTAKES = {
         ("Sink.jvp", "it stands still", "tS + self.here(tile, tparam)[..., None, None]", "tS", alone("sink, op 0")),
     ],
     "plan.py": [
-        *(("resolve", f"a cap after a mask, {route}", "key=lambda step: step[1].forbids", "key=lambda step: False",
+        *(("resolve", f"a cap after a mask, {route}", "masks if step[1].forbids", "masks if False",
            values("window before softcap", route)) for route in ("dense", "tiled", "dense on NumPy", ENGINE)),
-        ("resolve", "a mask after the softmax", "step[1].on == on",
-         '("weights" if step[1].forbids else step[1].on) == on',
+        ("resolve", "a mask after the softmax", "(*scores, *masks), columns, weights,",
+         "scores, columns, (*weights, *masks),",
          values("mask", "dense")),
     ],
     "attention.py": [

@@ -72,7 +72,8 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
     for step in enumerate(ops):
         (masks if step[1].forbids else on[step[1].on]).append(step)
     scores, columns, weights = map(tuple, on.values())
-    plan = Plan(shape, widths, scale, ops, asked_by, (*scores, *masks), columns, weights, not scores, spine, tiles)
+    only_forbids = len(scores) == 0  # "not" of a tuple is more than torch's compiler can do
+    plan = Plan(shape, widths, scale, ops, asked_by, (*scores, *masks), columns, weights, only_forbids, spine, tiles)
     return SPINES[spine].prepare(plan, given)
 
 
