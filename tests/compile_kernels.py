@@ -70,7 +70,8 @@ def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None
     options = {"mask": mask, "ops": ops, "causal": causal, "method": "tiled"}
     plan = resolve({"Q": Q, "K": K, "V": V}, (2, n_q, n_k), widths, **options)
     if bias is not None:
-        plan = plan._replace(ops=(*plan.ops, Bias(bias)))
+        op = Bias(bias)
+        plan = plan._replace(ops=(*plan.ops, op), scores=(*plan.scores, (len(plan.ops), op)))
     tiles = sizes.tiles(dtype.itemsize, widths, bias is not None, SHARED[capability])
     plan = plan._replace(tiles=tiles, kernel=limits.kernel_of(plan))
     FOUND.clear()
