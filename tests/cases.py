@@ -10,7 +10,21 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 import attnbook as ab
-from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets, Window
+from attnbook.ops import (
+    ALiBi,
+    Bias,
+    BlockMask,
+    Dropout,
+    LogitScale,
+    Op,
+    RelativeBias,
+    Scale,
+    Segments,
+    Sink,
+    Softcap,
+    T5Buckets,
+    Window,
+)
 from attnbook.rotary import Linear
 
 
@@ -81,6 +95,24 @@ class Distances(Op):
         return xp.reshape(picked, (len(tile.rows), len(tile.cols)))
 
 
+def in_the_library_of(like, op):
+    """The op, with those of its arrays that NumPy drew in the library of ``like``."""
+    arrays = {name: T for name in op.arrays if isinstance(T := getattr(op, name), np.ndarray)}
+    move = partial(array_namespace(like).asarray, device=device(like))
+    return op.with_arrays({name: move(T) for name, T in arrays.items()}) if arrays else op
+
+
+DOCUMENTS = partial(Segments, np.array([0, 0, 1, 2, 2]), np.array([0, 0, 0, 2, 2, 2, 3]))  # query 2 has no key
+OF_A_BATCH = partial(Segments, np.array([[[0, 0, 1, 1, 1]], [[0, 0, 0, 0, 1]]]), np.array([1, 1, 0, 0, 1, 0, 1]))
+PREFIX_LM = partial(Segments, np.zeros(5, int), np.zeros(7, int), np.arange(5), np.array([0, 0, 0, 3, 4, 5, 6]))
+PACKED, PACKED_CAUSAL = (
+    partial(Segments.packed, np.array([0, 2, 2, 5]), np.array([0, 1, 3, 7]), causal)
+    for causal in ("bottom-right", True)
+)
+BLOCKS = partial(BlockMask, np.array([[True, False, True], [False, False, False], [False, True, True]]), (2, 3))
+BLOCKS_OF_HEADS = partial(BlockMask, np.random.default_rng(3).random((3, 3, 4)) < 0.5, 2)
+
+
 @dataclass(frozen=True)
 class Case:
     """A way to call attention. ``mask`` and ``bias`` are shapes; what stands in them is drawn, the same each time.
@@ -131,7 +163,7 @@ class Case:
             options["bias"] = next(rest)
         if self.mask is not None:
             options["mask"] = array_namespace(like).asarray(self._pattern(self.mask), device=device(like))
-        options["ops"] = self.made(*rest)
+        options["ops"] = [in_the_library_of(like, op) for op in self.made(*rest)]
         return options
 
     def pull(self, dO, res, dL=None):
@@ -157,13 +189,20 @@ class Case:
         n_q, n_k = self.scores[-2:]
         shift = n_k - n_q if self.causal == "bottom-right" else 0
         allowed = np.tri(n_q, n_k, shift, dtype=bool) if self.causal else np.ones((n_q, n_k), dtype=bool)
-        for window in (op() for op, shape in self.ops if shape is None):
-            if isinstance(window, Window):
-                shift = n_k - n_q if window.corner == "bottom-right" else 0
-                left, right = (n_q + n_k if side is None else side for side in (window.left, window.right))
+        for op in (op() for op, shape in self.ops if shape is None):
+            if isinstance(op, Window):
+                shift = n_k - n_q if op.corner == "bottom-right" else 0
+                left, right = (n_q + n_k if side is None else side for side in (op.left, op.right))
                 i, j = np.arange(n_q)[:, None] + shift, np.arange(n_k)  # places
-                first = range(window.global_tokens)
+                first = range(op.global_tokens)
                 allowed = allowed & ((-left <= j - i) & (j - i <= right) | np.isin(i, first) | np.isin(j, first))
+            if isinstance(op, Segments):
+                allowed = allowed & (op.q_ids[..., None] == op.k_ids[..., None, :])
+                if op.q_places is not None:
+                    allowed = allowed & (op.q_places[..., None] >= op.k_places[..., None, :])
+            if isinstance(op, BlockMask):
+                rows, cols = op.size if isinstance(op.size, tuple) else (op.size, op.size)
+                allowed = allowed & op.blocks.repeat(rows, axis=-2).repeat(cols, axis=-1)[..., :n_q, :n_k]
         if self.mask is not None:
             allowed = allowed & self._pattern(self.mask)
         if self.bias is not None:
@@ -272,7 +311,16 @@ CASES = (
     Case("sink and window, fewer keys", q=(3, 7, 11), k=(3, 3, 11), v=(3, 3, 13),
          ops=((partial(Window, 2, 1), None), (Sink, (3,)))),
     Case("two sinks, dropout, cap and bias", mask=(2, 3, 5, 7), bias=(3, 1, 7), scale=0.7, ops=(
-        (Sink, (3,)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)), (Bias, (5, 1)))),
+        (Sink, (3, 1, 1)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)), (Bias, (5, 1)))),
+    Case("documents", ops=((DOCUMENTS, None),)),
+    Case("documents, causal, grouped, biased", q=(2, 6, 5, 11), bias=(5, 7), causal=True, ops=((DOCUMENTS, None),)),
+    Case("documents of a batch", mask=(2, 1, 1, 7), ops=((OF_A_BATCH, None), (partial(Window, None, 2), None))),
+    Case("packed, bottom-right", ops=((PACKED, None),)),
+    Case("packed, causal, with a sink", q=(2, 6, 5, 11), ops=((PACKED_CAUSAL, None), (Sink, (6,)))),
+    Case("prefix", ops=((PREFIX_LM, None),)),
+    Case("blocks", ops=((BLOCKS, None),)),
+    Case("blocks of each head, bottom-right, cap", causal="bottom-right",
+         ops=((BLOCKS_OF_HEADS, None), (partial(Softcap, 1.5), None))),
     Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Gate, None), (Bias, (7,)))),
 )  # fmt: skip
 
@@ -404,6 +452,7 @@ MULTI_HEAD = (
     _self("bias with −∞", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3)),
     MultiHead("scale", Case("", scale=0.7)),
     MultiHead("op with a parameter", Case("", ops=((Gate, None), (Bias, (3, 1, 7))))),
+    MultiHead("documents of a batch", Case("", ops=((OF_A_BATCH, None),))),
     MultiHead("sink", Case("", mask=(5, 7), dead=True, causal="bottom-right", ops=((Sink, (3,)),))),
     MultiHead(
         "places and scales",

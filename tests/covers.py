@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cases import Case, MultiHead
 
-from attnbook.ops import Bias, Causal, Dropout, Mask, Scale, Sink, Softcap, Window
+from attnbook.ops import Bias, BlockMask, Causal, Dropout, Mask, Scale, Segments, Sink, Softcap, Window
 
 ROWS = {
     "Alone": (
@@ -30,7 +30,8 @@ ROWS = {
     ),
     "With": (
         "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
-        "shared key heads", "scale", "sliding window", "softcap", "sink", "dropout", "other ops", "axes of length 0",
+        "shared key heads", "scale", "sliding window", "packed documents", "blocks", "softcap", "sink",
+        "dropout", "other ops", "axes of length 0",
     ),
 }  # fmt: skip
 CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
@@ -45,7 +46,10 @@ DERIVATIVES = ("differences", "autograd", "vjp = jvp")
 # --- what a test looks at, read from what it runs on --------------------------------------------------------------
 
 
-OPS = {"sliding window": Window, "softcap": Softcap, "sink": Sink, "dropout": Dropout}
+OPS = {
+    "sliding window": Window, "packed documents": Segments, "blocks": BlockMask, "softcap": Softcap, "sink": Sink,
+    "dropout": Dropout,
+}  # fmt: skip
 
 
 def conditions(case):
@@ -136,7 +140,8 @@ PLANTED_IN = {
     "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
     "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],
     "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
-    "ops/dropout.py": ["dropout"], "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
+    "ops/segments.py": ["packed documents"], "ops/blocks.py": ["blocks"], "ops/dropout.py": ["dropout"],
+    "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
     "multi_head.py": ROWS["The layer"],
 }  # fmt: skip
 
@@ -204,6 +209,8 @@ CLAIMS = [
     ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
     ("test_ops.py::test_a_window_counts_from_its_corner", ["sliding window"], ["properties"]),
     ("test_ops.py::test_softcap_bounds_the_scores", ["softcap"], ["properties"]),
+    ("test_sparse.py::test_a_packed_document_is_attended_to_as_if_alone", ["packed documents"], ["properties"]),
+    ("test_sparse.py::test_a_dead_block_is_never_visited", ["blocks"], ["properties"]),
     ("test_sink.py::test_gpt_oss", ["sink"], ["autograd", "other library"]),
     ("test_sink.py::test_low_precision", ["sink"], dtype),
     ("test_ops.py::test_dropout_keeps_its_share", ["dropout"], ["properties"]),

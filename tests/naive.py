@@ -5,7 +5,7 @@ from compare import draw
 
 import attnbook as ab
 from attnbook.checks.tolerances import LOW_PRECISION
-from attnbook.ops import Dropout, Sink, Tile, Window
+from attnbook.ops import Dropout, Sink, Tile
 
 
 def naive_heads(T, Q):
@@ -22,8 +22,9 @@ def naive_scores(case, Q, K, V, *parameters):
     sinks = []
     for op in case.made(*rest):
         if isinstance(op, Sink):
-            sinks.append(op.sigma[..., None, None].expand(*case.scores[:-1], 1))
-        elif not isinstance(op, Dropout | Window):  # windows are in case.allowed()
+            sigma = op.sigma if op.sigma.shape[-2:] == (1, 1) else op.sigma[..., None, None]
+            sinks.append(sigma.expand(*case.scores[:-1], 1))
+        elif op.on == "scores" and not op.forbids:  # what forbids is in case.allowed()
             S = op.forward(S, Tile.whole(*case.scores[-2:]))[0]
     return torch.cat([(S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf), *sinks], dim=-1)
 

@@ -17,11 +17,13 @@ from attnbook import checks
 from attnbook.ops import (
     ALiBi,
     Bias,
+    BlockMask,
     Dropout,
     LogitScale,
     Mask,
     RelativeBias,
     Scale,
+    Segments,
     Sink,
     Softcap,
     T5Buckets,
@@ -287,6 +289,49 @@ OPTIONS = [
     ),
     (lambda: attention(Q, K, V, ops=[Sink(ones(6, 1))]), ValueError, "ops, Sink: …(2, 6), got shape (6, 1)"),
     (lambda: attention(Q, K, V, ops=[Sink(0.0)]), TypeError, "ops, Sink: expected an array, got float"),
+    (
+        lambda: attention(Q, K, V, ops=[Segments(np.arange(4), np.arange(7))]),
+        ValueError,
+        "ops, Segments, q_ids: expected 5 numbers in the last axis, got shape (4,)",
+    ),
+    (lambda: attention(Q, K, V, ops=[Segments(np.arange(5), np.array(0))]), ValueError, "…k_ids: …, got shape ()"),
+    (
+        lambda: attention(Q, K, V, ops=[Segments(np.arange(5), ones(7))]),
+        TypeError,
+        "ops, Segments, k_ids: expected integers, got float64",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Segments(np.zeros((3, 5), int), np.arange(7))]),
+        ValueError,
+        "ops, Segments, q_ids: …the leading axes of the scores, (2, 6), got shape (3, 5)",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Segments(np.arange(5), torch.arange(7))]),
+        TypeError,
+        "ops, Segments, k_ids: expected a numpy array like Q, got a torch array",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Segments(np.arange(5), np.arange(7), np.arange(5))]),
+        TypeError,
+        "ops, Segments, places: expected those of queries and of keys, or none, got one of them",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Segments.packed(np.array([0, 3]))]),
+        ValueError,
+        "ops, Segments, q_ids: expected 5 numbers in the last axis, got shape (3,)",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[BlockMask(ones(3, 3) > 0, 2)]),
+        ValueError,
+        "ops, BlockMask: expected 3 × 4 blocks of (2, 2), got shape (3, 3)",
+    ),
+    (lambda: attention(Q, K, V, ops=[BlockMask(ones(4) > 0, 2)]), ValueError, "ops, BlockMask: …, got shape (4,)"),
+    (lambda: attention(Q, K, V, ops=[BlockMask(ones(3, 4), 2)]), TypeError, "ops, BlockMask: expected a bool array …"),
+    (
+        lambda: attention(Q, K, V, ops=[BlockMask(ones(5, 3, 4) > 0, 2)]),
+        ValueError,
+        "ops, BlockMask: …leading axes of the scores, (2, 6), got shape (5, 3, 4)",
+    ),
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
     (
@@ -342,6 +387,8 @@ OPTIONS = [
 
 KEYS = "a whole number of keys, at least 0, or None"
 WHOLE = "a whole number, at least"
+LENGTHS = "numbers on one axis that begin with 0 and never fall"
+SIZE = "a number of tokens, at least 1, or a pair of them"
 OPS = [
     (lambda: Window(1, 1, "top-left", -1), ValueError, "global_tokens: expected a whole number of keys, …, got -1"),
     (lambda: Window(1, 1, "top-left", None), ValueError, "global_tokens: expected a whole number of keys, …, got None"),
@@ -401,6 +448,30 @@ OPS = [
     (lambda: Scale(True), ValueError, "factor: expected a finite number, or an array, got True"),
     (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, or an array, got nan"),
     (lambda: Scale([2.0]), ValueError, "factor: expected a finite number, or an array, got [2.0]"),
+    (lambda: Segments.packed([0, 5]), TypeError, "cu_seqlens_q: expected an array of integers, got list"),
+    (lambda: Segments.packed(ones(2)), TypeError, "cu_seqlens_q: expected an array of integers, got float64"),
+    (lambda: Segments.packed(np.array(5)), ValueError, f"cu_seqlens_q: expected {LENGTHS}, got 5"),
+    (lambda: Segments.packed(np.array([], int)), ValueError, f"cu_seqlens_q: expected {LENGTHS}, got []"),
+    (lambda: Segments.packed(np.array([1, 5])), ValueError, f"cu_seqlens_q: expected {LENGTHS}, got [1 5]"),
+    (lambda: Segments.packed(np.array([0, 5, 3])), ValueError, f"cu_seqlens_q: expected {LENGTHS}, got [0 5 3]"),
+    (
+        lambda: Segments.packed(np.array([0, 5]), np.array([0, 5, 7])),
+        ValueError,
+        "cu_seqlens_k: expected 2 numbers, as cu_seqlens_q, got 3",
+    ),
+    (
+        lambda: Segments.packed(np.array([0, 5]), causal="left"),
+        ValueError,
+        "causal: expected one of False, True, 'top-left', 'bottom-right', got 'left'",
+    ),
+    *(
+        (lambda size=size: BlockMask(ones(1, 1) > 0, size), ValueError, f"size: expected {SIZE}, got {size!r}")
+        for size in (0, -1, 1.0, True, (2, 0), (2, 2, 2), (), None)
+    ),
+    (lambda: Scale("2"), ValueError, "factor: expected a finite number, got '2'"),
+    (lambda: Scale(True), ValueError, "factor: expected a finite number, got True"),
+    (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, got nan"),
+    (lambda: Scale(ones(5, 7)), ValueError, "factor: expected a finite number, got array(…"),
     (lambda: Dropout(1.0), ValueError, "p: expected a probability in [0, 1), got 1.0"),
     (lambda: Dropout(-0.1), ValueError, "p: expected a probability in [0, 1), got -0.1"),
     (lambda: Dropout(float("nan")), ValueError, "p: expected a probability in [0, 1), got nan"),

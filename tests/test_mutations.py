@@ -24,10 +24,11 @@ import test_own_op
 import test_rotary
 import test_sink
 import test_softmax
+import test_sparse
 import test_tiled
 import test_torch_layout
 import test_workers
-from cases import CASE, MULTI_HEAD_CASE, Case
+from cases import BLOCKS, CASE, DOCUMENTS, MULTI_HEAD_CASE, PREFIX_LM, Case
 from libraries import NumPy, Strict
 from planting import module_of, planted
 from routes import on
@@ -130,6 +131,9 @@ once = partial(test_workers.test_every_task_is_done_once, 3)
 of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
 torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
 sinks_at_the_ends = partial(test_sink.test_at_the_ends, "dense")
+packed = partial(test_sparse.test_a_packed_document_is_attended_to_as_if_alone, "bottom-right", "dense")
+dead_blocks = partial(test_sparse.test_a_dead_block_is_never_visited, (25, 30), "tiled")
+part_of_blocks = partial(test_sparse.test_tiles_end_where_blocks_do, 768, (384, 256))
 two_named = partial(test_mistakes.test_diagnose_names_two_at_once, ("ds-mean", "dk-transposed"))
 CASE["softcap and mask"] = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
 
@@ -317,7 +321,7 @@ MISTAKES = {
          "rows.stop - 1 + shift + self.right", values("causal, more keys", ENGINE)),
         ("Window.live", "the first live query is not visited", "cols.start - shift - self.right",
          "cols.start + 1 - shift - self.right", values("window", ENGINE)),
-        ("_around", "the last live key is not visited", "live.shape[0] - int(", "live.shape[0] - 1 - int(",
+        ("around", "the last live key is not visited", "live.shape[0] - int(", "live.shape[0] - 1 - int(",
          values("mask of padding", ENGINE)),
     ],
     "ops/softcap.py": [
@@ -348,11 +352,35 @@ MISTAKES = {
         ("Dropout.kept", "places counted within the tile", "tile.rows, tile.cols)",
          "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
+    "ops/segments.py": [
+        ("Segments.allowed", "another's keys", "return q == k", "return q <= k", values("documents")),
+        ("Segments.allowed", "the future", "(q == k) & (j <= i)", "q == k", values("prefix")),
+        ("Segments.allowed", "not its own key", "j <= i", "j < i", values("packed, causal, with a sink")),
+        ("Segments.allows_all", "where only the queries are of one document", "(ids.min(), ids.max())",
+         "(ids.flat[0], ids.flat[0])", live_tiles(DOCUMENTS())),
+        ("Segments.allows_all", "with some of the future", "j.max() <= i.min()", "j.min() <= i.min()",
+         live_tiles(PREFIX_LM())),
+        ("Segments.live", "documents that touch", "xp.max(q) < xp.min(k)", "xp.max(q) <= xp.min(k)",
+         live_tiles(DOCUMENTS())),
+        ("Segments.live", "every tile is visited", "return live_part(self.allowed(q, tile), tile)", "return tile",
+         live_tiles(DOCUMENTS())),
+        ("Segments.packed", "top-left for bottom-right", "corner or 0", "0", packed),
+        ("_of_documents", "a token of the document before", 'side="right"', 'side="left"', packed),
+    ],
+    "ops/blocks.py": [
+        ("BlockMask.allowed", "blocks counted within the tile", "xp.arange(places.start, places.stop,",
+         "xp.arange(len(places),", on_tiles("blocks, op 0")),
+        ("BlockMask.allowed", "the blocks in turns", "// size, axis", "% size, axis", values("blocks")),
+        ("BlockMask._on", "the last block is not looked at", "-(-p.stop // size)", "p.stop // size",
+         live_tiles(BLOCKS())),
+        ("BlockMask.live", "beyond the tile", "min(places.stop, part.stop * size)", "part.stop * size",
+         live_tiles(BLOCKS())),
+    ],
     "ops/sink.py": [
         ("Sink.forward", "subtracted", "S + self", "S - self", values("sink")),
-        ("Sink.vjp", "mean over the queries", ".sum(dS,", ".mean(dS,", alone("sink, op 0")),
-        ("Sink.vjp", "the mean over the batch", "self.own_axes))", "self.own_axes)) / len(dS)", alone("sink, op 0")),
-        ("Sink.jvp", "it stands still", "tS + self.here(tile, tparam)[..., None, None]", "tS", alone("sink, op 0")),
+        ("Sink.vjp", "of zeros, as if the sink had a value", "self.summed(dS, tile)", "self.summed(0 * dS, tile)",
+         alone("sink, op 0")),
+        ("Sink.jvp", "it stands still", "tS + self.spread(tile, tparam)", "tS", alone("sink, op 0")),
     ],
     "plan.py": [
         *(("resolve", f"a cap after a mask, {route}", "masks if step[1].forbids", "masks if False",
@@ -509,6 +537,8 @@ MISTAKES = {
     "spines/tiled.py": [
         ("pieces", "the ragged end is left out", "range(0, len(places),", "range(0, len(places) - 1,",
          values("plain", "tiled")),
+        ("on_grid", "tiles across two blocks", "grid is None", "True", dead_blocks),
+        ("_part", "a tile that makes no block", "block % n == 0", "block % n < 2", part_of_blocks),
         ("forward", "a tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
          "in [range(min(n_k, plan.tiles.cols)), *pieces(range(n_k), plan.tiles.cols)]:", values("plain", "tiled")),
         ("forward", "every tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
@@ -560,7 +590,7 @@ MISTAKES = {
          values("causal, more keys", SHIFTED)),
     ],
     "spines/numpy_tiled.py": [
-        ("prepare", "the table is one tile", "cols=cols,", "cols=n_k,",
+        ("prepare", "the table is one tile", "cols=cols)", "cols=n_k)",
          partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
         ("forward", "M in bits, said to be in nats", "plan, work.unit)", "plan)", L("plain", SHIFTED)),
         ("forward", "a sink in nats beside scores in bits", "M, Z, work.unit)", "M, Z)", values("sink", SHIFTED)),

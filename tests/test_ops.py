@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 from array_api_compat import array_namespace, device
-from cases import CASES
+from cases import (
+    BLOCKS,
+    BLOCKS_OF_HEADS,
+    CASES,
+    DOCUMENTS,
+    OF_A_BATCH,
+    PACKED,
+    PACKED_CAUSAL,
+    PREFIX_LM,
+    in_the_library_of,
+)
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 
 import attnbook as ab
@@ -22,6 +32,7 @@ from attnbook.ops import (
     Op,
     RelativeBias,
     Scale,
+    Segments,
     Softcap,
     T5Buckets,
     Tile,
@@ -56,7 +67,10 @@ OPS = {
     "causal": (lambda S: Causal(), []),
     "causal, bottom-right": (lambda S: Causal("bottom-right"), []),
     **{
-        f"{case}, op {i}": (lambda S, *parameters, op=op: op(*parameters), [] if shape is None else [shape])
+        f"{case}, op {i}": (
+            lambda S, *parameters, op=op: in_the_library_of(S, op(*parameters)),
+            [] if shape is None else [shape],
+        )
         for case in CASES
         if case.scores == (2, 3, 5, 7)
         for i, (op, shape) in enumerate(case.ops)
@@ -223,6 +237,8 @@ MASKS = [
     *(Window(*sides, corner) for sides in SIDES for corner in ("top-left", "bottom-right")),
     *(Causal(corner) for corner in ("top-left", "bottom-right")),
     *(Window(*sides, corner, 2) for sides in ((0, 0), (1, 0), (None, 1)) for corner in ("top-left", "bottom-right")),
+    *(op() for op in (DOCUMENTS, OF_A_BATCH, PREFIX_LM, PACKED, PACKED_CAUSAL, BLOCKS, BLOCKS_OF_HEADS)),
+    Segments(np.zeros(5, int), np.zeros(7, int)),
 ]
 
 
@@ -239,14 +255,16 @@ def test_a_mask_knows_its_live_tiles(op, n_q, n_k):
     for rows in (range(a, b) for a in range(n_q) for b in range(a + 1, n_q + 1)):
         for cols in (range(a, b) for a in range(n_k) for b in range(a + 1, n_k + 1)):
             tile = Tile(rows, cols, n_q, n_k)
-            allowed = np.broadcast_to(op.allowed(np.zeros((n_q, n_k)), tile), (3, len(rows), len(cols))).any(axis=0)
+            allowed = op.allowed(np.zeros((n_q, n_k)), tile)
+            assert allowed.all() or not op.allows_all(tile)
+            lead = tuple(range(max(0, allowed.ndim - 2)))
+            allowed = np.broadcast_to(allowed.any(axis=lead), (len(rows), len(cols)))
             some_row, some_col = (np.flatnonzero(allowed.any(axis=axis)) for axis in (1, 0))
             live = op.live(tile)
             assert bool(live) == allowed.any()
             if live:
                 assert (live.rows[0] - rows[0], live.rows[-1] - rows[0]) == (some_row[0], some_row[-1])
                 assert (live.cols[0] - cols[0], live.cols[-1] - cols[0]) == (some_col[0], some_col[-1])
-            assert allowed.all() or not op.allows_all(tile)
             if op.pattern(tile) is not None:
                 assert np.array_equal(op.allowed(np.zeros((n_q, n_k)), op.pattern(tile)), allowed)
 

@@ -16,7 +16,7 @@ from routes import ON_TILES, TILED, taking
 
 import attnbook as ab
 from attnbook import checks, spines
-from attnbook.ops import Bias, Causal, Dropout, Mask, Op, Softcap, Tile, Window
+from attnbook.ops import Bias, BlockMask, Causal, Dropout, Mask, Op, Segments, Softcap, Tile, Window
 from attnbook.spines import Way
 
 every_route = pytest.mark.usefixtures("route")
@@ -156,6 +156,8 @@ MASKED = {
     "a hole": {"mask": HOLE},
     "all": {"mask": NONE},
     "padding and causal": {"mask": PADDING, "causal": True},
+    "documents": {"ops": [Segments.packed(np.array([0, 4, 4, 9, 11]), np.array([0, 2, 7, 10, 13]), "bottom-right")]},
+    "blocks": {"ops": [BlockMask(np.eye(3, dtype=bool), (4, 5))]},
 }
 
 

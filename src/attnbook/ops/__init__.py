@@ -5,17 +5,20 @@ A spine runs them in order over tiles of the score table, and their vjps in reve
 
 from attnbook.ops.alibi import ALiBi, alibi_slopes
 from attnbook.ops.bias import Bias
+from attnbook.ops.blocks import BlockMask
 from attnbook.ops.dropout import Dropout
 from attnbook.ops.masks import Causal, Mask, Masking, Window
 from attnbook.ops.op import Kernel, Op, Tile
 from attnbook.ops.relative_bias import RelativeBias, T5Buckets
 from attnbook.ops.scale import LogitScale, Scale
+from attnbook.ops.segments import Segments
 from attnbook.ops.sink import Sink
 from attnbook.ops.softcap import Softcap
 
 __all__ = [
     "ALiBi",
     "Bias",
+    "BlockMask",
     "Causal",
     "Dropout",
     "Kernel",
@@ -25,6 +28,7 @@ __all__ = [
     "Op",
     "RelativeBias",
     "Scale",
+    "Segments",
     "Sink",
     "Softcap",
     "T5Buckets",

@@ -74,17 +74,7 @@ class Mask(Masking):
         return kernel._replace(mask=self.M) if kernel.mask is None else None
 
     def live(self, tile):
-        if not on_host(self.M):
-            return tile
-        M = tile.cut(self.M)
-        if M.ndim < 2:
-            M = M[(*(None,) * (2 - M.ndim), ...)]
-        xp, lead = array_namespace(M), tuple(range(M.ndim - 2))
-        M = xp.any(M, axis=lead) if lead else M
-        return tile._replace(
-            rows=_around(xp.any(M, axis=1), tile.rows, xp),
-            cols=_around(xp.any(M, axis=0), tile.cols, xp),
-        )
+        return live_part(tile.cut(self.M), tile) if on_host(self.M) else tile
 
 
 @dataclass(frozen=True)
@@ -197,7 +187,17 @@ def _hull(ranges):
     return range(min(r.start for r in ranges), max(r.stop for r in ranges))
 
 
-def _around(live, where, xp):
+def live_part(M, tile):
+    """The smallest tile with all pairs that are True in M, which broadcasts to those of the tile."""
+    if M.ndim < 2:
+        M = M[(*(None,) * (2 - M.ndim), ...)]
+    xp, lead = array_namespace(M), tuple(range(M.ndim - 2))
+    M = xp.any(M, axis=lead) if lead else M
+    rows, cols = (around(xp.any(M, axis=1), tile.rows, xp), around(xp.any(M, axis=0), tile.cols, xp))
+    return tile._replace(rows=rows, cols=cols)
+
+
+def around(live, where, xp):
     """The smallest range inside ``where`` that holds all its live places; ``live`` of one place speaks for all."""
     if live.shape[0] == 1:
         return where if bool(live[0]) else range(where.start, where.start)

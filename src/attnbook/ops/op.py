@@ -94,6 +94,8 @@ class Op:
     ``forbids``
         It writes −∞ where a key is forbidden, and does nothing else; see :class:`~attnbook.ops.masks.Masking`. It runs
         after all that does not, wherever it is given.
+    ``grid``
+        Rows and columns of the blocks that it forbids as a whole, where it does: a tiled spine cuts there.
     ``stacks``
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
     """
@@ -103,6 +105,7 @@ class Op:
     own_axes: ClassVar[int | None] = None
     on: ClassVar[str] = "scores"
     forbids: ClassVar[bool] = False
+    grid: ClassVar[tuple | None] = None
     stacks: ClassVar[bool] = True
 
     def forward(self, S, tile):

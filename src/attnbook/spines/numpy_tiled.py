@@ -36,7 +36,7 @@ from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums
 from attnbook.spines.sums import Sums
-from attnbook.spines.tiled import Residuals, check_sizes, jvp, pieces
+from attnbook.spines.tiled import Residuals, check_sizes, jvp, on_grid, pieces
 from attnbook.spines.workers import run
 
 __all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
@@ -73,8 +73,9 @@ def prepare(plan, given):
     tiles, n_k = Tiles(), plan.shape[-1]
     wide = next(iter(given.values())).dtype.itemsize == 8
     cols = min(tiles.cols, max(tiles.cols // 4, n_k // 16)) if plan.scores and n_k > tiles.cols // 2 else tiles.cols
-    keys = max(1, tiles.keys // cols) * cols  # whole tiles: the backward cuts as the forward did
-    return plan._replace(tiles=tiles._replace(rows=tiles.rows * (1 if wide else 2), cols=cols, keys=keys))
+    tiles = on_grid(tiles._replace(rows=tiles.rows * (1 if wide else 2), cols=cols), plan)
+    keys = max(1, tiles.keys // tiles.cols) * tiles.cols  # whole tiles: the backward cuts as the forward did
+    return plan._replace(tiles=tiles._replace(keys=keys))
 
 
 def forward(Q, K, V, plan):

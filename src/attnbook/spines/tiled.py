@@ -60,7 +60,19 @@ def prepare(plan, given):
     if plan.tiles is None and not on_host(next(iter(given.values()))):
         side = math.isqrt(SCORES_ON_A_GPU // max(1, math.prod(plan.shape[:-2])))
         tiles = Tiles(*(max(1, side // SIDE_ON_A_GPU) * SIDE_ON_A_GPU,) * 2)
-    return plan._replace(tiles=tiles)
+    return plan._replace(tiles=on_grid(tiles, plan) if plan.tiles is None else tiles)
+
+
+def on_grid(tiles, plan):
+    """The tiles, made to end where the blocks of the first op do that has a grid."""
+    grid = next((op.grid for op in plan.ops if op.grid is not None), None)
+    return tiles if grid is None else tiles._replace(rows=_part(grid[0], tiles.rows), cols=_part(grid[1], tiles.cols))
+
+
+def _part(block, size):
+    """The largest size, at most this one, of which some make the block; all of it, where they would be many."""
+    part = next(n for n in range(min(block, size), 0, -1) if block % n == 0)
+    return part if part * 4 >= min(block, size) else block
 
 
 def check_sizes(tiles, names):
