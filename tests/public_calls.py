@@ -96,6 +96,24 @@ def with_L(f):
     return run
 
 
+def three(name, **shapes):
+    """A function, its vjp and its jvp, of arrays by name. A state is in the accumulation dtype, whatever theirs."""
+    f, vjp, jvp = (getattr(ab, f"{name}{which}") for which in ("", "_vjp", "_jvp"))
+
+    def named(arrays, t=""):
+        return {t + of: widen(T) if of == "state" else T for of, T in zip(shapes, arrays, strict=True)}
+
+    def pull(*arrays):
+        O, res = f(**named(arrays))
+        return [narrow(T, O.dtype) for T in flat(vjp(O, res)) if T is not None]
+
+    def push(*arrays):
+        return jvp(**named(arrays, "t"), res=f(**named(arrays))[1])
+
+    runs = {"": lambda *arrays: f(**named(arrays))[0], "_vjp": pull, "_jvp": push}
+    return [Call(f"{name}{which}", tuple(shapes.values()), run) for which, run in runs.items()]
+
+
 TABLE, ROWS = (2, 3, 5), (2, 3)
 CALLS = (
     Call("softmax", (TABLE,), ab.softmax),
@@ -128,6 +146,9 @@ CALLS = (
     Call("merge", 2 * (TABLE, ROWS), with_L(ab.merge)),
     Call("merge_vjp", 3 * (TABLE, ROWS), with_L(ab.merge_vjp)),
     Call("merge_jvp", 4 * (TABLE, ROWS), with_L(ab.merge_jvp)),
+    *three("linear_attention", Q=TABLE, K=TABLE, V=(2, 3, 7), gate=ROWS, state=(5, 8)),
+    *three("delta_rule", Q=TABLE, K=TABLE, V=(2, 3, 7), beta=ROWS, state=(5, 7)),
+    *three("sigmoid_attention", Q=TABLE, K=TABLE, V=(2, 3, 7), bias=(3, 3)),
 )
 PASSES = tuple(map(Passes, (*CASES, *MULTI_HEAD)))
 """These go through ``attention``, ``attention_vjp``, ``attention_jvp``, ``multi_head_attention`` and its vjp."""

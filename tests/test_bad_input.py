@@ -47,11 +47,16 @@ _, OF_OPS = ab.attention(Q, K, V, ops=[Bias(ones(5, 7)), Softcap(1.0)])
 dO, dL = ones(2, 6, 5, 13), ones(2, 6, 5)
 PARAMS = ab.MultiHeadParams(ones(5, 6), ones(5, 6), ones(5, 22), ones(22, 13))
 _, MULTI = ab.multi_head_attention(X, PARAMS, num_heads=2)
+q, k, v, beta = ones(2, 6, 5, 11), ones(2, 3, 5, 11), ones(2, 3, 5, 13), ones(2, 6, 5)
+_, LINEAR_RES = ab.linear_attention(q, k, v)
+_, DELTA_RES = ab.delta_rule(q, k, v, beta)
+_, SIGMOID_RES = ab.sigmoid_attention(Q, K, V)
 STRICT = array_api_strict.asarray(ones(2, 3, 5))
 
 attention = ab.attention
 vjp = ab.attention_vjp
 jvp = ab.attention_jvp
+linear_attention, delta_rule, sigmoid_attention = ab.linear_attention, ab.delta_rule, ab.sigmoid_attention
 
 
 class Times(Gate):
@@ -851,6 +856,117 @@ MULTI_HEAD = [
     (lambda: ab.multi_head_attention_vjp(X, (X, MULTI)), TypeError, "res: …multi_head_attention returned, got tuple"),
 ]
 
+RECURRENT = [
+    (lambda: linear_attention(None, k, v), TypeError, "Q: expected an array, got NoneType"),
+    (
+        lambda: linear_attention(q, ones(2, 3, 7, 11), v),
+        ValueError,
+        "V: expected one row for each of the 7 keys, got …",
+    ),
+    (lambda: linear_attention(q, K, V), ValueError, "K: expected a key for each of the 5 queries, as causal, got …"),
+    (
+        lambda: linear_attention(q, k, v, causal="top-left"),
+        ValueError,
+        "causal: expected one of False, True, got 'top…",
+    ),
+    (lambda: linear_attention(q, k, v, normalize=1), ValueError, "normalize: expected one of False, True, got 1"),
+    (lambda: linear_attention(q, k, v, feature="elu"), ValueError, "feature: expected one of 'elu+1', … got 'elu'"),
+    (lambda: linear_attention(q, k, v, feature=np.exp), ValueError, "feature: expected one of …"),
+    (lambda: linear_attention(q, k, v, gate=-0.1), TypeError, "gate: expected an array, got float"),
+    (
+        lambda: linear_attention(q, k, v, gate=ones(6)),
+        ValueError,
+        "gate: expected a shape that broadcasts to (..., n), (2, 6, 5), got shape (6,)",
+    ),
+    (
+        lambda: linear_attention(q, k, v, gate=ones(5), causal=False),
+        ValueError,
+        "gate: expected None without causal: there are no steps to decay over, got an array",
+    ),
+    *(
+        (
+            lambda chunk=chunk: linear_attention(q, k, v, chunk=chunk),
+            ValueError,
+            f"chunk: expected a whole number of tokens, at least 1, or None for all, got {chunk!r}",
+        )
+        for chunk in (0, -1, 2.0, True, "all")
+    ),
+    (
+        lambda: linear_attention(q, k, v, state=ones(2, 6, 11, 13)),
+        ValueError,
+        "state: expected a shape that broadcasts to (..., d_k, d_v + 1), (2, 6, 11, 14), got shape (2, 6, 11, 13)",
+    ),
+    (
+        lambda: linear_attention(*(np.float16(T) for T in (q, k, v)), state=ones(11, 14, dtype="float16")),
+        TypeError,
+        "state: expected the dtype of Q, or float32 where that has 16 bits, got float16",
+    ),
+    (lambda: linear_attention(q, k, v, state=0), TypeError, "state: expected an array, got int"),
+    (lambda: linear_attention(q, k, v, scale=np.nan), ValueError, "scale: expected a finite number, got nan"),
+    (lambda: delta_rule(q, k, v, None), TypeError, "beta: expected an array, got NoneType"),
+    (lambda: delta_rule(q, k, v, np.float32(beta)), TypeError, "beta: expected dtype float64 like Q, got float32"),
+    (
+        lambda: delta_rule(q, k, v, ones(2, 6, 5, 1)),
+        ValueError,
+        "beta: expected a shape that broadcasts to (..., n), (2, 6, 5), got shape (2, 6, 5, 1)",
+    ),
+    (
+        lambda: delta_rule(q, k, v, beta, state=ones(2, 6, 13, 11)),
+        ValueError,
+        "state: expected a shape that broadcasts to (..., d_k, d_v), (2, 6, 11, 13), got shape (2, 6, 13, 11)",
+    ),
+    (lambda: ab.linear_attention_vjp(dO, RES), TypeError, "res: …of linear_attention or delta_rule, got Residuals"),
+    (lambda: ab.linear_attention_vjp(dO[..., 1:], LINEAR_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
+    (
+        lambda: ab.delta_rule_vjp(dO, DELTA_RES, ones(11, 13)),
+        ValueError,
+        "dstate: expected shape (2, 6, 11, 13), got …",
+    ),
+    (lambda: ab.delta_rule_vjp(None, DELTA_RES), TypeError, "dO: expected an array, got NoneType"),
+    (
+        lambda: ab.delta_rule_vjp(dO, DELTA_RES, torch.ones(2, 6, 11, 13)),
+        TypeError,
+        "dstate: expected a numpy array like Q, got a torch …",
+    ),
+    (lambda: ab.linear_attention_jvp(q, k, q, LINEAR_RES), ValueError, "tV: expected shape (2, 3, 5, 13), got …"),
+    (
+        lambda: ab.linear_attention_jvp(q, k, v, LINEAR_RES, tgate=beta),
+        ValueError,
+        "tgate: expected None, as there was no gate, got an array",
+    ),
+    (
+        lambda: ab.delta_rule_jvp(q, k, v, beta[..., :1], DELTA_RES),
+        ValueError,
+        "tbeta: expected shape (2, 6, 5), got …",
+    ),
+    (
+        lambda: ab.delta_rule_jvp(q, k, v, beta, DELTA_RES, tstate=ones(11, 13)),
+        ValueError,
+        "tstate: expected None, as there was no state, got an array",
+    ),
+    (lambda: ab.delta_rule_jvp(q, None, v, beta, DELTA_RES), TypeError, "tK: expected an array, got NoneType"),
+]
+
+SIGMOID = [
+    (lambda: sigmoid_attention(Q, K[..., :5], V), ValueError, "K: expected the head width of Q, 11, got shape …"),
+    (
+        lambda: sigmoid_attention(Q, K, V, method="fused"),
+        ValueError,
+        "method: expected one of 'auto', 'dense', 'tiled', …",
+    ),
+    (lambda: sigmoid_attention(Q, K, V, bias=ones(6, 1)), ValueError, "bias: expected a shape that broadcasts …"),
+    (lambda: sigmoid_attention(Q, K, V, mask=ones(5, 7)), TypeError, "mask: expected a bool array …"),
+    (
+        lambda: sigmoid_attention(Q, K, V, ops=[Sink(ones(6))]),
+        ValueError,
+        "ops, Sink: expected an op on the scores or the weights: no sum of weights is there to add to, got one on …",
+    ),
+    (lambda: ab.sigmoid_attention_vjp(dO, RES), TypeError, "res: …that sigmoid_attention returned, got Residuals"),
+    (lambda: ab.sigmoid_attention_vjp(dO[..., :2], SIGMOID_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
+    (lambda: ab.sigmoid_attention_jvp(Q, K, K, SIGMOID_RES), ValueError, "tV: expected shape (2, 3, 7, 13), got …"),
+    (lambda: ab.sigmoid_attention_jvp(Q, K, V, SIGMOID_RES, tbias=Q), ValueError, "tbias: expected None, because …"),
+]
+
 CHECKS = [
     (
         lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S),
@@ -900,6 +1016,8 @@ TABLE = {
     "derivatives": DERIVATIVES,
     "merge": MERGE,
     "norm": NORM,
+    "recurrent": RECURRENT,
+    "sigmoid": SIGMOID,
     "rotary": ROTARY,
     "multi-head": MULTI_HEAD,
     "checks": CHECKS,
@@ -926,6 +1044,9 @@ def no_work(monkeypatch):
         "rotary",
         "norms",
         "gates",
+        "recurrent.passes",
+        "sigmoid",
+        "rotary",
         *(f"spines.{spine}" for spine in SPINES),
         "multi_head",
     ):

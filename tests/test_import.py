@@ -18,8 +18,8 @@ CORE = (
     "ops heads merge gates",
     "spines",
     "plan",
-    "attention",
-    "multi_head",
+    "attention recurrent",
+    "multi_head sigmoid",
     "torch",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}

@@ -21,7 +21,9 @@ import test_multi_head
 import test_norms
 import test_ops
 import test_own_op
+import test_recurrent
 import test_rotary
+import test_sigmoid
 import test_sink
 import test_softmax
 import test_sparse
@@ -127,6 +129,19 @@ pressed, far = (
     test_rotary.test_scalings_leave_fast_pairs_and_press_slow_ones,
     test_rotary.test_far_positions_keep_their_digits,
 )
+recurrent, chunks = (
+    partial(of_a_case, test, test_recurrent.CASE)
+    for test in (
+        test_recurrent.test_it_is_the_loop_and_so_are_its_derivatives, test_recurrent.test_every_chunk_gives_the_same,
+    )
+)  # fmt: skip
+plain, gated, delta = map(recurrent, ("the defaults", "gate, normalized, state", "gated delta rule, state"))
+to_all = recurrent("to all keys, state, grouped")
+anew = partial(test_recurrent.test_a_gate_of_minus_infinity_begins_anew, "gated delta rule, state", 4)
+weightless = test_recurrent.test_a_row_that_weighs_nothing_is_0
+sigmoid = partial(test_sigmoid.test_values_and_derivatives, CASE["grouped, masked and biased"], "tiled")
+dropped = partial(test_sigmoid.test_values_and_derivatives, CASE["dropout, softcap and bias"], "dense")
+large_sigmoid = partial(test_sigmoid.test_the_largest_scores_and_the_smallest, "float32")
 once = partial(test_workers.test_every_task_is_done_once, 3)
 of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
 torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
@@ -432,6 +447,108 @@ MISTAKES = {
         ("_norm_jvp", "the gain stands still", "widen(tgain) * unit", "0 * unit", *of_norms),
         ("QKNorm.forward", "the gain of the queries for both", "norm(K, g_K,", "norm(K, g_Q,", layer("norm")),
         ("QKNorm.vjp", "gains exchanged", "(dg_Q, dg_K), self", "(dg_K, dg_Q), self", of_layer("norm")),
+    ],
+    "recurrent/features.py": [
+        ("elu_plus_one", "elu, which may be 0 and less", "X + 1, E", "X, E - 1", plain),
+        ("elu_plus_one", "its derivative is 1 everywhere", "E), E", "E), xp.ones_like(E)", plain),
+        ("relu", "not cut off", "xp.where(X > 0, X, xp.zeros_like(X))", "X", recurrent("relu, not normalized")),
+        ("relu", "a slope where it is 0", "xp.astype(X > 0, X.dtype)", "xp.ones_like(X)",
+         recurrent("relu, normalized")),
+        ("exp", "its derivative is 1", "return E, E", "return E, 1 + 0 * E", recurrent("exp, not normalized")),
+        ("identity", "its derivative is 0", "ones_like", "zeros_like", recurrent("identity, not normalized")),
+    ],
+    "recurrent/chunk.py": [
+        ("decays", "the state before decays one step less", "_sums(xp, g)", "_sums(xp, g) - _sums(xp, g)[..., :1, :]",
+         gated, delta),
+        ("decays", "later tokens are read too", "xp.tril(xp.exp(_sums(xp, g)), k=1)", "xp.exp(_sums(xp, g))",
+         plain, delta),
+        ("decays", "a token does not read itself", "k=1", "k=0", plain),
+        ("decays_vjp", "one step off: s < r < t", "xp.tril(of_later)", "xp.tril(of_later, k=-1)", gated, delta),
+        ("decays_vjp", "not summed over what came later", "return xp.sum(xp.tril(of_later)", "return xp.sum(dG * G",
+         gated),
+        ("decays_jvp", "of α for of log α", "return G * _sums", "return _sums", gated),
+        ("_sums", "what is written decays at once", "+ 1)))", "+ 1)), k=1)",
+         gated),
+        ("Parts.joined", "the state after does not depend on the gates", "G[..., -1:, :] + last", "G[..., -1:, :]",
+         gated),
+        ("_written", "a key meets itself", "k=-1", "k=0", delta),
+        ("_written", "keys of the chunk are not met", "+ x.beta * products", "+ 0 * products", delta),
+        ("_written", "β once", "x.beta * misses)", "misses)", delta),
+        ("_written", "reads the state undecayed", "G.since * (x.k @ H)", "x.k @ H", delta),
+        ("forward", "the state before is not read", "G.since * (x.q @ H) +", "", gated, delta),
+        ("forward", "exclusive: a token does not read itself", "x.q @ mT(x.k) * G.within",
+         "array_namespace(x.q).tril(x.q @ mT(x.k) * G.within, k=-1)", plain),
+        ("forward", "the state is not decayed", "G.whole * H +", "H +", gated, chunks("retention")),
+        ("forward", "what is written is not decayed", "G.until * U)", "U)", gated, chunks("retention")),
+        ("vjp", "the state's gradient does not reach the values", "+ G.until * (x.k @ dH)", "", gated),
+        ("vjp", "nor the keys", "+ (G.until * U) @ mT(dH)", "", gated),
+        ("vjp", "dq without the state before", "+ G.since * (dO @ mT(H))", "", gated),
+        ("vjp", "the readers do not reach the state before", "+ mT(x.q) @ (G.since * dO)", "",
+         gated, chunks("retention")),
+        ("vjp", "the state's gradient is not decayed", "G.whole * dH +", "dH +", gated),
+        ("vjp", "a key only writes", "dk = dk + (dKK + mT(dKK)) @ x.k - (G.since * dv) @ mT(H)", "pass", delta),
+        ("vjp", "a key does not read the state", "- (G.since * dv) @ mT(H)", "", delta),
+        ("vjp", "a key meets earlier ones, and later ones do not meet it", "dKK + mT(dKK)", "dKK", delta),
+        ("vjp", "the readings do not reach the state", "dH = dH - mT(x.k) @ (G.since * dv)", "pass", delta),
+        ("vjp", "β is not in the system", "+ _rowsum(dN * products)", "", delta),
+        ("vjp", "the system is not transposed", "mT(system)", "system", delta),
+        ("vjp", "gates do not decay what keys read", "since=dG.since - _rowsum(dv * (x.k @ H))", "since=dG.since",
+         delta),
+        ("vjp", "nor what keys meet", "within=dG.within + x.beta * dN * (x.k @ mT(x.k))", "within=dG.within", delta),
+        ("jvp", "the system stands still", "- tN @ U", "", delta),
+        ("jvp", "the gates stand still for the state", "+ tG.whole * H", "", gated),
+        ("jvp", "the state before stands still", "+ x.q @ tH)", ")", gated),
+        ("jvp", "keys that read stand still", "tx.k @ H + x.k @ tH", "x.k @ tH", delta),
+    ],
+    "recurrent/scan.py": [
+        ("forward", "each chunk from the first state", "_cut(x, rows), H)", "_cut(x, rows), states[0])", plain, delta),
+        ("vjp", "from the first to the last", "found.insert(0, dx)", "found.append(dx)", plain, delta),
+        ("vjp", "the last state has no gradient", "dH, _cut(x, rows)", "0 * dH, _cut(x, rows)", plain, delta),
+        ("jvp", "each chunk from a state that stands still", "tH, _cut(x, rows)", "0 * tH, _cut(x, rows)",
+         plain, delta),
+    ],
+    "recurrent/whole.py": [
+        ("forward", "the state before is forgotten", "H + mT(x.k) @ x.v", "mT(x.k) @ x.v", to_all),
+        ("vjp", "no gradient of the last state", "dH + mT(x.q) @ dO", "mT(x.q) @ dO", to_all),
+        ("vjp", "dq from the state before", "states[-1]", "states[0]", to_all),
+        ("jvp", "values stand still", "+ mT(x.k) @ tx.v", "", to_all),
+    ],
+    "recurrent/passes.py": [
+        ("forward", "0 / 0 in a row that weighs nothing",
+         "xp.where(O[..., -1:] == 0, xp.full_like(O[..., -1:], xp.inf), O[..., -1:])", "O[..., -1:]",
+         weightless),
+        ("vjp", "the normalizer's path forgotten", "-xp.sum(dO * res.O, axis=-1, keepdims=True)", "0 * dO[..., :1]",
+         plain),
+        ("vjp", "not divided by the normalizer", "/ res.Z", "", plain),
+        ("vjp", "dQ without the feature's slope", "* slope_q", "", plain),
+        ("vjp", "dK without the feature's slope", "* slope_k", "", plain),
+        ("vjp", "dK of one head of the group", "share_heads_vjp(dx.k, res.K.shape)",
+         "dx.k[..., : res.K.shape[-3], :, :]", to_all),
+        ("jvp", "the normalizer stands still", "(tO[..., :-1] - tO[..., -1:] * res.O)", "tO[..., :-1]", plain),
+        ("_features", "not scaled", "q * plan.scale, k", "q, k", recurrent("scale"), recurrent("gated delta rule")),
+        ("_tokens", "another number for the ones", "[..., :1], ones", "[..., :1], 0.5", plain),
+        ("jvp", "the tangent of Q without the slope", "slope_q * widen(tangents.Q)", "widen(tangents.Q)", plain),
+        ("jvp", "the ones grow", "ones=0.0", "ones=1.0", plain),
+    ],
+    "recurrent/linear_attention.py": [
+        ("linear_attention", "the gate is not read", "V, None, gate, state", "V, None, None, state", gated),
+        ("linear_attention_vjp", "the state's gradient is not read", "dO, dstate, res", "dO, None, res", gated),
+        ("linear_attention_jvp", "the gate stands still", "None, tgate, tstate)", "None, None, tstate)", gated),
+    ],
+    "recurrent/delta_rule.py": [
+        ("delta_rule", "without the gate", "beta, gate, state", "beta, None, state", delta),
+        ("delta_rule_vjp", "the state's gradient is not read", "dO, dstate, res", "dO, None, res", delta),
+        ("delta_rule_jvp", "β stands still", "tbeta, tgate, tstate", "None, tgate, tstate", delta),
+    ],
+    "sigmoid.py": [
+        ("sigmoid_attention", "the last tile alone", "+= W", "= W", sigmoid),
+        ("sigmoid_attention_vjp", "P for P ∘ (1 − P)", "P * (1 - P) * dP", "P * dP", sigmoid),
+        ("sigmoid_attention_vjp", "a row sum taken off, as for softmax", "P * (1 - P) * dP",
+         "P * (dP - array_namespace(P).sum(P * dP, axis=-1, keepdims=True))", sigmoid),
+        ("sigmoid_attention_vjp", "dV of the weights before dropout", "mT(W) @ dO_i", "mT(P) @ dO_i", dropped),
+        ("sigmoid_attention_jvp", "P for P ∘ (1 − P)", "P * (1 - P) * tS", "P * tS", sigmoid),
+        ("_weights", "overflows at large scores", "-xp.abs(S)", "-S", large_sigmoid),
+        ("_weights", "of one score for the other's", "S > 0", "S < 0", sigmoid),
     ],
     "rotary.py": [
         ("Rotary.for_heads", "keys at the positions of a memory, in self-attention", "(X, self.positions) if",

@@ -15,7 +15,17 @@ from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
 from attnbook.multi_head import MultiHeadGrads, MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.norms import NormGrads, QKNorm, l2_norm, l2_norm_jvp, l2_norm_vjp, rms_norm, rms_norm_jvp, rms_norm_vjp
+from attnbook.recurrent import (
+    RecurrentGrads,
+    delta_rule,
+    delta_rule_jvp,
+    delta_rule_vjp,
+    linear_attention,
+    linear_attention_jvp,
+    linear_attention_vjp,
+)
 from attnbook.rotary import Rotary, rotary, rotary_vjp
+from attnbook.sigmoid import sigmoid_attention, sigmoid_attention_jvp, sigmoid_attention_vjp
 from attnbook.softmax import (
     logsumexp,
     logsumexp_jvp,
@@ -38,16 +48,23 @@ __all__ = [
     "MultiHeadParams",
     "NormGrads",
     "QKNorm",
+    "RecurrentGrads",
     "Rotary",
     "attention",
     "attention_jvp",
     "attention_vjp",
+    "delta_rule",
+    "delta_rule_jvp",
+    "delta_rule_vjp",
     "diagnose",
     "get_num_threads",
     "l2_norm",
     "l2_norm_jvp",
     "l2_norm_vjp",
     "linear",
+    "linear_attention",
+    "linear_attention_jvp",
+    "linear_attention_vjp",
     "linear_jvp",
     "linear_vjp",
     "logsumexp",
@@ -64,6 +81,9 @@ __all__ = [
     "rotary",
     "rotary_vjp",
     "set_num_threads",
+    "sigmoid_attention",
+    "sigmoid_attention_jvp",
+    "sigmoid_attention_vjp",
     "softmax",
     "softmax_jacobian",
     "softmax_jvp",

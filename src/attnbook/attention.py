@@ -169,6 +169,14 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
     tO : array (..., n_q, d_v); with ``with_L`` a pair, tO and tL (..., n_q), the latter 0 in a row with no allowed key
     """
     plan = _plan_of(res)
+    tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
+    return (tO, tL) if with_L else tO
+
+
+def check_tangents(tQ, tK, tV, tbias, tops, res):
+    """The tangents of the plan's ops, one each, or an error where a tangent does not fit."""
+    plan = res.plan
     agree({"tbias": tbias}, Q=res.Q, tQ=tQ, tK=tK, tV=tV)
     for name, tangent, T in (("tQ", tQ, res.Q), ("tK", tK, res.K), ("tV", tV, res.V)):
         check_shape(name, tangent, tuple(T.shape))
@@ -188,8 +196,7 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
                 raise ValueError(expected(name, f"None for {type(op).__name__}, which has no parameter", "an array"))
             agree(Q=res.Q, **{name: tangent})
             check_shape(name, tangent, tuple(op.parameter.shape))
-    tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
-    return (tO, tL) if with_L else tO
+    return tparams
 
 
 def _plan_of(res):

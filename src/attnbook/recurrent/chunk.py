@@ -1,0 +1,147 @@
+"""One chunk of C tokens of a recurrence, whole: what it reads from the state before it, and the state after it.
+
+.. math::
+   H_t = e^{g_t} H_{t-1} + k_t^{\\mathsf T} u_t \\qquad o_t = q_t H_t \\qquad
+   u_t = \\beta_t \\bigl(v_t - e^{g_t} k_t H_{t-1}\\bigr) \\text{, or } v_t \\text{ where there is no } \\beta
+
+The state H (d_k, d_v) holds what was written: u under k. Unrolled over the chunk, with Γ of :func:`decays`, the sums
+over earlier tokens are products, and the u are the solution of a triangular system (the WY form of the delta rule):
+
+.. math::
+   O = \\Gamma_0 \\circ Q H + (Q K^{\\mathsf T} \\circ \\Gamma)\\,U \\qquad
+   H' = \\Gamma_{C0} H + K^{\\mathsf T} (\\Gamma_C^{\\mathsf T} \\circ U) \\qquad
+   (I + N)\\,U = \\beta \\circ (V - \\Gamma_0 \\circ K H)
+
+with N = β ∘ K Kᵀ ∘ Γ below the diagonal. A chunk of one token is the recurrence itself, one of all tokens the parallel
+form. Sources: Yang et al. 2024, "Gated Delta Networks", eqs. 8–10; Dao and Gu 2024, "Transformers are SSMs", section 6.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arrays import array_namespace, device, mT
+
+
+class Tokens(NamedTuple):
+    """What a chunk takes of its tokens, each (..., C, width): ``beta`` and ``g`` of width 1, the former None for none.
+
+    Their gradients and their tangents are Tokens too.
+    """
+
+    q: object
+    k: object
+    v: object
+    beta: object
+    g: object
+
+
+def decays(g):
+    """Γ (..., C, 1 + C): what is left at t of what was written at s, e to the sum of g over s < r ≤ t; 0 for s > t. The
+    first column, Γ₀, is for the state before. No sum is a difference of sums: so g may be −∞, and forgets everything.
+    """
+    xp = array_namespace(g)
+    return xp.tril(xp.exp(_sums(xp, g)), k=1)
+
+
+def decays_vjp(dG, G):
+    """dg_r sums dΓ ∘ Γ over all that decayed at r: s < r ≤ t."""
+    xp = array_namespace(G)
+    of_later = xp.flip(xp.cumulative_sum(xp.flip(dG * G, axis=-2), axis=-2), axis=-2)
+    return xp.sum(xp.tril(of_later), axis=-1, keepdims=True)
+
+
+def decays_jvp(tg, G):
+    return G * _sums(array_namespace(G), tg)
+
+
+def _sums(xp, g):
+    return xp.cumulative_sum(xp.tril(xp.broadcast_to(g, (*g.shape[:-1], g.shape[-2] + 1))), axis=-2)
+
+
+class Parts(NamedTuple):
+    """Γ cut up: ``since`` the start (..., C, 1), ``within`` (..., C, C), ``until`` the end (..., C, 1), and ``whole``,
+    from start to end (..., 1, 1).
+    """
+
+    since: object
+    within: object
+    until: object
+    whole: object
+
+    @classmethod
+    def of(cls, G):
+        return cls(G[..., :1], G[..., 1:], mT(G[..., -1:, 1:]), G[..., -1:, :1])
+
+    def joined(self):
+        """Γ again, or its gradient from those of the parts: what ends the chunk is also in its last row."""
+        xp = array_namespace(self.since)
+        G = xp.concat([self.since, self.within], axis=-1)
+        last = xp.concat([self.whole, mT(self.until)], axis=-1)
+        return xp.concat([G[..., :-1, :], G[..., -1:, :] + last], axis=-2)
+
+
+def _written(x, H, G):
+    """U; and for the delta rule I + N, the products K Kᵀ ∘ Γ below the diagonal, and V − Γ₀ ∘ K H."""
+    if x.beta is None:
+        return x.v, None, None, None
+    xp = array_namespace(x.k)
+    products = xp.tril(x.k @ mT(x.k) * G.within, k=-1)
+    system = xp.eye(x.k.shape[-2], dtype=x.k.dtype, device=device(x.k)) + x.beta * products
+    misses = x.v - G.since * (x.k @ H)
+    return xp.linalg.solve(system, x.beta * misses), system, products, misses
+
+
+def forward(x, H):
+    """O and the state after."""
+    G = Parts.of(decays(x.g))
+    U, *_ = _written(x, H, G)
+    O = G.since * (x.q @ H) + (x.q @ mT(x.k) * G.within) @ U
+    return O, G.whole * H + mT(x.k) @ (G.until * U)
+
+
+def vjp(dO, dH, x, H):
+    """The gradients of the tokens and of the state before, from those of O and of the state after."""
+    xp = array_namespace(x.q)
+    table = decays(x.g)
+    G = Parts.of(table)
+    U, system, products, misses = _written(x, H, G)
+    QK, QH = x.q @ mT(x.k), x.q @ H
+    dU = mT(QK * G.within) @ dO + G.until * (x.k @ dH)
+    dA = dO @ mT(U)  # A = Q Kᵀ ∘ Γ
+    dG = Parts(_rowsum(dO * QH), dA * QK, _rowsum(x.k @ dH * U), xp.sum(dH * H, axis=(-2, -1), keepdims=True))
+    dQK = dA * G.within
+    dq = dQK @ x.k + G.since * (dO @ mT(H))
+    dk = mT(dQK) @ x.q + (G.until * U) @ mT(dH)
+    dH = G.whole * dH + mT(x.q) @ (G.since * dO)
+    dv, dbeta = dU, None
+    if x.beta is not None:  # k writes above; here it reads, and meets the keys before it
+        dW = xp.linalg.solve(mT(system), dU)  # (I + N) U = W, so dN = −dW Uᵀ
+        dN = -xp.tril(dW @ mT(U), k=-1)
+        dv, dbeta = x.beta * dW, _rowsum(dW * misses) + _rowsum(dN * products)
+        dKK = x.beta * dN * G.within
+        dk = dk + (dKK + mT(dKK)) @ x.k - (G.since * dv) @ mT(H)
+        dH = dH - mT(x.k) @ (G.since * dv)
+        dG = dG._replace(since=dG.since - _rowsum(dv * (x.k @ H)), within=dG.within + x.beta * dN * (x.k @ mT(x.k)))
+    return Tokens(dq, dk, dv, dbeta, decays_vjp(dG.joined(), table)), dH
+
+
+def jvp(tx, tH, x, H):
+    """The tangents of O and of the state after."""
+    xp = array_namespace(x.q)
+    table = decays(x.g)
+    G, tG = Parts.of(table), Parts.of(decays_jvp(tx.g, table))
+    U, system, products, misses = _written(x, H, G)
+    tU = tx.v
+    if x.beta is not None:
+        tKK = tx.k @ mT(x.k)
+        tproducts = xp.tril((tKK + mT(tKK)) * G.within + x.k @ mT(x.k) * tG.within, k=-1)
+        tmisses = tx.v - tG.since * (x.k @ H) - G.since * (tx.k @ H + x.k @ tH)
+        tN = tx.beta * products + x.beta * tproducts
+        tU = xp.linalg.solve(system, tx.beta * misses + x.beta * tmisses - tN @ U)
+    tA = (tx.q @ mT(x.k) + x.q @ mT(tx.k)) * G.within + x.q @ mT(x.k) * tG.within
+    tO = tG.since * (x.q @ H) + G.since * (tx.q @ H + x.q @ tH) + tA @ U + (x.q @ mT(x.k) * G.within) @ tU
+    tH = G.whole * tH + tG.whole * H + mT(tx.k) @ (G.until * U) + mT(x.k) @ (tG.until * U + G.until * tU)
+    return tO, tH
+
+
+def _rowsum(T):
+    return array_namespace(T).sum(T, axis=-1, keepdims=True)

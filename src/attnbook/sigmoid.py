@@ -1,0 +1,187 @@
+"""Sigmoid attention and its derivatives: each weight on its own, no row sums to 1. Chapter:
+:doc:`/chapters/08_variants`.
+
+With no normalizer nothing joins the tiles of a row but a sum, so nothing is kept, and "dense" is one large tile.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_shape, choose, scores_shape
+from attnbook.arrays import agree, array_namespace, device, expected, mT, narrow, widen
+from attnbook.attention import AttentionGrads, check_tangents, split_by_asker
+from attnbook.ops import Tile, chain
+from attnbook.plan import name_of, resolve
+from attnbook.spines import WAYS, pick
+from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
+from attnbook.spines.tiled import Tiles, pieces
+
+METHODS = {name: WAYS[name] for name in ("auto", "dense", "tiled")}
+
+
+class Residuals(NamedTuple):
+    """What the backward needs: nothing but the inputs."""
+
+    Q: object
+    K: object
+    V: object
+    plan: NamedTuple
+
+
+def sigmoid_attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
+    """Let every query add up the values whose keys it likes, each weighted for itself.
+
+    .. math::
+       O = P\\,V \\qquad P = \\sigma(S) = \\frac{1}{1 + e^{-S}} \\qquad
+       S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{bias}
+
+    As :eq:`def-attention`, with σ for softmax. At first all n_k weights are near σ(0), a half; a bias of −log n_k makes
+    them near 1/n_k, as those of a softmax are.
+
+    Parameters
+    ----------
+    Q, K, V : arrays
+        Queries, keys, values, and with them ``mask``, ``bias``, ``causal``, ``scale`` and ``ops``: all as for
+        :func:`~attnbook.attention.attention`.
+    method : "auto", "dense" or "tiled"
+        The table at once, or a tile at a time. Both make P again in the backward.
+
+    Returns
+    -------
+    O : array (..., n_q, d_v)
+        A row with no allowed key is 0.
+    res : Residuals
+        Q, K and V, not copied.
+
+    Raises
+    ------
+    ValueError
+        An op that adds a column to the table, such as a sink; and what does not fit otherwise.
+
+    Notes
+    -----
+    Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention".
+    """
+    given = {"Q": Q, "K": K, "V": V}
+    agree(**given)
+    shape, widths = scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
+    way = choose("method", method, METHODS) or pick(Q, shape)
+    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops}
+    plan = resolve(given, shape, widths, **options, method=way)
+    for _, op in plan.columns:
+        wanted = "an op on the scores or the weights: no sum of weights is there to add to"
+        raise ValueError(expected(name_of("ops", op), wanted, f"one on '{op.on}'"))
+    q, k, v = operands(Q, K, V, plan.scale)
+    O = _zeros(v, *shape[:-1], widths[1])
+    for tile in _tiles(plan):
+        _, W, *_ = _weights(q, k, plan, tile)
+        O[_at(tile.rows)] += W @ v[_at(tile.cols)]
+    return narrow(O, Q.dtype), Residuals(Q, K, V, plan)
+
+
+def sigmoid_attention_vjp(dO, res):
+    """Pull a gradient back through :func:`sigmoid_attention`. No row sum is taken off: the weights do not compete.
+
+    .. math::
+       dP = dO\\,V^{\\mathsf T} \\qquad dS = P \\circ (1 - P) \\circ dP
+
+    and the rest as in :eq:`eq-dV`, :eq:`eq-dQ`, :eq:`eq-dK` and :eq:`eq-op-bias`.
+
+    Parameters
+    ----------
+    dO : array like O
+    res : Residuals
+        Of the forward; not changed.
+
+    Returns
+    -------
+    AttentionGrads
+        As :func:`~attnbook.attention.attention_vjp` returns them.
+    """
+    plan = _plan_of(res)
+    agree(Q=res.Q, dO=dO)
+    check_shape("dO", dO, (*plan.shape[:-1], plan.widths[1]))
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    dO, table, dparams = widen(dO), Tile.whole(*plan.shape[-2:]), {}
+    for place, op in enumerate(plan.ops):
+        if op.parameter is not None:
+            dparams[place] = _zeros(q, *op.parameter.shape)
+    *lead, n_q, n_k = plan.shape
+    dQ, dK, dV = (_zeros(q, *lead, n, w) for n, w in ((n_q, q.shape[-1]), (n_k, k.shape[-1]), (n_k, v.shape[-1])))
+    for tile in _tiles(plan):
+        P, W, of_S, of_P = _weights(q, k, plan, tile)
+        dO_i = dO[_at(tile.rows)]
+        dV[_at(tile.cols)] += mT(W) @ dO_i  # O = W V
+        dP, of_weights = chain.vjp(plan.weights, of_P, dO_i @ mT(v[_at(tile.cols)]), tile)
+        dS, of_scores = chain.vjp(plan.scores, of_S, P * (1 - P) * dP, tile)  # P = σ(S)
+        dQ[_at(tile.rows)] += plan.scale * (dS @ k[_at(tile.cols)])  # S = scale Q Kᵀ
+        dK[_at(tile.cols)] += mT(dS) @ q[_at(tile.rows)]
+        chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
+    return AttentionGrads(*operands_vjp(dQ, dK, dV, res), *split_by_asker(in_order(dparams, res), plan))
+
+
+def sigmoid_attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
+    """Push changes of queries, keys, values and bias forward through :func:`sigmoid_attention`.
+
+    .. math:: \\dot P = P \\circ (1 - P) \\circ \\dot S \\qquad \\dot O = \\dot P\\,V + P\\,\\dot V
+
+    With Ṡ of :eq:`eq-attention-jvp`.
+
+    Parameters
+    ----------
+    tQ, tK, tV, tbias, tops
+        As :func:`~attnbook.attention.attention_jvp` takes them.
+    res : Residuals
+        Of the forward.
+
+    Returns
+    -------
+    tO : array (..., n_q, d_v)
+    """
+    plan = _plan_of(res)
+    tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    tq, tk, tv = operands(tQ, tK, tV, plan.scale)
+    tO = _zeros(v, *plan.shape[:-1], v.shape[-1])
+    for tile in _tiles(plan):
+        P, W, of_S, of_P = _weights(q, k, plan, tile)
+        tS = tq[_at(tile.rows)] @ mT(k[_at(tile.cols)]) + q[_at(tile.rows)] @ mT(tk[_at(tile.cols)])
+        tS = chain.jvp(plan.scores, of_S, stretch(tS, P.shape), tile, tparams)
+        tW = chain.jvp(plan.weights, of_P, P * (1 - P) * tS, tile, tparams)
+        tO[_at(tile.rows)] += tW @ v[_at(tile.cols)] + W @ tv[_at(tile.cols)]
+    return narrow(tO, res.Q.dtype)
+
+
+def _tiles(plan):
+    """The tiles of the table that are not all forbidden."""
+    *_, n_q, n_k = plan.shape
+    side = plan.tiles or Tiles(max(1, n_q), max(1, n_k))
+    for rows in pieces(range(n_q), side.rows):
+        for cols in pieces(range(n_k), side.cols):
+            tile = Tile(rows, cols, n_q, n_k)
+            if chain.live(plan.ops, tile):
+                yield tile
+
+
+def _weights(q, k, plan, tile):
+    """P on this tile, W after the ops on the weights, and what the ops saved."""
+    S = stretch(q[_at(tile.rows)] @ mT(k[_at(tile.cols)]), (*plan.shape[:-2], len(tile.rows), len(tile.cols)))
+    S, of_S = chain.forward(plan.scores, S, tile)
+    xp = array_namespace(S)
+    E = xp.exp(-xp.abs(S))  # never above 1
+    P = xp.where(S > 0, xp.ones_like(E), E) / (1 + E)
+    W, of_P = chain.forward(plan.weights, P, tile)
+    return P, W, of_S, of_P
+
+
+def _at(places):
+    return ..., slice(places.start, places.stop), slice(None)
+
+
+def _zeros(like, *shape):
+    return array_namespace(like).zeros(shape, dtype=like.dtype, device=device(like))
+
+
+def _plan_of(res):
+    if type(res) is not Residuals:
+        raise TypeError(expected("res", "the residuals that sigmoid_attention returned", type(res).__name__))
+    return res.plan

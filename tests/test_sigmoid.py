@@ -1,0 +1,126 @@
+"""Sigmoid attention in every case of attention: values, derivatives, tiles, libraries."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from cases import CASE, CASES
+from compare import draw, finite, quietly, same_everywhere
+from libraries import LIBRARIES
+from naive import naive_heads, naive_scores
+
+import attnbook as ab
+from attnbook import sigmoid
+from attnbook.checks import check_adjoint, check_jvp, close
+from attnbook.checks.autograd import autograd_jvp
+from attnbook.ops import Dropout, Tile
+from attnbook.spines import Way
+from attnbook.spines.tiled import Tiles
+
+each_case = pytest.mark.parametrize("case", [case for case in CASES if "sink" not in case.name], ids=str)
+METHODS = ("dense", "tiled")
+
+
+def attend(case, Q, K, V, *parameters, method="auto"):
+    """On tiles so small that small cases meet every edge."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sigmoid.METHODS, "tiled", Way("tiled", Tiles(rows=2, cols=3)))
+        return ab.sigmoid_attention(Q, K, V, **case.options(Q, *parameters), method=method)
+
+
+def pull(case, dO, res):
+    g = ab.sigmoid_attention_vjp(dO, res)
+    return [T for T in (*g[:4], *g.dops) if T is not None]
+
+
+def push(case, tangents, res):
+    tQ, tK, tV, *rest = tangents
+    tbias = None if case.bias is None else rest.pop(0)
+    tops = [None if shape is None else rest.pop(0) for _, shape in case.ops]
+    return ab.sigmoid_attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops)
+
+
+def naive(case, Q, K, V, *parameters):
+    """The definition in torch."""
+    P = torch.sigmoid(naive_scores(case, Q, K, V, *parameters))
+    for op in case.made(*parameters[case.bias is not None :]):
+        if isinstance(op, Dropout):
+            P = P / (1 - op.p) * op.kept(P, Tile.whole(*case.scores[-2:]))
+    return P @ naive_heads(V, Q)
+
+
+@each_case
+@pytest.mark.parametrize("method", METHODS)
+def test_values_and_derivatives(case, method):
+    inputs = case.draw()
+    tangents = draw(*(T.shape for T in inputs), seed=1)
+    O, res = attend(case, *inputs, method=method)
+    tensors = [torch.tensor(T, requires_grad=True) for T in inputs]
+    wanted = naive(case, *tensors)
+    assert close(O, wanted.detach())
+    (dO,) = draw(O.shape, seed=2)
+    wanted.backward(torch.tensor(dO))
+    grads = pull(case, dO, res)
+    assert all(close(T, x.grad) for T, x in zip(grads, tensors, strict=True))
+    tO = push(case, tangents, res)
+    check_adjoint(dO, tO, grads, tangents)
+    assert close(tO, autograd_jvp(partial(naive, case), inputs, tangents))
+
+
+@pytest.mark.parametrize("name", ["plain", "bias for all queries", "causal, more keys"])
+def test_differences(name):
+    case = CASE[name]
+    inputs = case.draw()
+    tangents = draw(*(T.shape for T in inputs), seed=1)
+    tO = push(case, tangents, attend(case, *inputs)[1])
+    check_jvp(lambda *T: attend(case, *T), tO, at=inputs, tangents=tangents)
+
+
+@pytest.mark.parametrize("xp", LIBRARIES, indirect=True)
+@pytest.mark.parametrize("name", ["plain", "no key", "all at once", "grouped, masked and biased"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_library_gives_the_same(xp, name, method):
+    case = CASE[name]
+    inputs = [finite(T) for T in case.draw()]
+
+    def passes(dO, *inputs):
+        O, res = attend(case, *inputs, method=method)
+        return O, pull(case, dO, res), push(case, inputs, res)
+
+    same_everywhere(xp, passes, *draw((*case.scores[:-1], case.v[-1])), *inputs)
+
+
+def test_a_dead_row_is_exactly_0_and_gives_nothing():
+    case = CASE["mask with a dead row"]
+    O, res = attend(case, *case.draw())
+    dead = ~case.allowed().any(axis=-1)
+    assert dead.any()
+    assert not np.any(O[np.broadcast_to(dead, O.shape[:-1])])
+    dQ = ab.sigmoid_attention_vjp(draw(O.shape)[0], res).dQ
+    assert not np.any(dQ[np.broadcast_to(dead, dQ.shape[:-1])])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_largest_scores_and_the_smallest(dtype):
+    """No overflow, and a small weight keeps its digits: σ(−x) is e⁻ˣ, not what 1 − 1 leaves."""
+    S = np.array([[-np.inf, -1e30, -80.0, -1.0, 0.0, 1.0, 80.0, 1e30]], dtype)
+    one = np.ones((1, 1), dtype)
+    V = np.eye(8, dtype=dtype)
+    P, _ = quietly(ab.sigmoid_attention, one, np.zeros((8, 1), dtype), V, bias=S)
+    σ = [0, 0, *(1 / (1 + math.exp(-x)) for x in (-80, -1, 0, 1, 80)), 1]
+    assert np.allclose(P, [σ], rtol=4 * np.finfo(dtype).eps, atol=0)
+
+
+def test_the_bias_of_a_start():
+    """With −log n_k for a bias, small scores give about the mean of the values; and its gradient is a number a head."""
+    Q, K, V = draw((2, 4, 5, 7), (2, 4, 100, 7), (2, 4, 100, 3))
+    b = np.full((4, 1, 1), -math.log(100))
+    O, res = ab.sigmoid_attention(1e-3 * Q, K, V, bias=b)
+    assert np.allclose(O, V.mean(axis=-2, keepdims=True), atol=0.02)
+    (dO,) = draw(O.shape, seed=1)
+    dP = dO @ np.swapaxes(V, -1, -2)
+    dbias = ab.sigmoid_attention_vjp(dO, res).dbias
+    assert dbias.shape == b.shape
+    assert np.allclose(dbias[:, 0, 0], (dP / 101 * 100 / 101).sum(axis=(0, 2, 3)), rtol=0.02, atol=0.02)
