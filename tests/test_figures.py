@@ -12,6 +12,7 @@ from bs4 import BeautifulSoup
 from attnbook.attention import attention, attention_vjp
 from attnbook.book.figures import (
     Control,
+    Shape,
     State,
     flow,
     interactive,
@@ -21,6 +22,7 @@ from attnbook.book.figures import (
     matrices,
     plot,
     programs,
+    score_shapes,
     visits,
 )
 from attnbook.book.figures.matrices import fill, grid
@@ -46,6 +48,9 @@ FIGURES = {
     "flow": lambda: flow({"S": (0, 0), "P\nweights": (1, 0.5)}, [("S", "P\nweights", "softmax")], alt=ALT),
     "plot": lambda: plot(draw_curves, alt=ALT),
     "programs": lambda: programs([Causal()], n_q=5, n_k=7, rows=2, cols=3, alt=ALT),
+    "score shapes": lambda: score_shapes(
+        {"S": Shape(np.eye(2, 3)), "M": Shape([[0, -np.inf]], dropped=np.array([[True, False]]), sink=-1)}, alt=ALT
+    ),
     "two panels": lambda: plot(lambda axes: [draw_curves(ax) for ax in axes], alt=ALT, panels=2),
 }
 each_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
@@ -83,6 +88,16 @@ def test_its_alt_text_is_read_out_and_printed(make):
     assert shown.get("role") == "img"
 
 
+def test_a_caption_stands_below_with_a_name_to_call_it_by():
+    figure = FIGURES["matrices"]().captioned("fig-x", "Weights, n < m")
+    shown = ElementTree.fromstring(figure._repr_html_())
+    assert shown.get("id") == "fig-x"
+    picture, caption = shown
+    assert picture.get("aria-label") == ALT
+    assert caption.text == "Weights, n < m"
+    assert repr(figure) == f"Figure: {ALT}"
+
+
 def words(figure):
     return [
         "".join(element.itertext()) for element in ElementTree.fromstring(figure.svg).iter() if "text" in element.tag
@@ -106,6 +121,15 @@ def test_the_largest_number_of_a_matrix_has_the_deepest_colour_beside_infinity_t
         "0.45",
         "0.23",
     ]
+
+
+def test_score_shapes_say_forbidden_dropped_and_sink_without_a_colour():
+    plain, shape = Shape([[1.0, 2.0]]), Shape([[1.0, -np.inf]], dropped=np.array([[True, False]]), sink=-1.0)
+    svg = score_shapes({"plain": plain}, alt=ALT).svg
+    assert ("<circle" in svg, "<path" in svg, PALETTE["purple"] in svg) == (False, False, False)
+    svg = score_shapes({"plain": plain, "all": shape}, alt=ALT).svg
+    assert (svg.count("<circle"), svg.count("<path"), svg.count(PALETTE["purple"])) == (1, 1, 1)
+    assert svg.count("<rect") == 5
 
 
 def test_a_common_scale_compares_matrices():

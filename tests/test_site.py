@@ -28,6 +28,11 @@ class TestPage:
         for figure in soup(SITE / page).select("figure.attnbook"):
             assert len(figure.get("aria-label", "")) > 20, figure.get("aria-label")
 
+    def test_a_picture_with_a_caption_has_a_number_and_an_address(self, page):
+        for caption in soup(SITE / page).select("article figcaption"):
+            assert caption.select_one(".caption-number"), caption
+            assert caption.parent.get("id"), caption
+
     def test_nothing_is_left_unresolved(self, page):
         article = soup(SITE / page).find("article") or soup(SITE / page)
         assert not article.select(".problematic, .system-message")

@@ -15,6 +15,7 @@ from attnbook.book.figures.masked_gradients import masked_gradients
 from attnbook.book.figures.matrices import matrices
 from attnbook.book.figures.plots import plot
 from attnbook.book.figures.programs import programs
+from attnbook.book.figures.score_shapes import Shape, score_shapes
 from attnbook.book.figures.svg import Figure
 from attnbook.book.figures.touches import touches
 from attnbook.book.figures.visits import visits
@@ -22,6 +23,7 @@ from attnbook.book.figures.visits import visits
 __all__ = [
     "Control",
     "Figure",
+    "Shape",
     "State",
     "flow",
     "gpu",
@@ -34,6 +36,7 @@ __all__ = [
     "matrices",
     "plot",
     "programs",
+    "score_shapes",
     "touches",
     "visits",
 ]

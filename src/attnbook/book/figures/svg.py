@@ -22,9 +22,20 @@ class Figure:
     def __init__(self, svg, alt):
         self.svg = svg
         self.alt = alt
+        self.name = self.caption = None
+
+    def captioned(self, name, caption):
+        """The figure with a caption. On the site it gets a number, and its name is what ``{numref}`` calls it."""
+        self.name, self.caption = name, caption
+        return self
 
     def _repr_html_(self):
-        return f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
+        picture = (
+            f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
+        )
+        if self.caption is None:
+            return picture
+        return f'<figure id="{self.name}">{picture}<figcaption>{escape(self.caption)}</figcaption></figure>'
 
     def __repr__(self):
         return f"Figure: {self.alt}"
