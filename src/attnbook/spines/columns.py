@@ -8,7 +8,7 @@ from attnbook.arrays import array_namespace
 from attnbook.ops import Tile, chain
 
 FAR = 20.0
-"""Nats above M from where on a column's score is the shift: below that M stays, and with it what it holds exactly."""
+"""Nats above M from where on the score of a column is the shift. Below, M stays, and so does what it holds exactly."""
 
 
 def add(plan, T, M, Z, unit=1.0):
