@@ -311,7 +311,8 @@ CASES = (
     Case("sink and window, fewer keys", q=(3, 7, 11), k=(3, 3, 11), v=(3, 3, 13),
          ops=((partial(Window, 2, 1), None), (Sink, (3,)))),
     Case("two sinks, dropout, cap and bias", mask=(2, 3, 5, 7), bias=(3, 1, 7), scale=0.7, ops=(
-        (Sink, (3, 1, 1)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)), (Bias, (5, 1)))),
+        (Sink, (3, 1, 1)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)),
+        (Bias, (5, 1)))),
     Case("documents", ops=((DOCUMENTS, None),)),
     Case("documents, causal, grouped, biased", q=(2, 6, 5, 11), bias=(5, 7), causal=True, ops=((DOCUMENTS, None),)),
     Case("documents of a batch", mask=(2, 1, 1, 7), ops=((OF_A_BATCH, None), (partial(Window, None, 2), None))),

@@ -13,9 +13,9 @@ class Sink(OfHeads):
        \\qquad d\\sigma = \\textstyle\\sum_i e^{\\sigma - L_i}\\,(dL_i - D_i)
 
     Equations :eq:`def-var-sink` and :eq:`eq-var-sink-vjp`. ``sigma`` is one number a head, as in
-    :class:`~attnbook.ops.of_heads.OfHeads`; 0 is "softmax off by one", −∞ no sink. No mask forbids it, and no scale is for it: a row with no allowed key
-    has L = σ and O = 0. It is in ``res.P`` and ``res.L``, so a row of P sums to 1 − exp(σ − L). Every spine has it, the
-    fused one too. Chapter: :doc:`/chapters/08_variants`.
+    :class:`~attnbook.ops.of_heads.OfHeads`; 0 is "softmax off by one", −∞ no sink. No mask forbids it, and no scale is
+    for it: a row with no allowed key has L = σ and O = 0. It is in ``res.P`` and ``res.L``, so a row of P sums to
+    1 − exp(σ − L). Every spine has it, the fused one too. Chapter: :doc:`/chapters/08_variants`.
     """
 
     sigma: object
