@@ -90,9 +90,8 @@ def vjp(call, kept, needed, dO, dL, *tensors):
         dO = tensors[0].new_zeros((*dL.shape, tensors[2].shape[-1]))
     (dO, dL), res = _recall(call, kept, (dO, dL), tensors)
     places = call.learned() if call.steps else ()
-    if places and not all(needed):
-        pairs = zip(res.plan.ops, places, strict=True)
-        ops = [op if place is None or needed[place] else op.without_gradient() for op, place in pairs]
+    if unasked := [i for i, place in enumerate(places) if place is not None and not needed[place]]:
+        ops = [op.without_gradient() if i in unasked else op for i, op in enumerate(res.plan.ops)]
         res = res._replace(plan=res.plan.with_ops(ops))
     with _as_written(tensors[0]):
         *grads, dparams = SPINES[res.plan.spine].vjp(dO, dL, res)

@@ -181,9 +181,9 @@ def _checked(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa)
             attn_mask = attn_mask.double()
         masks = (attn_mask,)
     check_tensors(("query", "key", "value", "attn_mask"), (query, key, value, *masks))
-    if query.shape[-1:] == key.shape[-1:] == (0,):  # a column of zeros changes no score
+    if not query.numel() and query.shape[-1:] == key.shape[-1:] == (0,):  # a column of zeros changes no score
         query, key = pad(query, (0, 1)), pad(key, (0, 1))
-    if value.shape[-1:] == (0,):
+    if not value.numel() and value.shape[-1:] == (0,):
         value = pad(value, (0, 1))
     for name, T in (("key", key), ("value", value)) if enable_gqa else ():
         if min(T.ndim, query.ndim) < 3 or not T.shape[-3] or query.shape[-3] % T.shape[-3]:
