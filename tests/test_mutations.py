@@ -655,7 +655,7 @@ MISTAKES = {
         ("pieces", "the ragged end is left out", "range(0, len(places),", "range(0, len(places) - 1,",
          values("plain", "tiled")),
         ("on_grid", "tiles across two blocks", "grid is None", "True", dead_blocks),
-        ("_part", "a tile that makes no block", "block % n == 0", "block % n < 2", part_of_blocks),
+        ("_part", "a tile that makes no block", "block % n == 0", "n > 0", part_of_blocks),
         ("forward", "a tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
          "in [range(min(n_k, plan.tiles.cols)), *pieces(range(n_k), plan.tiles.cols)]:", values("plain", "tiled")),
         ("forward", "every tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
