@@ -409,7 +409,7 @@ MISTAKES = {
         ("attention_vjp", "the gradient of L forgotten", ".vjp(dO, dL, res)", ".vjp(dO, None, res)",
          gradients("plain")),
         ("attention_jvp", "L stands still", "(tO, tL) if", "(tO, 0 * tL) if", gradients("plain")),
-        ("attention_jvp", "the bias stands still", "tbias if asked_by", "None if asked_by", gradients("bias")),
+        ("check_tangents", "the bias stands still", "tbias if asked_by", "None if asked_by", gradients("bias")),
         ("split_by_asker", "the gradient of the first op for that of the bias", 'plan.asked_by.index("bias")', "1",
          gradients("all at once")),
     ],
