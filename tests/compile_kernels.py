@@ -20,7 +20,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from attnbook.ops import Bias, Softcap, Window
+from attnbook.ops import ALiBi, Bias, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines import fused
 from attnbook.spines.fused import launch, limits, sizes
@@ -72,8 +72,8 @@ def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None
     if bias is not None:
         op = Bias(bias)
         plan = plan._replace(ops=(*plan.ops, op), scores=(*plan.scores, (len(plan.ops), op)))
-    tiles = sizes.tiles(dtype.itemsize, widths, bias is not None, SHARED[capability])
-    plan = plan._replace(tiles=tiles, kernel=limits.kernel_of(plan))
+    kernel = limits.kernel_of(plan)
+    plan = plan._replace(tiles=sizes.tiles(dtype.itemsize, widths, kernel.biased, SHARED[capability]), kernel=kernel)
     FOUND.clear()
     O, M, Z, unit = launch.forward(Q, K, V, plan)
     if backward:
@@ -131,6 +131,7 @@ else:
         *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
         *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3)]),
         *compiled(90, f32, 64, causal="bottom-right"),
+        *compiled(90, bf16, 64, n=RAGGED, ops=[ALiBi(torch.zeros(2, dtype=bf16))], causal=True),
         *compiled(86, bf16, 256),
         *compiled(86, f32, 128, n=RAGGED, bias=torch.zeros(130)),
     ]

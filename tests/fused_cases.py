@@ -12,7 +12,7 @@ from kernels import DEVICE
 from naive import low_precision, naive_scores
 
 import attnbook as ab
-from attnbook.ops import Bias, Softcap, Window
+from attnbook.ops import ALiBi, Bias, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.limits import kernel_of
 
@@ -24,6 +24,16 @@ def fits(case):
     Q, K, V, *rest = case.draw()
     plan = resolve({"Q": Q, "K": K, "V": V}, case.scores, (Q.shape[-1], V.shape[-1]), **case.options(Q, *rest))
     return kernel_of(plan) is not None
+
+
+class Slopes(Case):
+    """With slopes as models have them: −2 times a distance of 50 would be a score of 100. More heads than elsewhere, as
+    the gradients that are compared are only one number each.
+    """
+
+    def draw(self, seed=0):
+        Q, K, V, slopes = super().draw(seed)
+        return [Q, K, V, 0.3 * abs(slopes)]
 
 
 LONG = partial(Case, q=(2, 37, 11), k=(2, 53, 11), v=(2, 53, 19))
@@ -52,6 +62,12 @@ ON_TILES = (
     LONG("bias for all", bias=(37, 53), forbid=0.3, dead=True),
     LONG("bias for the queries", bias=(2, 1, 53)),
     LONG("bias for some of the batch", q=(2, 3, 2, 5, 11), k=(2, 7, 11), v=(2, 7, 13), bias=(2, 1, 1, 5, 7)),
+    Slopes("ALiBi", q=(8, 37, 11), k=(8, 53, 11), v=(8, 53, 19), causal=True, ops=((ALiBi, (8,)),)),
+    Slopes("ALiBi, both ways", q=(8, 37, 11), k=(8, 53, 11), v=(8, 53, 19), ops=((ALiBi, (8, 1, 1)),)),
+    Slopes("ALiBi, more queries", q=(8, 53, 11), k=(4, 37, 11), v=(4, 37, 19),
+           ops=((partial(ALiBi, corner="top-left"), (8,)),)),
+    Slopes("ALiBi for the batch", q=(8, 2, 21, 11), k=(8, 1, 37, 11), v=(8, 1, 37, 19),
+           ops=((partial(Softcap, 1.5), None), (ALiBi, (8, 1)), (partial(Window, 9, 3), None))),
     LONG("softcap", ops=((partial(Softcap, 1.5), None),)),
     Case("all together", q=(4, 21, 11), k=(2, 37, 11), v=(2, 37, 19), mask=(21, 37), bias=(4, 21, 37), dead=True,
          scale=-0.7, causal="bottom-right", ops=((partial(Softcap, 1.5), None), (partial(Window, 20, None), None))),

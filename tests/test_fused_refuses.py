@@ -20,7 +20,7 @@ from fused_cases import (
 from kernels import DEVICE
 
 import attnbook as ab
-from attnbook.ops import Bias, Scale, Sink, Softcap
+from attnbook.ops import ALiBi, Bias, LogitScale, RelativeBias, Scale, Sink, Softcap, Window
 
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
@@ -67,6 +67,11 @@ REFUSED = [
     (fused_on(LONG_ROW, *ONES[1:]), ValueError, r"Q: expected at most 1073741824 tokens, .* got scores of"),
     (fused_on(*ONES, scale=1e-40), ValueError, "scale: expected a scale or cap between 1e-30 and 1e"),
     (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
+    (fused_on(*ONES, ops=[ALiBi(ONES[0][0, 0, 0])] * 2), ValueError, "ops: expected .* got ALiBi, ALiBi"),
+    (fused_on(*ONES, ops=[ALiBi(torch.ones(3))], bias=torch.ones(7)), ValueError, "ops: expected .* got ALiBi, Bias"),
+    (fused_on(*ONES, ops=[RelativeBias(torch.ones(3))]), ValueError, "ops: expected .* got RelativeBias"),
+    (fused_on(*ONES, ops=[LogitScale(torch.ones(3))]), ValueError, "ops: expected .* got LogitScale"),
+    (fused_on(*ONES, ops=[Window(1, 1, global_tokens=2)]), ValueError, "ops: expected .* got Window"),
     (fused_on(*ONES, ops=[Scale(2.0), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
     (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
     (fused_on(*ONES, ops=[Sink(torch.ones(3).requires_grad_())]), ValueError, "ops, Sink: expected a tensor that n"),
@@ -168,6 +173,13 @@ MISTAKES = [
     ("backward_bias", "tl.range(0, batches * heads)", "tl.range(0, heads)", OF["bias for the batch"]),
     ("backward_bias", "of_h * heads + t % heads", "of_h * heads", OF["bias for all the heads"]),
     ("backward_bias", "dB += dS", "dB = dS", OF["bias for the queries"]),
+    ("backward_bias", "if shift is not None:", "if False:", OF["ALiBi"]),
+    ("backward_bias", "- shift)", ")", OF["ALiBi, both ways"]),
+    ("backward_bias", "j0 + tl.arange(0, COLS)[None, :]", "tl.arange(0, COLS)[None, :]", OF["ALiBi"]),
+    ("distances", "-p.slopes", "p.slopes", OF["ALiBi"]),
+    ("distances", ".sub(p.shift)", "", OF["ALiBi, both ways"]),
+    ("distances", "n_q - 1 :", "n_q - 2 :", OF["ALiBi, both ways"]),
+    ("distances", "0 if data.shape[1] == 1 else head", "0", OF["ALiBi"]),
     ("forward", "call.table.unit * LN2", "call.table.unit", partial(L_is_the_logsumexp, TWO_BLOCKS)),
     ("prepare", "scale = abs(plan.scale) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5", TWO_BLOCKS),
     ("prepare", "like * sign", "like", OF["negative scale"]),

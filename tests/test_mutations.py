@@ -227,6 +227,8 @@ MISTAKES = {
     "ops/of_heads.py": [
         ("OfHeads.spread", "the first head's for all", "T[..., None, None]", "T[..., :1, None, None]", of_distances,
          test_ops.test_a_logit_scale_multiplies),
+        ("OfHeads.without_gradient", "it is found all the same", 'object.__setattr__(twin, "learns", None)', "pass",
+         partial(test_ops.test_a_number_a_head_that_nobody_asks_the_gradient_of, ALiBi)),
         ("OfHeads.summed", "a mean", "unbroadcast(dT, stretched)", "unbroadcast(dT, stretched) / dT.shape[-1]",
          gradients("logit scale"), gradients("ALiBi", ENGINE)),
     ],

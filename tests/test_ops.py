@@ -274,6 +274,20 @@ def test_a_factor_of_numpy_does_not_widen():
     assert Scale(np.float64(0.3)).forward(S, Tile.whole(5, 7))[0].dtype == S.dtype
 
 
+@pytest.mark.parametrize("op", [ALiBi, LogitScale, Scale])
+def test_a_number_a_head_that_nobody_asks_the_gradient_of(op):
+    """The same scores, and no work for that gradient."""
+    S, dS, numbers = draw((2, 3, 5, 7), (2, 3, 5, 7), (3,))
+    op, tile = op(numbers), Tile.whole(5, 7)
+    twin = op.without_gradient()
+    (scores, saved), (dS_before, dparam) = op.forward(S, tile), op.vjp(dS, op.forward(S, tile)[1], tile)
+    assert np.array_equal(twin.forward(S, tile)[0], scores)
+    assert np.array_equal(twin.vjp(dS, saved, tile)[0], dS_before)
+    assert dparam is not None
+    assert twin.parameter is twin.vjp(dS, saved, tile)[1] is None
+    assert op.parameter is numbers
+
+
 def test_a_logit_scale_multiplies():
     S, t = draw((2, 3, 5, 7), (3,))
     assert checks.close(LogitScale(t).forward(S, Tile.whole(5, 7))[0], t[:, None, None] * S)

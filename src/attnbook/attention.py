@@ -57,7 +57,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
         "auto" takes "dense" for small tables and "tiled" for the others. The gradients are the same. "fused" is
         "tiled" as Triton kernels: for torch tensors on a CUDA device that no gradient of autograd is asked of, in
         float32, bfloat16 or float16, with heads up to 256 wide, and ops that declare how a kernel does them: Softcap,
-        one bias, one mask, Window, Sink. A ``Way`` of :mod:`attnbook.spines` names a spine and its tiles.
+        one bias or ALiBi, one mask, Window, Sink. A ``Way`` of :mod:`attnbook.spines` names a spine and its tiles.
 
     Returns
     -------

@@ -16,10 +16,12 @@ class ALiBi(OfHeads):
     .. math:: S'_{ij} = S_{ij} - m\\,\\Delta_{ij} \\qquad \\Delta_{ij} = |j - i - \\text{shift}| \\qquad
        dS = dS' \\qquad dm = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
 
-    The shift lines up a corner, as in :class:`~attnbook.ops.masks.Window`. Here it is n_k − n_q by default, for queries
-    that read a cache of earlier keys; so does flash-attn, whose formula this is. Press, Smith and Lewis, "Train Short,
-    Test Long", 2022, add m (j − i) behind a causal mask. There both are the same: no key comes later, and what is added
-    to a whole row changes no weight. It keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    Equations :eq:`def-var-alibi` and :eq:`eq-var-alibi-slope`. The shift lines up a corner, as in
+    :class:`~attnbook.ops.masks.Window`. Here it is n_k − n_q by default, for queries that read a cache of earlier keys;
+    so does flash-attn, whose formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i)
+    behind a causal mask. Behind one of the same corner both are the same: no key comes later, and what is added to a
+    whole row changes no weight (:eq:`eq-var-alibi-shift`). It keeps nothing for the backward, and the fused spine has
+    it too. Chapter: :doc:`/chapters/08_variants`.
     """
 
     slopes: object
@@ -38,6 +40,12 @@ class ALiBi(OfHeads):
 
     def jvp(self, tS, saved, tile, tparam=None):
         return tS if tparam is None else tS - self.spread(tile, tparam) * self._distances(tS, tile)
+
+    def in_kernel(self, kernel, table):
+        if kernel.bias is not None or kernel.slopes is not None:
+            return None
+        slopes = self.slopes if self.own_axes is None else self.slopes[..., None, None]
+        return kernel._replace(slopes=slopes, shift=table.shift(self.corner))
 
     def _distances(self, like, tile):
         xp = array_namespace(like)

@@ -49,4 +49,4 @@ class Bias(Op):
         return Bias(self.B, fixed=True)
 
     def in_kernel(self, kernel, table):
-        return kernel._replace(bias=self.B) if kernel.bias is None else None
+        return kernel._replace(bias=self.B) if kernel.bias is kernel.slopes is None else None

@@ -13,11 +13,18 @@ class OfHeads(Op):
 
     def spread(self, tile, T=None):
         """The numbers, or their tangents T, to be multiplied with a tile of a table."""
-        T = self.here(tile, T)
+        T = self.here(tile, getattr(self, self.arrays[0]) if T is None else T)
         return T if self.own_axes is None else T[..., None, None]
 
     def summed(self, dT, tile):
-        """What a tile of a table gives to the gradient of the numbers."""
+        """What a tile of a table gives to the gradient of the numbers, where they learn."""
+        if self.learns is None:
+            return None
         shape = tile.shape(self.parameter.shape, self.own_axes)
         stretched = shape if self.own_axes is None else (*shape, 1, 1)
         return array_namespace(dT).reshape(unbroadcast(dT, stretched), shape)
+
+    def without_gradient(self):
+        twin = self.with_arrays({})
+        object.__setattr__(twin, "learns", None)
+        return twin

@@ -179,12 +179,20 @@ class Op:
 
 
 class Kernel(NamedTuple):
-    """What the fused kernels do to a score, in this order: the scale, cap, bias, and what is forbidden, by a mask or
-    outside of the band low ≤ j − i ≤ high; each None for none.
+    """What the fused kernels do to a score, in this order: the scale, cap, bias or slopes (..., h, 1, 1) times the
+    distance |j − i − shift|, and what is forbidden, by a mask or outside of the band low ≤ j − i ≤ high; each None for
+    none.
     """
 
     cap: float | None = None
     bias: object = None
+    slopes: object = None
+    shift: int | None = None
     mask: object = None
     low: int | None = None
     high: int | None = None
+
+    @property
+    def biased(self):
+        """Whether something is added to the scores."""
+        return self.bias is not None or self.slopes is not None

@@ -67,10 +67,11 @@ class RelativeBias(Op):
     .. math:: S'_{ij} = S_{ij} + T_{b(j - i - \\text{shift})} \\qquad dS = dS' \\qquad
        dT_k = \\sum_{b(j - i - \\text{shift}) = k} dS'_{ij}
 
-    Without ``buckets`` the table has 2R + 1 entries for the distances −R, …, R, and those beyond share the last on
-    their side; with :class:`T5Buckets` one for each. The shift lines up a corner, as in
-    :class:`~attnbook.ops.alibi.ALiBi`. It keeps nothing for the backward. Sources: Shaw, Uszkoreit and Vaswani, 2018;
-    Raffel et al., 2020. Chapter: :doc:`/chapters/08_variants`.
+    Equations :eq:`def-var-table` and :eq:`eq-var-table-vjp`. Without ``buckets`` the table has 2R + 1 entries for the
+    distances −R, …, R, and those beyond share the last on their side; with :class:`T5Buckets` one for each. The shift
+    lines up a corner, as in :class:`~attnbook.ops.alibi.ALiBi`. It keeps nothing for the backward. The fused spine
+    refuses it, as it has no sums along diagonals. Sources: Shaw, Uszkoreit and Vaswani, 2018; Raffel et al., 2020.
+    Chapter: :doc:`/chapters/08_variants`.
     """
 
     table: object

@@ -26,15 +26,12 @@ class Scale(OfHeads):
             object.__setattr__(self, "factor", float(self.factor))
         elif isinstance(self.factor, Real) or not is_array(self.factor):
             raise ValueError(expected("factor", "a finite number, or an array", repr(self.factor)))
+        else:
+            self._learn()
+
+    def _learn(self):
+        vars(self).update(arrays=("factor",), learns="factor")
         super().__post_init__()
-
-    @property
-    def arrays(self):
-        return () if type(self.factor) is float else ("factor",)
-
-    @property
-    def learns(self):
-        return None if type(self.factor) is float else "factor"
 
     def forward(self, S, tile):
         return S * self._factor(tile), S if self.learns else None
@@ -47,7 +44,7 @@ class Scale(OfHeads):
         return tS if tparam is None else tS + self.spread(tile, tparam) * S
 
     def _factor(self, tile):
-        return self.spread(tile) if self.learns else self.factor
+        return self.spread(tile) if self.arrays else self.factor
 
 
 class LogitScale(Scale):
@@ -63,4 +60,4 @@ class LogitScale(Scale):
         if not is_array(t):
             raise TypeError(expected("t", "an array, a number a head", repr(t)))
         object.__setattr__(self, "factor", t)  # also a number of NumPy's, which is an array of no axis
-        super(Scale, self).__post_init__()
+        self._learn()

@@ -30,7 +30,7 @@ def prepare(plan, given):
     if (error := refusal(plan, given)) is not None:
         raise error
     like = next(iter(given.values()))
-    sizes = plan.tiles or tiles(like.itemsize, plan.widths, plan.kernel.bias is not None, room(like))
+    sizes = plan.tiles or tiles(like.itemsize, plan.widths, plan.kernel.biased, room(like))
     return plan._replace(tiles=sizes)
 
 

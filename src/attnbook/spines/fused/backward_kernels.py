@@ -153,13 +153,13 @@ def tile_of_dS(
 
 @triton.jit
 def backward_bias(
-    Q, K, V, dO, dB_of, M_of, G_of, D_of, table, batches, heads,
+    Q, K, V, dO, dB_of, M_of, G_of, D_of, table, batches, heads, shift,
     D_K: tl.constexpr, D_V: tl.constexpr, WIDE_K: tl.constexpr, WIDE_V: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, EXACT: tl.constexpr, PRODUCTS: tl.constexpr,
     BY_ROW: tl.constexpr, BY_COL: tl.constexpr,
 ):  # fmt: skip
     """dS added up over all that share an entry of the bias: ``batches`` × ``heads`` heads; all queries, unless BY_ROW;
-    all keys, unless BY_COL.
+    all keys, unless BY_COL. With a ``shift`` each dS times −|j − i − shift|.
     """
     row_blocks, col_blocks = 1, 1
     if BY_ROW:
@@ -188,6 +188,8 @@ def backward_bias(
             for j0 in tl.range(tl.maximum(first, j_first), tl.minimum(last, j_last), COLS):
                 dS, _T, _k = tile_of_dS(q, K, V, do, M, G, D, table, b, h, i0, j0,
                                       D_K, D_V, WIDE_K, WIDE_V, ROWS, COLS, True, EXACT, PRODUCTS)  # fmt: skip
+                if shift is not None:
+                    dS = -dS * tl.abs(j0 + tl.arange(0, COLS)[None, :] - i0 - tl.arange(0, ROWS)[:, None] - shift)
                 dB += dS
     i, j = i_first + tl.arange(0, ROWS), j_first + tl.arange(0, COLS)
     if BY_ROW and BY_COL:

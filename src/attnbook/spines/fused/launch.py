@@ -87,16 +87,17 @@ def vjp(dO, dL, res):
     start(kernels.backward_queries, heads(call) * triton.cdiv(n_q, size.rows), size, call,
           call.Q, call.K, call.V, dO, rows(dQ, lead), *of_rows, table, call.scale * call.sign)  # fmt: skip
 
-    return dQ, dK, dV, None if bias is None else bias_vjp(dO, of_rows, call)
+    return dQ, dK, dV, None if bias is None else bias_vjp(dO, of_rows, call).reshape(bias.shape)
 
 
 def bias_vjp(dO, of_rows, call):
-    """``dbias``, of the shape and dtype of the bias.
+    """``dbias``, of the shape and dtype of the bias; or that of slopes, which are a bias of no axis of the table.
 
     A bias with both axes of the table is added up in the kernel over the heads that share it, and no larger array is
     made. One with a single axis, or none, is added up there over the other axis, and over the heads here.
     """
-    bias, table, lead = call.plan.kernel.bias, call.table, call.lead
+    p, table, lead = call.plan.kernel, call.table, call.lead
+    bias = p.bias if p.slopes is None else p.slopes
     wide = {"dtype": torch.float32, "device": bias.device}
     own = (*(1,) * (len(lead) + 2 - bias.ndim), *bias.shape)
     by_col = own[-1] == table.n_k
@@ -111,8 +112,9 @@ def bias_vjp(dO, of_rows, call):
     size = call.plan.tiles.bias
     tiles = triton.cdiv(dB.shape[-2], size.rows) * triton.cdiv(dB.shape[-1], size.cols)
     start(kernels.backward_bias, math.prod(of_bias) * tiles, size, call,
-          call.Q, call.K, call.V, dO, dB, *of_rows, table, batches, of_heads, BY_ROW=by_row, BY_COL=by_col)  # fmt: skip
-    return dB.sum_to_size(own).reshape(bias.shape).to(bias.dtype)
+          call.Q, call.K, call.V, dO, dB, *of_rows, table, batches, of_heads, p.shift,
+          BY_ROW=by_row, BY_COL=by_col)  # fmt: skip
+    return dB.sum_to_size(own).to(bias.dtype)
 
 
 # --- from tensors to what the kernels take ------------------------------------------------------------------------
@@ -131,9 +133,10 @@ def prepare(Q, K, V, plan):
     table = Table(
         h=h, n_q=n_q, n_k=n_k, low=p.low, high=p.high,
         inner=None if p.cap is None else scale / p.cap,
-        factor=factor, unit=LOG2E * (factor if p.bias is None else 1.0),
-        bias=pairs(p.bias, lead, n_q, n_k), mask=pairs(p.mask, lead, n_q, n_k),
-        has_bias=None if p.bias is None else 1, has_mask=None if p.mask is None else 1,
+        factor=factor, unit=LOG2E * (1.0 if p.biased else factor),
+        bias=pairs(p.bias, lead, n_q, n_k) if p.slopes is None else distances(p, lead, n_q, n_k),
+        mask=pairs(p.mask, lead, n_q, n_k),
+        has_bias=1 if p.biased else None, has_mask=None if p.mask is None else 1,
     )  # fmt: skip
     d_k, d_v = Q.shape[-1], V.shape[-1]
     wide_k, wide_v = (max(16, triton.next_power_of_2(width)) for width in (d_k, d_v))
@@ -161,6 +164,13 @@ def pairs(T, lead, n_q, n_k):
     data, (batch, head) = folded(T, lead)
     head, row, col = (0 if n == 1 else step for n, step in zip(data.shape[1:], (head, *data.stride()[2:]), strict=True))
     return Pairs(data, batch, head, row, col)
+
+
+def distances(p, lead, n_q, n_k):
+    """−slope · distance for the kernels: one number a diagonal, and each row begins one before the row above it."""
+    far = torch.arange(1 - n_q, n_k, device=p.slopes.device).sub(p.shift).abs()
+    data, (batch, head) = folded(-p.slopes.float() * far, lead)
+    return Pairs(data[..., n_q - 1 :], batch, 0 if data.shape[1] == 1 else head, -1, 1)
 
 
 def folded(T, lead):

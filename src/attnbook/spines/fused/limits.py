@@ -43,10 +43,11 @@ def refusal(plan, given):
         return ModuleNotFoundError(expected("method", "Triton for 'fused' (pip install 'attnbook[gpu]')", "none"))
     if plan.kernel is None:
         kinds = ", ".join(type(op).__name__ for op in plan.ops)
-        wanted = "a Softcap, then at most one bias and one mask, and Window, Sink and causal"
+        wanted = "a Softcap, then at most one bias or ALiBi, one mask, and Window, Sink and causal"
         wanted += ", or another op that declares in_kernel, for method 'fused'"
         return ValueError(expected("ops", wanted, kinds))
-    given = {**given, "bias": plan.kernel.bias, **{f"ops, {type(op).__name__}": op.parameter for _, op in plan.columns}}
+    given = {**given, "bias": plan.kernel.bias, "ops, ALiBi": plan.kernel.slopes}
+    given |= {f"ops, {type(op).__name__}": op.parameter for _, op in plan.columns}
     given = {name: T for name, T in given.items() if T is not None}
     return _of_device(name, like) or _of_tensors(name, like, given) or _of_sizes(name, plan)
 
