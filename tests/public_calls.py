@@ -145,6 +145,7 @@ CALLS = (
     Call("rotary_vjp", ((2, 3, 6),), ab.rotary_vjp, makes=("float64",)),
     Call("merge", 2 * (TABLE, ROWS), with_L(ab.merge)),
     Call("merge_vjp", 3 * (TABLE, ROWS), with_L(ab.merge_vjp)),
+    Call("top_k_mask", 2 * (TABLE,), lambda Q, K: [ab.attention(Q, K, K, mask=ab.top_k_mask(Q, K, 2, causal=True))[0]]),
     Call("merge_jvp", 4 * (TABLE, ROWS), with_L(ab.merge_jvp)),
     *three("linear_attention", Q=TABLE, K=TABLE, V=(2, 3, 7), gate=ROWS, state=(5, 8)),
     *three("delta_rule", Q=TABLE, K=TABLE, V=(2, 3, 7), beta=ROWS, state=(5, 7)),

@@ -568,6 +568,16 @@ MERGE = [
     (lambda: ab.merge_vjp(dO, dL[0], dO, dL, dO, dL), ValueError, "dL: expected shape (2, 6, 5), got (6, 5)"),
     (lambda: ab.merge_vjp(dO, 1.0, dO, dL, dO, dL), TypeError, "dL: expected an array, got float"),
     (lambda: ab.merge_vjp(None, dL, dO, dL, dO, dL), TypeError, "dO: expected an array, got NoneType"),
+    *(
+        (lambda k=k: ab.top_k_mask(Q, K, k), ValueError, f"k: expected a whole number of keys, at least 1, got {k!r}")
+        for k in (0, -1, 1.0, True, None, "2")
+    ),
+    (
+        lambda: ab.top_k_mask(Q, K[..., :3], 2),
+        ValueError,
+        "K: expected the head width of Q, 11, got …",
+    ),
+    (lambda: ab.top_k_mask(Q, K, 2, causal="left"), ValueError, "causal: expected one of …, got 'left'"),
     (lambda: ab.merge_jvp(dO, dL, dO, dL[0], dO, dL, dO, dL), ValueError, "tL2: expected shape (2, 6, 5), got (6, 5)"),
     (lambda: ab.merge_jvp(dO, None, dO, dL, dO, dL, dO, dL), TypeError, "tL1: expected an array, got NoneType"),
     (

@@ -18,7 +18,7 @@ CORE = (
     "ops heads merge gates",
     "spines",
     "plan",
-    "attention recurrent",
+    "attention recurrent top_k",
     "multi_head sigmoid",
     "torch",
 )

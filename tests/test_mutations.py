@@ -28,6 +28,7 @@ import test_sink
 import test_softmax
 import test_sparse
 import test_tiled
+import test_top_k
 import test_torch_layout
 import test_workers
 from cases import BLOCKS, CASE, DOCUMENTS, MULTI_HEAD_CASE, PREFIX_LM, Case
@@ -149,6 +150,7 @@ sinks_at_the_ends = partial(test_sink.test_at_the_ends, "dense")
 packed = partial(test_sparse.test_a_packed_document_is_attended_to_as_if_alone, "bottom-right", "dense")
 dead_blocks = partial(test_sparse.test_a_dead_block_is_never_visited, (25, 30), "tiled")
 part_of_blocks = partial(test_sparse.test_tiles_end_where_blocks_do, 768, (384, 256))
+best_keys = partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["all at once"], 2)
 two_named = partial(test_mistakes.test_diagnose_names_two_at_once, ("ds-mean", "dk-transposed"))
 CASE["softcap and mask"] = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
 
@@ -405,6 +407,15 @@ MISTAKES = {
         ("resolve", "a mask after the softmax", "(*scores, *masks), columns, weights,",
          "scores, columns, (*weights, *masks),",
          values("mask", "dense")),
+    ],
+    "top_k.py": [
+        ("_of_rows", "one key too many", "n_k - k : n_k - k + 1", "n_k - k - 1 : n_k - k", best_keys),
+        ("_of_rows", "the first of those that tie", "n_k - k + 1] <= S", "n_k - k + 1] < S",
+         test_top_k.test_all_that_tie_for_the_last_place_stay),
+        ("_of_rows", "forbidden keys too", "allowed & (xp", "(S == S) & (xp",
+         partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["mask with a dead row"], 3)),
+        ("_of_rows", "as if all were first rows", "Tile(rows, range(n_k),", "Tile(range(len(rows)), range(n_k),",
+         best_keys),
     ],
     "attention.py": [
         ("attention", "1/√d_v for 1/√d_k", "(Q.shape[-1], V.shape[-1])", "(V.shape[-1], V.shape[-1])", values("plain")),

@@ -36,6 +36,7 @@ from attnbook.softmax import (
     softmax_vjp,
 )
 from attnbook.spines.workers import get_num_threads, set_num_threads
+from attnbook.top_k import top_k_mask
 
 __version__ = "0.1.0"
 
@@ -88,4 +89,5 @@ __all__ = [
     "softmax_jacobian",
     "softmax_jvp",
     "softmax_vjp",
+    "top_k_mask",
 ]
