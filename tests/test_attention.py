@@ -21,11 +21,13 @@ from attnbook import arrays, checks, heads
 from attnbook.ops import (
     ALiBi,
     Bias,
+    BlockMask,
     Causal,
     Dropout,
     LogitScale,
     RelativeBias,
     Scale,
+    Segments,
     Sink,
     Softcap,
     T5Buckets,
@@ -141,9 +143,11 @@ def any_case(draw):
     lead_k = (batch, h_kv)[2 - draw(st.integers(0, len(lead_q))) :]
     scores = (*lead_q, n_q, n_k)
     stretched = st.sampled_from([None, scores, (n_q, n_k), (n_q, 1), (n_k,), ()])
+    blocks = np.random.default_rng(n_q).random((-(-n_q // 2), -(-n_k // 3))) < 0.6
+    of_the_table = (partial(Segments, np.arange(n_q) // 2, np.arange(n_k) // 3), partial(BlockMask, blocks, (2, 3)))
     ops = [
         (op, own if own is None else (*draw(st.sampled_from([lead_q, lead_q[-1:]])), *own))
-        for op, own in draw(st.lists(st.sampled_from(ANY_OP), max_size=4))
+        for op, own in draw(st.lists(st.sampled_from((*ANY_OP, *((op, None) for op in of_the_table))), max_size=4))
     ]
     return Case(
         "drawn",

@@ -10,7 +10,8 @@ from test_torch_sdpa import CASES as TORCH_CASES
 from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
 from torch import func
 
-from attnbook.torch import scaled_dot_product_attention
+from attnbook.ops import Segments, Sink, Softcap
+from attnbook.torch import attention, scaled_dot_product_attention
 
 kernels.triton_or_skip()
 
@@ -98,6 +99,24 @@ def test_derivatives_of_every_order(calls):
     for T, right in zip(found, wanted, strict=True):
         assert torch.allclose(T, right, rtol=1e-4, atol=1e-4)
     assert "forward" in calls
+
+
+def test_a_sink_and_documents_are_done_on_the_kernels(calls):
+    """The gradient of the sink, also where the gradient of L arrives, and that of a gradient."""
+    shapes = (2, 4, 5, 11), (2, 2, 7, 11), (2, 2, 7, 13), (4,)
+    inputs = [T.float().requires_grad_() for T in draw(*shapes, device=DEVICE)]
+    ids = [torch.tensor(T, device=DEVICE) for T in ([0, 0, 1, 2, 2], [0, 1, 0, 0, 1, 3, 1])]
+
+    def gradients_of(**method):
+        ops = [Softcap(2.0), Segments(*ids), Sink(inputs[3])]
+        O, L = attention(*inputs[:3], ops=ops, causal="bottom-right", with_L=True, **method)
+        first = torch.autograd.grad(O.square().sum() + L.sin().sum(), inputs, create_graph=True)
+        return O, L, *first, *torch.autograd.grad(sum(T.square().sum() for T in first), inputs)
+
+    found, made = gradients_of(), list(calls)
+    assert made == ["forward", "vjp", "vjp"]
+    for T, right in zip(found, gradients_of(method="dense"), strict=True):
+        assert (T - right).abs().max() <= 1e-5 * right.abs().max()
 
 
 def test_gradients_in_batches(calls):
