@@ -8,7 +8,7 @@ JOBS ?= 2
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
 # What `make quick` tests: the package on NumPy, torch's CPU and the standard; not the site, the kernels, the chapters.
-QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax ops own_op attention tiled merge extremes multi_head \
+QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax ops own_op attention tiled merge extremes multi_head layers \
 	workers checks mutations mistakes diagnose bad_input devices import docstrings)
 TIER := -m "not thorough"
 

@@ -13,7 +13,7 @@ import torch
 from cases import Gate
 
 import attnbook as ab
-from attnbook import checks
+from attnbook import checks, layers
 from attnbook.ops import (
     ALiBi,
     Bias,
@@ -973,6 +973,113 @@ SIGMOID = [
     (lambda: ab.sigmoid_attention_jvp(Q, K, V, SIGMOID_RES, tbias=Q), ValueError, "tbias: expected None, because …"),
 ]
 
+of_latent = layers.LatentParams(
+    *(ones(*s) for s in ((5, 7), (7, 6), (7, 8), (5, 11), (11, 6), (11, 22), (5, 4), (22, 13), (7,), (11,)))
+)
+_, LATENT = layers.latent_attention(X, of_latent, num_heads=2)
+
+
+def mla(X, p=of_latent, num_heads=2, **options):
+    return layers.latent_attention(X, p, num_heads=num_heads, **options)
+
+
+LAM = ones(6)
+Q2, K2, V2 = ones(2, 6, 5, 12), ones(2, 6, 7, 12), ones(2, 6, 7, 13)
+_, DIFFERENTIAL = layers.differential_attention(Q2, K2, V2, LAM)
+VECTORS = 4 * (ones(6, 3),)
+TALK = ones(2, 3, 5, 11), ones(2, 3, 7, 11), ones(2, 2, 7, 13), ones(3, 4), ones(4, 2)
+_, TALKING = layers.talking_heads(*TALK)
+LAYERS = [
+    (lambda: mla(X, PARAMS), TypeError, "p: expected a LatentParams, got MultiHeadParams"),
+    (lambda: mla(ones(5)), ValueError, "X: expected at least two axes (..., tokens, width), got shape (5,)"),
+    (lambda: mla(X, num_heads=0), ValueError, "num_heads: expected a number of heads of at least 1, got 0"),
+    (lambda: mla(X, num_heads=4), ValueError, "W_UQ: expected …of columns that 4 heads divide, got shape (7, 6)"),
+    (lambda: mla(X, rotary="half"), TypeError, "rotary: expected a Rotary, got str"),
+    (lambda: mla(X, eps=-1), ValueError, "eps: expected a finite number of at least 0, got -1"),
+    (lambda: mla(ones(3, 7)), ValueError, "W_DQ: expected shape (7, 7), got (5, 7)"),
+    (lambda: mla(X, of_latent._replace(W_UK=ones(5, 6))), ValueError, "W_UK: expected shape (11, 6), got (5, 6)"),
+    (lambda: mla(X, of_latent._replace(W_QR=ones(7, 4))), ValueError, "W_QR: expected shape (7, 8), got (7, 4)"),
+    (lambda: mla(X, of_latent._replace(W_DQ=None)), ValueError, "W_UQ: expected shape (5, 6), got (7, 6)"),
+    (lambda: mla(X, of_latent._replace(g_KV=ones(5))), ValueError, "g_KV: expected shape (11,), got (5,)"),
+    (lambda: mla(X, of_latent._replace(W_KR=None)), TypeError, "W_KR: expected an array, got NoneType"),
+    (
+        lambda: mla(X, of_latent._replace(W_KR=ones(5, 3), W_QR=ones(7, 6))),
+        ValueError,
+        "dims: expected an even number of columns, of the 3 that a head has, got 3, its width",
+    ),
+    (lambda: mla(X, mask=ones(3, 3)), TypeError, "mask: expected a bool array …got dtype float64"),
+    (lambda: layers.latent_attention_vjp(ones(2, 3, 5), LATENT), ValueError, "dY: expected shape (2, 3, 13), …"),
+    (
+        lambda: layers.latent_attention_vjp(X, MULTI),
+        TypeError,
+        "res: …latent_attention returned, got MultiHeadResiduals",
+    ),
+    (
+        lambda: layers.differential_attention(ones(2, 6, 5, 11), K2, V2, LAM),
+        ValueError,
+        "Q: expected at least two axes (..., tokens, width), and an even width, got shape (2, 6, 5, 11)",
+    ),
+    (lambda: layers.differential_attention(Q2, K2, V2, 0.8), TypeError, "lam: expected an array, got float"),
+    (
+        lambda: layers.differential_attention(Q2, K2, V2, ones(5)),
+        ValueError,
+        "lam: expected a shape that broadcasts to the leading axes of Q, (2, 6), got shape (5,)",
+    ),
+    (lambda: layers.differential_attention(Q2, K2, V2, LAM, mask=1), TypeError, "mask: expected a bool array …got int"),
+    (lambda: layers.differential_attention_vjp(V2, DIFFERENTIAL), ValueError, "dO: expected shape (2, 6, 5, 13), …"),
+    (
+        lambda: layers.differential_attention_vjp(dO, RES),
+        TypeError,
+        "res: …differential_attention returned, got Residuals",
+    ),
+    (
+        lambda: layers.differential_attention_jvp(Q2, K2, V2, ones(), DIFFERENTIAL),
+        ValueError,
+        "tlam: expected shape (6,), got ()",
+    ),
+    (lambda: layers.differential_lambda(ones(), *VECTORS[1:], 0.8), ValueError, "q1: expected at least one axis …"),
+    (lambda: layers.differential_lambda(*VECTORS[:3], ones(3), 0.8), ValueError, "k2: expected shape (6, 3), got (3,)"),
+    (lambda: layers.differential_lambda_vjp(ones(3), *VECTORS), ValueError, "dlam: expected shape (6,), got (3,)"),
+    (
+        lambda: layers.talking_heads(*TALK[:3], ones(2, 4), TALK[4]),
+        ValueError,
+        "W_S: expected shape (3, 4), got (2, 4)",
+    ),
+    (
+        lambda: layers.talking_heads(*TALK[:4], ones(4)),
+        ValueError,
+        "W_P: expected two axes (heads, heads), got shape (4,)",
+    ),
+    (
+        lambda: layers.talking_heads(Q[0, 0], *TALK[1:]),
+        ValueError,
+        "Q: expected at least three axes …got shape (5, 11)",
+    ),
+    (
+        lambda: layers.talking_heads(*TALK[:2], TALK[2][:, :1], *TALK[3:]),
+        ValueError,
+        "V: expected shape (2, 2, 7, 13), got (2, 1, 7, 13)",
+    ),
+    (
+        lambda: layers.talking_heads(*TALK, mask=ones(3, 5, 7) > 0),
+        ValueError,
+        "mask: expected a shape that broadcasts to the scores, (2, 4, 5, 7), got shape (3, 5, 7)",
+    ),
+    (lambda: layers.talking_heads(*TALK, scale="1"), TypeError, "scale: expected a real number or None, got str"),
+    (
+        lambda: layers.talking_heads_vjp(TALK[2], TALKING),
+        ValueError,
+        "dO: expected shape (2, 2, 5, 13), got (2, 2, 7, 13)",
+    ),
+    (lambda: layers.talking_heads_vjp(np.float32(TALK[2]), TALKING), TypeError, "dO: expected dtype float64 …"),
+    (lambda: layers.talking_heads_vjp(X, RES), TypeError, "res: …that talking_heads returned, got Residuals"),
+    (
+        lambda: layers.talking_heads_jvp(*TALK[:4], ones(2), TALKING),
+        ValueError,
+        "tW_P: expected shape (4, 2), got (2,)",
+    ),
+]
+
 CHECKS = [
     (
         lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S),
@@ -1026,6 +1133,7 @@ TABLE = {
     "sigmoid": SIGMOID,
     "rotary": ROTARY,
     "multi-head": MULTI_HEAD,
+    "layers": LAYERS,
     "checks": CHECKS,
 }
 ROWS = [pytest.param(*row, id=f"{room}-{row[2]}") for room, rows in TABLE.items() for row in rows]
@@ -1052,7 +1160,9 @@ def no_work(monkeypatch):
         "gates",
         "recurrent.passes",
         "sigmoid",
-        "rotary",
+        "layers.latent",
+        "layers.differential",
+        "layers.talking",
         *(f"spines.{spine}" for spine in SPINES),
         "multi_head",
     ):
@@ -1075,9 +1185,10 @@ def test_it_is_refused(call, error, message):
 @pytest.mark.usefixtures("no_work")
 def test_every_public_function_is_in_the_table():
     called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
-    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}} | {"multi_head_attention"}
+    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}} | {"multi_head_attention", "latent_attention"}
     elsewhere = {"diagnose"}  # its own table stands in test_diagnose
-    functions = {name for name in ab.__all__ if not isinstance(getattr(ab, name), type)} - elsewhere
+    public = [(room, name) for room in (ab, layers) for name in room.__all__]
+    functions = {name for room, name in public if not isinstance(getattr(room, name), type)} - elsewhere
     assert functions <= called
 
 

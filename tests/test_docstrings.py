@@ -9,19 +9,21 @@ import re
 import pytest
 
 import attnbook as ab
+from attnbook import layers
 
 SETTINGS = {"get_num_threads", "set_num_threads"}
 TOOLS = {"diagnose", *SETTINGS}  # no formula is behind them
-PUBLIC = [name for name in ab.__all__ if inspect.isfunction(getattr(ab, name))]
+ROOMS = {name: room for room in (layers, ab) for name in room.__all__}
+PUBLIC = [name for name, room in ROOMS.items() if inspect.isfunction(getattr(room, name))]
 MODULES = [m.name for m in pkgutil.walk_packages(ab.__path__, "attnbook.") if not m.name.endswith("__main__")]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_function_says_all_that_the_rule_asks_for(name):
-    text = inspect.getdoc(getattr(ab, name))
+    text = inspect.getdoc(getattr(ROOMS[name], name))
     for part in () if name in SETTINGS else ("Parameters\n", "Returns\n"):
         assert part in text, f"{name} lacks {part.strip()}"
-    assert ":doc:`/chapters/" in text + inspect.getmodule(getattr(ab, name)).__doc__
+    assert ":doc:`/chapters/" in text + inspect.getmodule(getattr(ROOMS[name], name)).__doc__
     if name not in TOOLS:
         assert ":eq:`" in text
         assert ".. math::" in text
@@ -30,7 +32,7 @@ def test_a_public_function_says_all_that_the_rule_asks_for(name):
 def test_a_sentence_stands_in_one_docstring_only():
     found = {}
     for name in PUBLIC:
-        for sentence in re.split(r"(?<=[.!?])\s+", inspect.getdoc(getattr(ab, name))):
+        for sentence in re.split(r"(?<=[.!?])\s+", inspect.getdoc(getattr(ROOMS[name], name))):
             words = " ".join(sentence.split())
             if words.endswith(".") and len(words) > 50:
                 found.setdefault(words, []).append(name)

@@ -20,7 +20,7 @@ CORE = (
     "plan",
     "attention recurrent top_k",
     "multi_head sigmoid",
-    "torch",
+    "layers torch",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}
 BESIDE = {"checks": {"arrays"}, "diagnose": {"arrays", "checks"}, "__main__": {"diagnose"}}  # and what each may import

@@ -14,6 +14,7 @@ import test_attention
 import test_checks
 import test_diagnose
 import test_heads
+import test_layers
 import test_linear
 import test_merge
 import test_mistakes
@@ -37,7 +38,7 @@ from planting import module_of, planted
 from routes import on
 
 import attnbook as ab
-from attnbook import checks, heads
+from attnbook import checks, heads, layers
 from attnbook.diagnose.mistakes import MISTAKE
 from attnbook.ops import ALiBi, Bias, Causal, Dropout, Mask, RelativeBias, Scale, Softcap, Window
 from attnbook.spines import SPINES, cuts, workers
@@ -124,6 +125,16 @@ merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "de
 turned, in_halves, yarn, llama3 = (
     partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way])
     for way in ("plain", "half", f"interleaved, {test_rotary.SCALINGS[3]}", f"half, {test_rotary.SCALINGS[2]}")
+)
+latent, of_absorbed = (
+    partial(test_layers.test_latent_attention, test_layers.LATENT["all"], absorbed) for absorbed in (False, True)
+)
+differential, of_bias = (
+    partial(test_layers.test_differential_attention, *test_layers.DIFFERENTIAL[name])
+    for name in ("a head", "bias and op")
+)
+talking, talking_dead = (
+    partial(test_layers.test_talking_heads, test_layers.TALKING[name]) for name in ("plain", "mask with a dead row")
 )
 of_norms = [partial(test_norms.norm_is_right, kind) for kind in ("rms", "l2")]
 pressed, far = (
@@ -442,6 +453,46 @@ MISTAKES = {
         ("Gate.vjp", "a mean over the head", "namespace(dG).sum(", "namespace(dG).mean(", of_layer("gate a head")),
         ("Gate.vjp", "not gated on the way back", "self._spread(G, C) * dC", "dC", of_layer("gate a head")),
         ("sigmoid", "tanh itself", "0.5 + 0.5 * ", "", layer("gate a column, self")),
+    ],
+    "layers/latent.py": [
+        ("latent_attention", "1/√d_n: the turned part forgotten", "check_scale(scale, d_n + d_r)",
+         "check_scale(scale, d_n)", latent),
+        ("latent_attention", "the turned part for the other", "_beside(Q, Q_R)", "_beside(Q, -Q_R)", latent),
+        ("latent_attention", "the scale of the absorbed width", "check_scale(scale, d_n + d_r)",
+         "check_scale(scale, d_c + d_r if absorbed else d_n + d_r)", of_absorbed),
+        *(("latent_attention_vjp", *row) for row in (
+            ("the shared key of the first head", "unbroadcast(dK_R, (*dK_R.shape[:-3], 1, *dK_R.shape[-2:]))",
+             "dK_R[..., :1, :, :]", latent),
+            ("c's path through the values is lost", "dc = by_K + by_V", "dc = by_K", latent),
+            ("c's path through the values is lost, absorbed", "merge_heads(dK + dV)", "merge_heads(dK)", of_absorbed),
+            ("the path of the turned queries is lost", "by_C + by_R", "by_C", latent),
+            ("the path of the turned key is lost", "by_Q + by_K + by_KR", "by_Q + by_K", latent),
+            ("dW_UK transposed", "mT(dQ) @ res.Q_C", "mT(mT(res.Q_C) @ dQ)[..., ::-1]", of_absorbed),
+            ("dW_UV from c", "mT(res.O) @ dO", "mT(res.O[..., :1, :, :]) @ dO", of_absorbed),
+        )),
+        ("_latent", "no norm", "rows if g is None else", "rows if True else", latent),
+        ("_latent_vjp", "no norm on the way back", "(dc, None) if g is None else", "(dc, g) if True else", latent),
+    ],
+    "layers/differential.py": [
+        ("differential_attention", "added", "O1 - _of_heads(lam)", "O1 + _of_heads(lam)", differential),
+        ("differential_attention_vjp", "λ forgotten", "-_of_heads(res.lam) * dO", "-dO", differential),
+        ("differential_attention_vjp", "the sign of dλ", "unbroadcast(-xp.sum(", "unbroadcast(xp.sum(", differential),
+        ("differential_attention_vjp", "λ left out of dV", "halves[2] + others[2]",
+         "halves[2] + others[2] / _of_heads(res.lam)", differential),
+        ("differential_attention_vjp", "a bias of the first one alone", "narrow(a + b,", "narrow(a,", of_bias),
+        ("differential_attention_jvp", "λ stands still", " - _of_heads(tlam) * res.O2", "", differential),
+        ("differential_lambda", "added", "e1 - e2", "e1 + e2", test_layers.test_differential_lambda),
+        ("differential_lambda_vjp", "the sign of the second", "(e1, -e2)", "(e1, e2)",
+         test_layers.test_differential_lambda),
+    ],
+    "layers/talking.py": [
+        ("talking_heads", "mixed by the transpose", "_mix(P, w_P)", "_mix(P, w_P[::-1])", talking),
+        ("talking_heads_vjp", "the scale in dQ forgotten", "res.scale * (dS", "1.0 * (dS", talking),
+        ("talking_heads_vjp", "scores' mixing forgotten", "_inner(res.S, dscores)", "_inner(res.S, res.P)", talking),
+        ("talking_heads_vjp", "dV of weights that are not mixed alike", "_mix(res.P, res.W_P)", "_mix(res.P, -res.W_P)",
+         talking_dead),
+        ("talking_heads_jvp", "the mixing stands still", " + _mix(res.S, tw_S)", "", talking),
+        ("_inner", "the other way round", "a @ mT(b)", "a[::-1] @ mT(b)", talking),
     ],
     "norms.py": [
         *((f"{kind}_norm", "the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
@@ -954,7 +1005,7 @@ def test_it_is_noticed(file, function, right, wrong, tests):
 
 
 def test_every_function_has_a_mistake():
-    functions = [getattr(room, name) for room in (ab, checks) for name in room.__all__]
+    functions = [getattr(room, name) for room in (ab, checks, layers) for name in room.__all__]
     functions += [heads.split_heads, heads.merge_heads, heads.share_heads, heads.share_heads_vjp]
     functions += [f for name, f in vars(layout).items() if name.startswith(("from_", "to_"))]
     functions += [

@@ -1,6 +1,7 @@
 """The arguments of attention, checked before any work: what fits passes, what does not is named."""
 
 import math
+import operator
 import reprlib
 from numbers import Real
 
@@ -80,6 +81,18 @@ def check_scale(scale, d_k):
     if not math.isfinite(factor):
         raise ValueError(expected("scale", "a finite number", factor))
     return factor
+
+
+def check_count(name, n):
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = None
+    if count is None or isinstance(n, bool):
+        raise TypeError(expected(name, "an integer", type(n).__name__))
+    if count < 1:
+        raise ValueError(expected(name, "a number of heads of at least 1", n))
+    return count
 
 
 def check_positive(**numbers):

@@ -17,7 +17,7 @@ class Gate(NamedTuple):
        C' = G \\circ C \\qquad G = \\sigma(X W + b) \\qquad dC = G \\circ dC' \\qquad
        dA = dC' \\circ C \\circ G \\circ (1 - G)
 
-    A = X W + b is a linear map, :eq:`eq-linear-vjp`. W has h·d_v columns, one for each column of C, or h,
+    Equation :eq:`eq-var-gate`, with A = X W + b. W has h·d_v columns, one for each column of C, or h,
     one a head: then dA of a head is the sum over its columns. With gradients in their places it is what
     :func:`~attnbook.multi_head.multi_head_attention_vjp` returns. Source: Qiu et al., "Gated Attention for Large
     Language Models", section 2.2.

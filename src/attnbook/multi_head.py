@@ -5,10 +5,9 @@ If asked, queries and keys are normalized and turned on the way, and what the he
 Self-attention and cross-attention are one set of lines: without a memory, keys and values are made from X itself.
 """
 
-import operator
 from typing import NamedTuple
 
-from attnbook.arguments import check_shape
+from attnbook.arguments import check_count, check_shape
 from attnbook.arrays import agree, expected, narrow, widen
 from attnbook.attention import split_by_asker
 from attnbook.gates import Gate
@@ -244,8 +243,8 @@ def _check(X, p, memory, num_heads, num_kv_heads):
     weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
     agree({"memory": memory, **biases}, X=X, **weights)
-    h = _count("num_heads", num_heads)
-    h_kv = h if num_kv_heads is None else _count("num_kv_heads", num_kv_heads)
+    h = check_count("num_heads", num_heads)
+    h_kv = h if num_kv_heads is None else check_count("num_kv_heads", num_kv_heads)
     if h % h_kv:
         raise ValueError(expected("num_kv_heads", f"a divisor of num_heads, {h}", h_kv))
     for name, T in (("X", X), ("memory", memory)):
@@ -274,15 +273,3 @@ def _check(X, p, memory, num_heads, num_kv_heads):
         if b is not None:
             check_shape(name, b, (W.shape[1],))
     return h, h_kv, n_k
-
-
-def _count(name, n):
-    try:
-        count = operator.index(n)
-    except TypeError:
-        count = None
-    if count is None or isinstance(n, bool):
-        raise TypeError(expected(name, "an integer", type(n).__name__))
-    if count < 1:
-        raise ValueError(expected(name, "a number of heads of at least 1", n))
-    return count

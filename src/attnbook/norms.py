@@ -24,7 +24,7 @@ def rms_norm(X, gain=None, eps=1e-6):
     .. math:: Y = g \\circ \\hat X \\qquad \\hat x = x / r \\qquad r = \\sqrt{x \\cdot x / m + \\text{eps}}
        \\qquad m = d
 
-    The normalization of :eq:`eq-var-norm-vjp`.
+    The normalization of :eq:`eq-var-rms`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def rms_norm_vjp(dY, X, gain=None, eps=1e-6):
        d\\hat x = g \\circ dy \\qquad dx = \\frac1r\\Bigl(d\\hat x - \\hat x\\,\\frac{\\hat x \\cdot d\\hat x}m\\Bigr)
        \\qquad dg = \\textstyle\\sum_{\\text{rows}} dy \\circ \\hat x
 
-    Equation :eq:`eq-var-norm-vjp`.
+    Equation :eq:`eq-var-rms`.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def rms_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
        \\dot{\\hat x} = \\frac1r\\Bigl(\\dot x - \\hat x\\,\\frac{\\hat x \\cdot \\dot x}m\\Bigr) \\qquad
        \\dot y = g \\circ \\dot{\\hat x} + \\dot g \\circ \\hat x
 
-    See :eq:`eq-var-norm-vjp`.
+    See :eq:`eq-var-rms`.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", 
         θ_l falls from 1 to almost 1 / base.
     layout : "interleaved" or "half"
         Which columns are a pair: 2l and 2l + 1 (the paper, GPT-J, DeepSeek), or l and l + dims/2 (``rotate_half``:
-        GPT-NeoX, and Llama and others as Hugging Face keeps them).
+        GPT-NeoX, and Llama and others as Hugging Face keeps them): :eq:`eq-var-rope-half`.
     scaling : Linear, YaRN, Llama3, or a callable, optional
         For texts longer than those of the training: ``scaling(θ, base)`` gives other angles a position and a
         temperature that multiplies what was turned.

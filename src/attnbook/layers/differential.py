@@ -1,0 +1,210 @@
+"""Differential attention: what two softmaxes have in common is taken away. Chapter: :doc:`/chapters/08_variants`.
+
+Its layer projects and splits heads as any other, with d columns twice in each head's queries and keys; normalizes each
+head's output, :func:`~attnbook.norms.rms_norm`, with a gain; and multiplies it by 1 − λ_init.
+"""
+
+from typing import NamedTuple
+
+from attnbook.arguments import check_broadcasts, check_shape, scores_shape
+from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
+from attnbook.attention import split_by_asker
+from attnbook.plan import resolve
+from attnbook.spines import SPINES
+
+
+class DifferentialResiduals(NamedTuple):
+    """What the backward needs: the residuals of both attentions and the second one's output, in the accumulation
+    dtype, and λ.
+    """
+
+    first: NamedTuple
+    second: NamedTuple
+    O2: object
+    lam: object
+
+
+class DifferentialGrads(NamedTuple):
+    """The gradients of :func:`differential_attention`, each with the shape of its variable."""
+
+    dQ: object
+    dK: object
+    dV: object
+    dlam: object
+    dbias: object
+    dops: tuple
+
+
+def differential_attention(Q, K, V, lam, **options):
+    """Subtract from one attention λ times another, to the same values.
+
+    .. math:: O = \\bigl(\\operatorname{softmax}(\\text{scale}\\,Q_1 K_1^{\\mathsf T})
+       - \\lambda \\operatorname{softmax}(\\text{scale}\\,Q_2 K_2^{\\mathsf T})\\bigr)\\,V
+
+    Equation :eq:`eq-var-differential`.
+
+    Parameters
+    ----------
+    Q, K : arrays (..., n_q, 2 d), (..., n_k, 2 d)
+        The first d columns are Q_1 and K_1, the others Q_2 and K_2. 1/√d is the scale by default.
+    V : array (..., n_k, d_v)
+    lam : array
+        λ: one number, of shape (), or what broadcasts to the leading axes, such as one a head, (h,).
+    **options
+        Those of :func:`~attnbook.attention.attention`, for both.
+
+    Returns
+    -------
+    O : array (..., n_q, d_v)
+    res : DifferentialResiduals
+
+    Notes
+    -----
+    Source: Ye et al., "Differential Transformer", section 2.1.
+    """
+    agree(Q=Q, K=K, V=V, lam=lam)
+    for name, T in (("Q", Q), ("K", K)):
+        if T.ndim < 2 or T.shape[-1] % 2 or T.shape[-1] == 0:
+            wanted = "at least two axes (..., tokens, width), and an even width"
+            raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
+    check_broadcasts("lam", tuple(lam.shape), tuple(Q.shape[:-2]), "the leading axes of Q")
+    (Q1, Q2), (K1, K2) = _halves(Q), _halves(K)
+    plan = resolve({"Q": Q, "K": K, "V": V}, scores_shape(Q1, K1, V), (Q1.shape[-1], V.shape[-1]), **options)
+    v = widen(V)
+    (O1, first), (O2, second) = (
+        SPINES[plan.spine].forward(widen(q), widen(k), v, plan) for q, k in ((Q1, K1), (Q2, K2))
+    )
+    return narrow(O1 - _of_heads(lam) * O2, Q.dtype), DifferentialResiduals(first, second, O2, lam)
+
+
+def differential_attention_vjp(dO, res):
+    """Pull a gradient back through :func:`differential_attention`: into the second one goes −λ dO.
+
+    .. math:: dO_1 = dO \\qquad dO_2 = -\\lambda\\,dO \\qquad d\\lambda = -\\langle dO,\\, O_2\\rangle \\qquad
+       dV = dV_1 + dV_2
+
+    Equation :eq:`eq-var-differential`. A bias serves both, so its two gradients add up.
+
+    Parameters
+    ----------
+    dO : array (..., n_q, d_v)
+    res : DifferentialResiduals
+
+    Returns
+    -------
+    DifferentialGrads
+    """
+    plan = _plan_of(res)
+    xp = agree(lam=res.lam, dO=dO)
+    check_shape("dO", dO, tuple(res.O2.shape))
+    dO, dtype = widen(dO), dO.dtype
+    *halves, steps1 = SPINES[plan.spine].vjp(dO, None, res.first)
+    *others, steps2 = SPINES[plan.spine].vjp(-_of_heads(res.lam) * dO, None, res.second)
+    dQ, dK = (xp.concat(pair, axis=-1) for pair in zip(halves[:2], others[:2], strict=True))
+    dlam = unbroadcast(-xp.sum(dO * res.O2, axis=(-2, -1)), tuple(res.lam.shape))
+    dparams = [None if a is None else narrow(a + b, dtype) for a, b in zip(steps1, steps2, strict=True)]
+    of_inputs = (narrow(T, dtype) for T in (dQ, dK, halves[2] + others[2], dlam))
+    return DifferentialGrads(*of_inputs, *split_by_asker(dparams, plan))
+
+
+def differential_attention_jvp(tQ, tK, tV, tlam, res):
+    """Push changes of queries, keys, values and λ forward.
+
+    .. math:: \\dot O = \\dot O_1 - \\lambda\\,\\dot O_2 - \\dot\\lambda\\,O_2
+
+    With both of :eq:`eq-attention-jvp`.
+
+    Parameters
+    ----------
+    tQ, tK, tV, tlam : arrays of the shapes of Q, K, V and λ
+    res : DifferentialResiduals
+
+    Returns
+    -------
+    tO : array (..., n_q, d_v)
+    """
+    plan = _plan_of(res)
+    agree(lam=res.lam, tQ=tQ, tK=tK, tV=tV, tlam=tlam)
+    *lead, width = res.first.Q.shape
+    wanted = ((*lead, 2 * width), (*res.first.K.shape[:-1], 2 * width), res.first.V.shape, res.lam.shape)
+    for (name, T), shape in zip({"tQ": tQ, "tK": tK, "tV": tV, "tlam": tlam}.items(), wanted, strict=True):
+        check_shape(name, T, tuple(shape))
+    halves, tv = zip(_halves(widen(tQ)), _halves(widen(tK)), strict=True), widen(tV)
+    (tO1, _), (tO2, _) = (
+        SPINES[plan.spine].jvp(*half, tv, (None,) * len(plan.ops), kept)
+        for half, kept in zip(halves, (res.first, res.second), strict=True)
+    )
+    return narrow(tO1 - _of_heads(res.lam) * tO2 - _of_heads(tlam) * res.O2, tQ.dtype)
+
+
+def differential_lambda(q1, k1, q2, k2, init):
+    """λ from four learned vectors, so that it moves at the pace of the other weights.
+
+    .. math:: \\lambda = e^{q_1 \\cdot k_1} - e^{q_2 \\cdot k_2} + \\lambda_{\\text{init}}
+
+    It is the λ of :eq:`eq-var-differential`.
+
+    Parameters
+    ----------
+    q1, k1, q2, k2 : arrays (..., d)
+    init : float
+        0.8 − 0.6 exp(−0.3 (l − 1)) in layer l of the paper, counted from 1.
+
+    Returns
+    -------
+    lam : array (...)
+    """
+    _check_vectors(q1, k1, q2, k2)
+    e1, e2 = _exponentials(q1, k1, q2, k2)
+    return narrow(e1 - e2 + init, q1.dtype)
+
+
+def differential_lambda_vjp(dlam, q1, k1, q2, k2):
+    """Pull a gradient of λ back to the four vectors.
+
+    .. math:: dq_1 = d\\lambda\\,e^{q_1 \\cdot k_1}\\,k_1 \\qquad dq_2 = -d\\lambda\\,e^{q_2 \\cdot k_2}\\,k_2
+
+    dλ is that of :eq:`eq-var-differential`.
+
+    Parameters
+    ----------
+    dlam : array (...)
+    q1, k1, q2, k2 : arrays (..., d)
+
+    Returns
+    -------
+    dq1, dk1, dq2, dk2 : arrays (..., d)
+    """
+    _check_vectors(q1, k1, q2, k2)
+    agree(q1=q1, dlam=dlam)
+    check_shape("dlam", dlam, tuple(q1.shape[:-1]))
+    e1, e2 = _exponentials(q1, k1, q2, k2)
+    d1, d2 = ((widen(dlam) * e)[..., None] for e in (e1, -e2))
+    return tuple(narrow(d * widen(T), q1.dtype) for d, T in ((d1, k1), (d1, q1), (d2, k2), (d2, q2)))
+
+
+def _check_vectors(q1, k1, q2, k2):
+    agree(q1=q1, k1=k1, q2=q2, k2=k2)
+    if q1.ndim < 1:
+        raise ValueError(expected("q1", "at least one axis (..., d)", "shape ()"))
+    for name, T in (("k1", k1), ("q2", q2), ("k2", k2)):
+        check_shape(name, T, tuple(q1.shape))
+
+
+def _exponentials(q1, k1, q2, k2):
+    xp = array_namespace(q1)
+    return (xp.exp(xp.sum(widen(q) * widen(k), axis=-1)) for q, k in ((q1, k1), (q2, k2)))
+
+
+def _halves(T):
+    return T[..., : T.shape[-1] // 2], T[..., T.shape[-1] // 2 :]
+
+
+def _of_heads(lam):
+    return widen(lam)[..., None, None]
+
+
+def _plan_of(res):
+    if not isinstance(res, DifferentialResiduals):
+        raise TypeError(expected("res", "the residuals that differential_attention returned", type(res).__name__))
+    return res.first.plan
