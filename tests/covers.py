@@ -33,6 +33,9 @@ ROWS = {
         "shared key heads", "scale", "sliding window", "packed documents", "blocks", "softcap", "sink",
         "dropout", "other ops", "axes of length 0",
     ),
+    "Beyond softmax": (
+        "linear attention", "its normalizer", "decay", "delta rule", "first and last state", "sigmoid attention",
+    ),
 }  # fmt: skip
 CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
 LIBRARIES = ("NumPy", "read-only NumPy", "array-api-strict", "torch", "CuPy", "torch CUDA")
@@ -134,6 +137,19 @@ def of_softmax(item):
     return ["log-sum-exp" if item.callspec.params["is_right"].__name__ == "logsumexp_is_right" else "softmax"]
 
 
+def recurrence(item):
+    """What a case of test_recurrent has, which is given itself or by its name."""
+    case = item.callspec.params.get("case") or item.module.CASE[item.callspec.params["name"]]
+    holds = {
+        "delta rule": case.delta,
+        "linear attention": not case.delta,
+        "its normalizer": not case.delta and case.options.get("normalize", True),
+        "decay": "gate" in case.shapes,
+        "first and last state": "state" in case.shapes,
+    }
+    return [row for row, yes in holds.items() if yes]
+
+
 MASKS = ["mask", "sliding window", "causal, top-left", "causal, bottom-right"]
 PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "jvp": ["tangents of O and L"], "Residuals.L": ["L"]}
 PLANTED_IN = {
@@ -142,7 +158,12 @@ PLANTED_IN = {
     "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
     "ops/segments.py": ["packed documents"], "ops/blocks.py": ["blocks"], "ops/dropout.py": ["dropout"],
     "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
-    "multi_head.py": ROWS["The layer"],
+    "multi_head.py": ROWS["The layer"], "sigmoid.py": ["sigmoid attention"],
+    **{f"recurrent/{file}.py": rows for file, rows in {
+        "features": ["linear attention"], "whole": ["linear attention"], "linear_attention": ["linear attention"],
+        "chunk": ["linear attention", "decay", "delta rule"], "delta_rule": ["delta rule"],
+        "scan": ["first and last state"], "passes": ["linear attention", "its normalizer"],
+    }.items()},
 }  # fmt: skip
 
 
@@ -189,6 +210,8 @@ BY_LIBRARY = {
     "test_ops.py::test_dropout_in_every_library": ["dropout"],
     "test_attention.py::test_dead_rows_in_every_library": ["row with no allowed key"],
     "test_multi_head.py::test_every_library_gives_the_same": everything,
+    "test_recurrent.py::test_every_library_gives_the_same": recurrence,
+    "test_sigmoid.py::test_every_library_gives_the_same": ["sigmoid attention"],
 }
 CLAIMS = [
     *((test, quantities, library) for test, quantities in BY_LIBRARY.items()),
@@ -241,6 +264,11 @@ CLAIMS = [
     ("test_multi_head.py::test_self_attention_is_cross_attention_with_itself", ["dX", "dmemory"], ["properties"]),
     ("test_torch_layout.py::test_samples_of_our_own", ["Y", "dX", "dmemory", *WEIGHTS, *BIASES], ["other library"]),
     ("test_answer.py::test_the_lines_of_torch_give_torch_s_gradients", ["dX", *WEIGHTS, *BIASES], ["other library"]),
+    ("test_recurrent.py::test_it_is_the_loop_and_so_are_its_derivatives", recurrence, DERIVATIVES),
+    ("test_recurrent.py::test_every_chunk_gives_the_same", recurrence, ["properties"]),
+    ("test_recurrent.py::test_it_is_qwen3_next", ["delta rule", "decay"], ["autograd", "other library"]),
+    ("test_sigmoid.py::test_values_and_derivatives", ["sigmoid attention"], DERIVATIVES[1:]),
+    ("test_sigmoid.py::test_differences", ["sigmoid attention"], DERIVATIVES[:1]),
     ("test_mutations.py::test_it_is_noticed", planted, ["planted mistakes"]),
     ("test_mistakes.py::test_the_tests_notice_it", spoiled, ["planted mistakes"]),
     ("test_mistakes.py::test_diagnose_names_it", spoiled, ["diagnose"]),

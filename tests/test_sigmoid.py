@@ -8,7 +8,6 @@ import pytest
 import torch
 from cases import CASE, CASES
 from compare import draw, finite, quietly, same_everywhere
-from libraries import LIBRARIES
 from naive import naive_heads, naive_scores
 
 import attnbook as ab
@@ -78,7 +77,6 @@ def test_differences(name):
     check_jvp(lambda *T: attend(case, *T), tO, at=inputs, tangents=tangents)
 
 
-@pytest.mark.parametrize("xp", LIBRARIES, indirect=True)
 @pytest.mark.parametrize("name", ["plain", "no key", "all at once", "grouped, masked and biased"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_library_gives_the_same(xp, name, method):

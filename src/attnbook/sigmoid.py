@@ -34,8 +34,8 @@ def sigmoid_attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None
        O = P\\,V \\qquad P = \\sigma(S) = \\frac{1}{1 + e^{-S}} \\qquad
        S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{bias}
 
-    As :eq:`def-attention`, with σ for softmax. At first all n_k weights are near σ(0), a half; a bias of −log n_k makes
-    them near 1/n_k, as those of a softmax are.
+    Equation :eq:`eq-var-sigmoid`, the rest as in :eq:`def-attention`. At first all n_k weights are near σ(0), a half; a
+    bias of −log n_k makes them near 1/n_k, as those of a softmax are.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def sigmoid_attention_vjp(dO, res):
     .. math::
        dP = dO\\,V^{\\mathsf T} \\qquad dS = P \\circ (1 - P) \\circ dP
 
-    and the rest as in :eq:`eq-dV`, :eq:`eq-dQ`, :eq:`eq-dK` and :eq:`eq-op-bias`.
+    Equation :eq:`eq-var-sigmoid`, and the rest as in :eq:`eq-dV`, :eq:`eq-dQ`, :eq:`eq-dK` and :eq:`eq-op-bias`.
 
     Parameters
     ----------

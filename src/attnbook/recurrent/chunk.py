@@ -4,8 +4,9 @@
    H_t = e^{g_t} H_{t-1} + k_t^{\\mathsf T} u_t \\qquad o_t = q_t H_t \\qquad
    u_t = \\beta_t \\bigl(v_t - e^{g_t} k_t H_{t-1}\\bigr) \\text{, or } v_t \\text{ where there is no } \\beta
 
-The state H (d_k, d_v) holds what was written: u under k. Unrolled over the chunk, with Γ of :func:`decays`, the sums
-over earlier tokens are products, and the u are the solution of a triangular system (the WY form of the delta rule):
+Equation :eq:`def-var-recurrent`, with e^g for γ. The state H (d_k, d_v) holds what was written: u under k. Over
+a chunk, with Γ of :func:`decays`, sums over earlier tokens are products, and the u solve a triangular system, which is
+called the WY form of the delta rule:
 
 .. math::
    O = \\Gamma_0 \\circ Q H + (Q K^{\\mathsf T} \\circ \\Gamma)\\,U \\qquad
@@ -72,7 +73,7 @@ class Parts(NamedTuple):
         return cls(G[..., :1], G[..., 1:], mT(G[..., -1:, 1:]), G[..., -1:, :1])
 
     def joined(self):
-        """Γ again, or its gradient from those of the parts: what ends the chunk is also in its last row."""
+        """The gradient of Γ from those of its parts: what ends the chunk is also in its last row."""
         xp = array_namespace(self.since)
         G = xp.concat([self.since, self.within], axis=-1)
         last = xp.concat([self.whole, mT(self.until)], axis=-1)

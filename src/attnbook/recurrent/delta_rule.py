@@ -13,7 +13,7 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
        u_t = \\beta_t \\bigl(v_t - e^{g_t}\\, k_t H_{t-1}\\bigr) \\qquad
        o_t = \\text{scale} \\cdot q_t H_t
 
-    So it is :eq:`eq-var-linear-causal` with u for v, or, with S = Hᵀ and α = e^g as its source writes it,
+    Equation :eq:`def-var-recurrent`, with γ = e^g; or, with S = Hᵀ and α = e^g as its source writes it,
     S_t = α_t S_{t−1} (I − β_t k_t k_tᵀ) + β_t v_t k_tᵀ with columns k and v.
 
     Parameters
@@ -29,7 +29,8 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
     scale : float, optional
         1/√d_k by default.
     chunk : int or None
-        As in :func:`~attnbook.recurrent.linear_attention.linear_attention`; each chunk solves a triangular system.
+        As in :func:`~attnbook.recurrent.linear_attention.linear_attention`; each chunk solves a triangular
+        system of its length, so None takes n³ time.
     state : array, optional
         ``res.state`` of the tokens before, in the accumulation dtype; broadcasts to (..., d_k, d_v).
 
@@ -42,7 +43,8 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
     Notes
     -----
     Sources: Schlag et al. 2021, "Linear Transformers Are Secretly Fast Weight Programmers"; Yang et al. 2024,
-    "Gated Delta Networks", eq. 10. Qwen3-Next's layers run it, on queries and keys normalized by L2.
+    "Gated Delta Networks", eq. 10. Qwen3-Next's layers run it, on queries and keys of
+    :func:`~attnbook.norms.l2_norm`.
     """
     agree(Q=Q, K=K, V=V, beta=beta)
     inputs = Inputs(Q, K, V, beta, gate, state)
@@ -60,7 +62,7 @@ def delta_rule_vjp(dO, res, dstate=None):
        d\\beta_t = du_t \\cdot \\bigl(v_t - e^{g_t}\\, k_t H_{t-1}\\bigr) \\qquad
        dg_t = e^{g_t} \\bigl\\langle dH_t - k_t^{\\mathsf T} dv_t,\\, H_{t-1} \\bigr\\rangle
 
-    and dq as in :eq:`eq-var-linear-causal`.
+    and dq as in linear attention. Equation :eq:`eq-var-recurrent`.
 
     Parameters
     ----------
@@ -87,7 +89,7 @@ def delta_rule_jvp(tQ, tK, tV, tbeta, res, *, tgate=None, tstate=None, with_stat
        \\dot H_t = e^{g_t} (\\dot H_{t-1} + \\dot g_t H_{t-1}) + \\dot k_t^{\\mathsf T} u_t +
        k_t^{\\mathsf T} \\dot u_t
 
-    Then ȯ as in linear attention, the adjoint of :eq:`eq-var-linear-causal`.
+    Then ȯ as in linear attention, the adjoint of :eq:`eq-var-recurrent`.
 
     Parameters
     ----------

@@ -14,7 +14,8 @@ def linear_attention(
        z_t = e^{g_t} z_{t-1} + \\varphi(k_t) \\qquad
        o_t = \\frac{\\varphi(q_t) H_t}{\\varphi(q_t) \\cdot z_t}
 
-    Equation :eq:`def-var-linear`, with the sums up to t. Without ``normalize``, o = scale · φ(q) H.
+    Equations :eq:`def-var-linear`, with the sums up to t, and :eq:`def-var-recurrent`. Without ``normalize``,
+    o = scale · φ(q) H.
 
     Parameters
     ----------
@@ -74,8 +75,8 @@ def linear_attention_vjp(dO, res, dstate=None):
        dv_t = \\varphi(k_t)\\, dH_t \\qquad
        dg_t = e^{g_t} \\langle dH_t, H_{t-1} \\rangle
 
-    Equations :eq:`eq-var-linear-vjp` and :eq:`eq-var-linear-causal`. The normalizer is one more column of V, of ones,
-    whose do is −rowsum(do ∘ o)/(φ(q)·z), and the others are divided likewise.
+    Equations :eq:`eq-var-linear-vjp`, :eq:`eq-var-linear-causal` and :eq:`eq-var-recurrent`. The normalizer is one more
+    column of V, of ones, whose do is −rowsum(do ∘ o)/(φ(q)·z), and the others are divided likewise.
 
     Parameters
     ----------
