@@ -34,7 +34,8 @@ def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", 
        x'_{2l+1} = x_{2l} \\sin t\\theta_l + x_{2l+1} \\cos t\\theta_l \\qquad
        \\theta_l = \\text{base}^{-2l/\\text{dims}}
 
-    Equation :eq:`def-var-rope`. It is linear, so its jvp is rotary itself, of the tangent.
+    Equations :eq:`def-var-rope` and, for the other layout, :eq:`eq-var-rope-half`. It is linear, so its jvp is rotary
+    itself, of the tangent.
 
     Parameters
     ----------

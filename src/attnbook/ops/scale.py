@@ -52,8 +52,9 @@ class LogitScale(Scale):
 
     .. math:: S'_h = t_h\\,S_h \\qquad dS_h = t_h\\,dS'_h \\qquad dt_h = \\textstyle\\sum_{ij} (dS'_h)_{ij} (S_h)_{ij}
 
-    It is an inverse temperature: it multiplies, so 0 makes all weights of a row equal. Exponentials and limits, as of
-    models that learn log t, are the caller's. It keeps S. Chapter: :doc:`/chapters/08_variants`.
+    Equation :eq:`eq-var-logit-scale`. It is an inverse temperature: it multiplies, so 0 makes all weights of a row
+    equal. Exponentials and limits, as of models that learn log t, are the caller's. It keeps S. Chapter:
+    :doc:`/chapters/08_variants`.
     """
 
     def __init__(self, t):
