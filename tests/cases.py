@@ -216,6 +216,16 @@ class Case:
         return allowed
 
 
+class Slopes(Case):
+    """With slopes as models have them: −2 times a distance of 50 would be a score of 100. More heads than elsewhere, as
+    the gradients that are compared are only one number each.
+    """
+
+    def draw(self, seed=0):
+        Q, K, V, slopes = super().draw(seed)
+        return [Q, K, V, 0.3 * abs(slopes)]
+
+
 CASES = (
     Case("plain"),
     Case("no leading axes", q=(5, 11), k=(7, 11), v=(7, 13)),
@@ -280,6 +290,7 @@ CASES = (
     Case("ALiBi", ops=((ALiBi, (3,)),)),
     Case("ALiBi, grouped, causal, a dead row", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
          mask=(7, 5), dead=True, ops=((partial(ALiBi, corner="top-left"), (6, 1, 1)),)),
+    Slopes("ALiBi of many heads", q=(8, 5, 11), k=(8, 7, 11), v=(8, 7, 13), ops=((ALiBi, (8,)),)),
     Case("ALiBi of one slope", q=(5, 11), k=(7, 11), v=(7, 13), ops=((ALiBi, ()),)),
     Case("relative bias", ops=((RelativeBias, (3, 5)),)),
     Case("relative bias for all heads", ops=((partial(RelativeBias, corner="top-left"), (9,)),), causal="bottom-right"),

@@ -6,7 +6,7 @@ import kernels
 import numpy as np
 import test_extremes as extremes
 import torch
-from cases import CASES, Case
+from cases import CASES, Case, Slopes
 from compare import draw
 from kernels import DEVICE
 from naive import low_precision, naive_scores
@@ -24,16 +24,6 @@ def fits(case):
     Q, K, V, *rest = case.draw()
     plan = resolve({"Q": Q, "K": K, "V": V}, case.scores, (Q.shape[-1], V.shape[-1]), **case.options(Q, *rest))
     return kernel_of(plan) is not None
-
-
-class Slopes(Case):
-    """With slopes as models have them: −2 times a distance of 50 would be a score of 100. More heads than elsewhere, as
-    the gradients that are compared are only one number each.
-    """
-
-    def draw(self, seed=0):
-        Q, K, V, slopes = super().draw(seed)
-        return [Q, K, V, 0.3 * abs(slopes)]
 
 
 LONG = partial(Case, q=(2, 37, 11), k=(2, 53, 11), v=(2, 53, 19))

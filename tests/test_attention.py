@@ -306,15 +306,21 @@ def test_large_scores_do_not_overflow(dtype, size):
         assert np.all(np.abs(O) <= 1)
 
 
+PLACES = ("ALiBi of many heads", "relative bias", "relative bias of T5", "logit scale, grouped",
+          "window with global tokens")  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
-@pytest.mark.parametrize("name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask"])
+@pytest.mark.parametrize(
+    "name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask", *PLACES]
+)
 def test_low_precision(name, seed, dtype):
     low_precision(large(CASE[name]), dtype, seed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries"])
+@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries", *PLACES])
 def test_low_precision_in_tiles(name, dtype):
     low_precision(large(CASE[name]), dtype, method=Way("tiled", tiled.Tiles(16, 13)))
 
