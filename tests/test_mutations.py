@@ -223,6 +223,9 @@ MISTAKES = {
         ("Op.check", "an array that does not learn may have any shape", "check_broadcasts(name, came, shape,",
          "field != self.learns or check_broadcasts(name, came, shape,",
          partial(test_own_op.test_an_array_that_does_not_learn_is_checked_too, None, (3,), ".*")),
+        ("Op.not_learning", "it learns all the same", 'vars(twin)["learns"] = None', "pass",
+         partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, ALiBi, (3,)),
+         partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, RelativeBias, (3, 5))),
         ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", bottom_right, of_distances,
          partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7, 0)),
         ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop)", "slice(len(r))",
@@ -240,8 +243,6 @@ MISTAKES = {
     "ops/of_heads.py": [
         ("OfHeads.spread", "the first head's for all", "T[..., None, None]", "T[..., :1, None, None]", of_distances,
          test_ops.test_a_logit_scale_multiplies),
-        ("OfHeads.without_gradient", "it is found all the same", 'object.__setattr__(twin, "learns", None)', "pass",
-         partial(test_ops.test_a_number_a_head_that_nobody_asks_the_gradient_of, ALiBi)),
         ("OfHeads.summed", "a mean", "unbroadcast(dT, stretched)", "unbroadcast(dT, stretched) / dT.shape[-1]",
          gradients("logit scale"), gradients("ALiBi", ENGINE)),
     ],

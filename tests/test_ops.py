@@ -274,10 +274,10 @@ def test_a_factor_of_numpy_does_not_widen():
     assert Scale(np.float64(0.3)).forward(S, Tile.whole(5, 7))[0].dtype == S.dtype
 
 
-@pytest.mark.parametrize("op", [ALiBi, LogitScale, Scale])
-def test_a_number_a_head_that_nobody_asks_the_gradient_of(op):
+@pytest.mark.parametrize(("op", "shape"), [(ALiBi, (3,)), (LogitScale, (3,)), (Scale, ()), (RelativeBias, (3, 5))])
+def test_an_array_that_nobody_asks_the_gradient_of(op, shape):
     """The same scores, and no work for that gradient."""
-    S, dS, numbers = draw((2, 3, 5, 7), (2, 3, 5, 7), (3,))
+    S, dS, numbers = draw((2, 3, 5, 7), (2, 3, 5, 7), shape)
     op, tile = op(numbers), Tile.whole(5, 7)
     twin = op.without_gradient()
     (scores, saved), (dS_before, dparam) = op.forward(S, tile), op.vjp(dS, op.forward(S, tile)[1], tile)

@@ -154,6 +154,12 @@ class Op:
         """An op that does the same, where nobody asks for its parameter's gradient: so that none need be found."""
         return self
 
+    def not_learning(self):
+        """The same op with ``learns = None``: what ``without_gradient`` is, where the passes look at ``learns``."""
+        twin = self.with_arrays({})
+        vars(twin)["learns"] = None
+        return twin
+
     def stacked(self, name, T, rank):
         """The array ``name`` of many calls, on a new first axis, for one call whose scores have it too, of ``rank``."""
         own = 2 if self.own_axes is None else self.own_axes

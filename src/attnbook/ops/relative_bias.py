@@ -84,6 +84,8 @@ class RelativeBias(Op):
         if self.buckets is not None and not isinstance(self.buckets, T5Buckets):
             raise TypeError(expected("buckets", "T5Buckets or None", type(self.buckets).__name__))
 
+    without_gradient = Op.not_learning
+
     def check(self, name, like, like_name, shape):
         super().check(name, like, like_name, shape)
         n, b = self.table.shape[-1], self.buckets
@@ -92,10 +94,12 @@ class RelativeBias(Op):
             raise ValueError(expected(name, wanted, f"shape {tuple(self.table.shape)}"))
 
     def forward(self, S, tile):
-        return S + self._spread(self.here(tile), tile), None
+        return S + self._spread(self.here(tile, self.table), tile), None
 
     def vjp(self, dS, saved, tile):
         """First the sum along each diagonal, which has one distance, then that of the diagonals of a bucket."""
+        if self.learns is None:
+            return dS, None
         xp, table = array_namespace(dS), self.here(tile)
         diagonals = _sum_diagonals(xp, dS)
         buckets = self._of_diagonals(xp, dS, tile)
