@@ -265,6 +265,7 @@ CLAIMS = [
     ("test_torch_layout.py::test_samples_of_our_own", ["Y", "dX", "dmemory", *WEIGHTS, *BIASES], ["other library"]),
     ("test_answer.py::test_the_lines_of_torch_give_torch_s_gradients", ["dX", *WEIGHTS, *BIASES], ["other library"]),
     ("test_recurrent.py::test_it_is_the_loop_and_so_are_its_derivatives", recurrence, DERIVATIVES),
+    ("test_recurrent.py::test_any_shape", ["linear attention", "delta rule"], DERIVATIVES),
     ("test_recurrent.py::test_every_chunk_gives_the_same", recurrence, ["properties"]),
     ("test_recurrent.py::test_it_is_qwen3_next", ["delta rule", "decay"], ["autograd", "other library"]),
     ("test_sigmoid.py::test_values_and_derivatives", ["sigmoid attention"], DERIVATIVES[1:]),
