@@ -124,7 +124,7 @@ def sigmoid_attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
 
     .. math:: \\dot P = P \\circ (1 - P) \\circ \\dot S \\qquad \\dot O = \\dot P\\,V + P\\,\\dot V
 
-    With Ṡ of :eq:`eq-attention-jvp`.
+    Equation :eq:`eq-var-sigmoid`, with Ṡ of :eq:`eq-attention-jvp`.
 
     Parameters
     ----------
