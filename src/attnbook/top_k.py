@@ -21,7 +21,7 @@ def top_k_mask(Q, K, k, *, mask=None, bias=None, causal=False, scale=None, ops=(
 
     .. math:: M_{ij} = \\bigl(S_{ij} \\ge k\\text{-th largest of } S_i\\bigr)
 
-    Equation :eq:`eq-var-sparse`. Scores that equal the k-th are all kept, whichever comes first: then a row has more
+    Equation :eq:`eq-op-blocks`. Scores that equal the k-th are all kept, whichever comes first: then a row has more
     than k. With k keys or fewer a row keeps all, but never one that is forbidden.
 
     Parameters

@@ -14,7 +14,7 @@ class BlockMask(Masking):
 
     .. math:: M_{ij} = B_{\\lfloor i / \\text{size} \\rfloor \\lfloor j / \\text{size} \\rfloor}
 
-    Equation :eq:`eq-var-sparse`. ``blocks`` is a bool array with a row for every ``size`` queries and a column for
+    Equation :eq:`eq-op-blocks`. ``blocks`` is a bool array with a row for every ``size`` queries and a column for
     every ``size`` keys, and what is left at the ends; the axes before broadcast to those of the scores. A tiled spine
     cuts its tiles where the blocks end, and visits no dead one, if they are on the host; heads that a task takes
     together share their visits. The fused kernels are given all pairs as a mask, a byte each. It keeps nothing for the
