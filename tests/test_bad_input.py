@@ -335,7 +335,7 @@ OPTIONS = [
     (
         lambda: attention(Q, K, V, ops=[BlockMask(ones(5, 3, 4) > 0, 2)]),
         ValueError,
-        "ops, BlockMask: …leading axes of the scores, (2, 6), got shape (5, 3, 4)",
+        "ops, BlockMask: …leading axes of the scores, (2, 6), got (5,), of shape (5, 3, 4)",
     ),
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q, K, V, ops=[Mask(ones(9, 9) > 0)]), ValueError, "ops, Mask: …(2, 6, 5, 7), got shape (9, 9)"),
@@ -419,7 +419,10 @@ OPS = [
             (ALiBi(ones(2, 1, 1)), "ALiBi: expected a shape that broadcasts to the scores, …, got shape (2, 1, 1)"),
             (LogitScale(ones(5)), "LogitScale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
             (Scale(ones(5)), "Scale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
-            (RelativeBias(ones(2, 3)), "RelativeBias: expected a shape that broadcasts …, (2, 6), got shape (2, 3)"),
+            (
+                RelativeBias(ones(2, 3)),
+                "RelativeBias: expected a shape that broadcasts …, (2, 6), got (2,), of shape (2, 3)",
+            ),
             (RelativeBias(ones()), "RelativeBias: expected 1 or more axes, got shape ()"),
             (RelativeBias(ones(6, 4)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 4)"),
             (RelativeBias(ones(6, 0)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 0)"),

@@ -206,6 +206,24 @@ def test_an_array_that_does_not_learn_is_checked_too(own_axes, shape, message):
         ab.attention(*INPUTS, ops=[op])
 
 
+def test_an_array_that_is_not_declared_is_named_before_any_work():
+    op = type("Silent", (NoVjp,), {"vjp": NoVjp.forward, "__init__": lambda self: setattr(self, "w", np.ones(7))})()
+    with pytest.raises(TypeError, match=r"^ops, Silent.arrays: expected also 'w', which is an array, got \(\)$"):
+        ab.attention(*INPUTS, ops=[op])
+
+
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+def test_a_pass_that_changes_the_dtype_is_named(method):
+    wide = type("Wide", (NoVjp,), {"vjp": NoVjp.forward, "forward": lambda self, S, tile: (S * np.float64(2), None)})
+    with pytest.raises(TypeError, match=r"^ops, Wide.forward: expected dtype float32, got float64$"):
+        ab.attention(*(T.astype(np.float32) for T in INPUTS), ops=[wide()], method=method)
+
+
+def test_what_does_not_learn_has_nothing_here():
+    with pytest.raises(TypeError, match=r"^NoVjp.learns: expected the name of the field that is asked for, got None$"):
+        NoVjp().here(Tile.whole(5, 7))
+
+
 def test_a_spine_that_cannot_run_it_says_so():
     inputs = [torch.ones(T.shape, device="meta") for T in INPUTS]
     with pytest.raises(ValueError, match=r"^ops: expected .* that declares in_kernel, for .*'fused', got Temperature$"):

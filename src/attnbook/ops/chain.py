@@ -66,9 +66,11 @@ def _pair(op, method, came, T):
 
 
 def _fits(op, method, came, T):
-    """What a pass of the op made of T, or an error: of another shape it might broadcast, and be wrong in silence."""
+    """What a pass of the op made of T, or an error: of another shape or dtype it might be wrong in silence."""
     if _shape(came) != T.shape:
         raise ValueError(expected(f"ops, {type(op).__name__}.{method}", f"shape {tuple(T.shape)}", _shape(came)))
+    if came.dtype != T.dtype:
+        raise TypeError(expected(f"ops, {type(op).__name__}.{method}", f"dtype {T.dtype}", came.dtype))
     return came
 
 

@@ -142,6 +142,10 @@ class Op:
 
     def here(self, tile, T=None):
         """What of the parameter, or of its tangent T, lies on this tile, in the accumulation dtype."""
+        if T is None and self.parameter is None:
+            raise TypeError(
+                expected(f"{type(self).__name__}.learns", "the name of the field that is asked for", "None")
+            )
         return widen(tile.cut(self.parameter if T is None else T, self.own_axes))
 
     def with_arrays(self, arrays):
@@ -181,7 +185,8 @@ class Op:
                 raise ValueError(expected(name, f"{self.own_axes} or more axes", f"shape {came}"))
             else:
                 lead = came[: len(came) - self.own_axes]
-                check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", f"shape {came}")
+                found = f"{lead}, of shape {came}" if self.own_axes else f"shape {came}"
+                check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", found)
 
 
 class Kernel(NamedTuple):

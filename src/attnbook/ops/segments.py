@@ -16,7 +16,7 @@ class Segments(Masking):
     .. math:: M_{ij} = \\bigl(\\text{q\\_ids}_i = \\text{k\\_ids}_j\\bigr) \\wedge
        \\bigl(\\text{k\\_places}_j \\le \\text{q\\_places}_i\\bigr)
 
-    Equation :eq:`eq-var-segments`. Integer arrays (..., n_q) and (..., n_k), whose leading axes broadcast to those of
+    Equation :eq:`eq-op-segments`. Integer arrays (..., n_q) and (..., n_k), whose leading axes broadcast to those of
     the scores. :meth:`~attnbook.ops.segments.Segments.packed` makes them from cumulative lengths. ``causal=True`` and
     Window count across the table, which is right within documents too where queries and keys are packed alike.
     A tiled spine visits no tile without a pair, if the arrays are on the host; the fused kernels are given all pairs as
