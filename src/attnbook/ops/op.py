@@ -191,8 +191,8 @@ class Op:
 
 class Kernel(NamedTuple):
     """What the fused kernels do to a score, in this order: the scale, cap, bias or slopes (..., h, 1, 1) times the
-    distance |j − i − shift|, and what is forbidden, by a mask or outside of the band low ≤ j − i ≤ high; each None for
-    none.
+    distance of j from i + shift, and what is forbidden, by a mask or outside of the band low ≤ j − i ≤ high; each None
+    for none.
     """
 
     cap: float | None = None
