@@ -183,7 +183,7 @@ MISTAKES = [
     ("forward", "call.table.unit * LN2", "call.table.unit", partial(L_is_the_logsumexp, TWO_BLOCKS)),
     ("prepare", "scale = abs(plan.scale) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5", TWO_BLOCKS),
     ("prepare", "like * sign", "like", OF["negative scale"]),
-    ("prepare", "factor if p.bias is None else 1.0", "factor", OF["bias for all the heads"]),
+    ("prepare", "1.0 if p.biased else factor", "factor", OF["bias for all the heads"]),
     ("prepare", "LOG2E * ", "", FAST),
     ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D", partial(L_has_a_gradient, TWO_BLOCKS)),
     ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D - dL", partial(L_has_a_gradient, OF["all together"])),
