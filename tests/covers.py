@@ -28,6 +28,9 @@ ROWS = {
     "The layer": (
         "Y", "dX", "dmemory", "dW_Q", "dW_K", "dW_V", "dW_O", "db_Q", "db_K", "db_V", "db_O",
     ),
+    "Around the head": (
+        "rotary positions", "norms", "output gate", "latent attention", "differential attention", "talking heads",
+    ),
     "With": (
         "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
         "shared key heads", "scale", "sliding window", "packed documents", "blocks", "softcap", "sink",
@@ -74,6 +77,12 @@ def conditions(case):
     return [name for name, holds in yields.items() if holds]
 
 
+def around(case):
+    """What a case of the layer has around its heads."""
+    has = {"rotary positions": case.rotary, "norms": case.norm, "output gate": case.gate}
+    return [row for row, there in has.items() if there]
+
+
 def parameters(case):
     """dbias and the parameter of an op, where a case has them."""
     found = [] if case.bias is None else ["dbias"]
@@ -88,7 +97,7 @@ def the_case(item):
 
 def output(item):
     case = the_case(item)
-    return ["O", *conditions(case)] if isinstance(case, Case) else ["Y", *conditions(case.heads)]
+    return ["O", *conditions(case)] if isinstance(case, Case) else ["Y", *around(case), *conditions(case.heads)]
 
 
 def gradients(item):
@@ -101,7 +110,7 @@ def gradients(item):
         *WEIGHTS,
         *(f"db_{name}" for name in case.biases.removesuffix("G")),
     ]
-    return names + parameters(case.heads) + conditions(case.heads)
+    return names + around(case) + parameters(case.heads) + conditions(case.heads)
 
 
 OF_L = ["all of them from dL", "tangents of O and L"]
@@ -155,6 +164,9 @@ PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "jvp": ["tangents of O an
 PLANTED_IN = {
     "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
     "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],
+    "rotary.py": ["rotary positions"], "norms.py": ["norms"], "gates.py": ["output gate"],
+    "layers/latent.py": ["latent attention"], "layers/differential.py": ["differential attention"],
+    "layers/talking.py": ["talking heads"],
     "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
     "ops/segments.py": ["packed documents"], "ops/blocks.py": ["blocks"], "ops/dropout.py": ["dropout"],
     "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
@@ -210,6 +222,11 @@ BY_LIBRARY = {
     "test_ops.py::test_dropout_in_every_library": ["dropout"],
     "test_attention.py::test_dead_rows_in_every_library": ["row with no allowed key"],
     "test_multi_head.py::test_every_library_gives_the_same": everything,
+    "test_rotary.py::test_every_library_gives_the_same": ["rotary positions"],
+    "test_norms.py::test_every_library_gives_the_same": ["norms"],
+    "test_layers.py::test_latent_attention_in_every_library": ["latent attention"],
+    "test_layers.py::test_differential_attention_in_every_library": ["differential attention"],
+    "test_layers.py::test_talking_heads_in_every_library": ["talking heads"],
     "test_recurrent.py::test_every_library_gives_the_same": recurrence,
     "test_sigmoid.py::test_every_library_gives_the_same": ["sigmoid attention"],
 }
@@ -270,6 +287,26 @@ CLAIMS = [
     ("test_recurrent.py::test_it_is_qwen3_next", ["delta rule", "decay"], ["autograd", "other library"]),
     ("test_sigmoid.py::test_values_and_derivatives", ["sigmoid attention"], DERIVATIVES[1:]),
     ("test_sigmoid.py::test_differences", ["sigmoid attention"], DERIVATIVES[:1]),
+    ("test_rotary.py::test_values_and_derivatives", ["rotary positions"], [*DERIVATIVES, "other library"]),
+    ("test_rotary.py::test_scores_see_only_distances", ["rotary positions"], ["properties"]),
+    ("test_rotary.py::test_lengths_stay_and_the_backward_undoes_it", ["rotary positions"], ["properties"]),
+    ("test_norms.py::test_values_and_derivatives", ["norms"], [*DERIVATIVES, "other library"]),
+    ("test_norms.py::test_any_shape", ["norms"], DERIVATIVES),
+    ("test_norms.py::test_without_eps_the_gradient_is_perpendicular", ["norms"], ["properties"]),
+    ("test_multi_head.py::test_a_gate_that_is_open_or_shut", ["output gate"], ["properties"]),
+    ("test_multi_head.py::test_decoding_with_a_cache_is_one_pass", ["rotary positions", "norms"], ["properties"]),
+    ("test_layers.py::test_latent_attention", ["latent attention"], ["differences", "autograd", "other library"]),
+    ("test_layers.py::test_absorbed_is_the_same", ["latent attention"], ["properties"]),
+    ("test_layers.py::test_differential_attention", ["differential attention"], [*DERIVATIVES, "other library"]),
+    (
+        "test_layers.py::test_what_two_attentions_have_in_common_is_taken_away",
+        ["differential attention"],
+        ["properties"],
+    ),
+    ("test_layers.py::test_talking_heads", ["talking heads"], [*DERIVATIVES, "other library"]),
+    ("test_layers.py::test_heads_that_do_not_talk", ["talking heads"], ["properties"]),
+    ("test_models.py::test_multi_head_attention", ["Y", "dX", *WEIGHTS, "rotary positions"], ["other library"]),
+    ("test_models.py::test_latent_attention", ["latent attention"], ["other library"]),
     ("test_mutations.py::test_it_is_noticed", planted, ["planted mistakes"]),
     ("test_mistakes.py::test_the_tests_notice_it", spoiled, ["planted mistakes"]),
     ("test_mistakes.py::test_diagnose_names_it", spoiled, ["diagnose"]),

@@ -206,6 +206,16 @@ def test_differential_attention_in_every_library(xp):
     same_everywhere(xp, lambda *all: differential_attention_jvp(*all[4:], f(*all[:4])[1]), *at, *tangents)
 
 
+def test_what_two_attentions_have_in_common_is_taken_away():
+    """λ = 0: the first one alone. And weights of 1 − λ in all: so much of dO arrives at the values."""
+    Q, K, V, lam = draw((2, 3, 5, 22), (2, 3, 7, 22), (2, 3, 7, 13), (3,))
+    (dO,) = draw((2, 3, 5, 13), seed=1)
+    assert checks.close(differential_attention(Q, K, V, 0 * lam)[0], ab.attention(Q[..., :11], K[..., :11], V)[0])
+    g = differential_attention_vjp(dO, differential_attention(Q, K, V, lam)[1])
+    assert checks.close(g.dV.sum(axis=-2), (1 - lam[:, None]) * dO.sum(axis=-2))
+    assert checks.close(g.dK.sum(axis=-2), np.zeros((2, 3, 22)))
+
+
 def test_differential_lambda():
     at = [T / 3 for T in draw((3, 5), (3, 5), (3, 5), (3, 5))]
     (dlam,) = draw((3,), seed=1)
