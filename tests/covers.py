@@ -315,7 +315,7 @@ CLAIMS = [
 
 def test_of(item):
     """The test as CLAIMS names it."""
-    return item.nodeid.rpartition("/")[2].partition("[")[0]
+    return item.nodeid.partition("[")[0].rpartition("/")[2]
 
 
 def cells_of(item):
