@@ -282,6 +282,17 @@ def test_decoding_with_a_cache_is_one_pass():
         assert checks.close(ours, whole)
 
 
+def test_a_norm_may_be_named():
+    case = MULTI_HEAD_CASE["self"]
+    X, _, p, _ = case.sort(case.draw())
+    for kind in ("rms", "l2"):
+        by_name, whole = (
+            ab.multi_head_attention(X, p, num_heads=3, qk_norm=n)[0] for n in (kind, ab.QKNorm(kind=kind))
+        )
+        assert np.array_equal(by_name, whole)
+        assert not checks.close(by_name, ab.multi_head_attention(X, p, num_heads=3)[0])
+
+
 def test_a_gate_that_is_open_or_shut():
     case = MULTI_HEAD_CASE["gate a head"]
     X, memory, p, (W, b) = case.sort(case.draw())
