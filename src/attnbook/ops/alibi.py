@@ -49,9 +49,8 @@ class ALiBi(OfHeads):
 
     def _distances(self, like, tile):
         xp = array_namespace(like)
-        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(like)) + tile.shift(self.corner)
-        j = xp.arange(tile.cols.start, tile.cols.stop, device=device(like))
-        return xp.astype(xp.abs(j - i[:, None]), like.dtype)
+        i, j = (xp.arange(r.start, r.stop, dtype=like.dtype, device=device(like)) for r in (tile.rows, tile.cols))
+        return xp.abs(j - i[:, None] - tile.shift(self.corner))
 
 
 def alibi_slopes(h):

@@ -35,9 +35,10 @@ class T5Buckets:
     def __call__(self, distances):
         """The bucket of each distance j − i."""
         xp = array_namespace(distances)
-        limits = xp.asarray(self._limits(), dtype=distances.dtype, device=device(distances))
         far = xp.abs(distances) if self.bidirectional else xp.clip(-distances, 0)
-        found = xp.sum(xp.astype(far[..., None] >= limits, distances.dtype), axis=-1)
+        found = xp.zeros_like(distances)
+        for limit in self._limits():  # numbers of Python's: an array of them would be copied to the device each time
+            found = found + xp.astype(far >= limit, distances.dtype)
         return xp.where(distances > 0, found + self._one_way, found) if self.bidirectional else found
 
     @property
@@ -112,7 +113,7 @@ class RelativeBias(Op):
     def _of_diagonals(self, xp, like, tile):
         """The bucket of each diagonal of the tile, from its lower left corner to the upper right one."""
         first, n = tile.cols.start - tile.rows.stop + 1 - tile.shift(self.corner), len(tile.rows) + len(tile.cols) - 1
-        distances = xp.arange(first, first + max(n, 0), device=device(like))
+        distances = xp.arange(first, first + max(n, 0), dtype=xp.int64, device=device(like))
         if self.buckets is not None:
             return self.buckets(distances)
         R = self.table.shape[-1] // 2
