@@ -26,8 +26,8 @@ def array_namespace(*arrays):
 
 
 def is_array(T):
-    """Whether T is an array of some library that has the standard's names."""
-    return type(T) in NAMESPACES or array_api_compat.is_array_api_obj(T)
+    """Whether T is an array of some library that has the standard's names. torch's compiler may ask it of a number."""
+    return type(T) in NAMESPACES or (hasattr(T, "shape") and array_api_compat.is_array_api_obj(T))
 
 
 def device(T):

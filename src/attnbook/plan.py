@@ -108,7 +108,7 @@ def _ops(ops):
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
         if missing := [name for name in op.arrays if not hasattr(op, name)]:
             raise TypeError(expected(f"{name}.arrays", "names of its fields", repr(missing[0])))
-        if more := [field for field, T in vars(op).items() if is_array(T) and field not in op.arrays]:
+        if more := [field for field, T in vars(op).items() if field not in op.arrays and is_array(T)]:
             raise TypeError(expected(f"{name}.arrays", f"also {more[0]!r}, which is an array", op.arrays))
         if op.learns is not None and op.learns not in op.arrays:
             raise TypeError(expected(f"{name}.learns", f"one of {op.arrays}", repr(op.learns)))
