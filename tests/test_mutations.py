@@ -264,8 +264,7 @@ MISTAKES = {
         ("ALiBi.vjp", "the sign of the slopes' gradient", "-dS *", "dS *", alone("ALiBi, op 0"), gradients("ALiBi")),
         ("ALiBi.jvp", "its own tangent forgotten", "tS - self.spread(tile, tparam) * self._distances(tS, tile)", "tS",
          alone("ALiBi, op 0")),
-        ("ALiBi._distances", "later keys are near", "xp.abs(j - i[:, None] - tile.shift(self.corner))", "i[:, None] + tile.shift(self.corner) - j",
-         of_distances),
+        ("ALiBi._distances", "later keys are near", "xp.abs(j - i[:, None] -", "-(j - i[:, None] -", of_distances),
         ("ALiBi._distances", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')", of_distances),
         ("ALiBi._distances", "places counted within the tile", "(r.start, r.stop,", "(0, len(r),",
          on_tiles("ALiBi, op 0"), values("ALiBi", "tiled")),
@@ -422,6 +421,8 @@ MISTAKES = {
          values("mask", "dense")),
     ],
     "top_k.py": [
+        ("top_k_mask", "the mask forgotten", '"mask": mask', '"mask": None',
+         partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["mask with a dead row"], 3)),
         ("_of_rows", "one key too many", "n_k - k : n_k - k + 1", "n_k - k - 1 : n_k - k", best_keys),
         ("_of_rows", "the first of those that tie", "n_k - k + 1] <= S", "n_k - k + 1] < S",
          test_top_k.test_all_that_tie_for_the_last_place_stay),
