@@ -475,6 +475,22 @@ MULTI_HEAD = (
             ops=((LogitScale, (6, 1, 1)), (ALiBi, (6,)), (RelativeBias, (6, 5)), (partial(Window, 2, 1), None)),
         ),
     ),
+    MultiHead(
+        "all other ops",
+        Case(
+            "",
+            mask=(5, 1),
+            dead=True,
+            ops=(
+                (Scale, ()),
+                (partial(RelativeBias, buckets=T5Buckets(8, 5)), (8,)),
+                (partial(Softcap, 1.5), None),
+                (partial(Window, 2, 0, global_tokens=1), None),
+                (BLOCKS_OF_HEADS, None),
+                (partial(Dropout, 0.3, 5), None),
+            ),
+        ),
+    ),
     MultiHead("no query", Case("", q=(2, 3, 0, 11))),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),

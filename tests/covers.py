@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import Case, MultiHead
+from cases import MULTI_HEAD_CASE, Case, MultiHead
 
-from attnbook.ops import Bias, BlockMask, Causal, Dropout, Mask, Scale, Segments, Sink, Softcap, Window
+from attnbook import ops
 
 ROWS = {
     "Alone": (
@@ -30,19 +30,47 @@ ROWS = {
     ),
     "Around the head": (
         "rotary positions", "norms", "output gate", "latent attention", "differential attention", "talking heads",
+        "keys of another layer",
     ),
     "With": (
         "mask", "−∞ in a bias", "causal, top-left", "causal, bottom-right", "row with no allowed key",
-        "shared key heads", "scale", "sliding window", "packed documents", "blocks", "softcap", "sink",
-        "dropout", "other ops", "axes of length 0",
+        "shared key heads", "bias", "scale", "scale that learns", "logit scale", "ALiBi", "relative bias",
+        "T5's buckets", "sliding window", "global tokens", "packed documents", "blocks", "top k", "softcap", "sink",
+        "dropout", "op of one's own", "axes of length 0",
     ),
     "Beyond softmax": (
         "linear attention", "its normalizer", "decay", "delta rule", "first and last state", "sigmoid attention",
     ),
 }  # fmt: skip
 CHECKS = ("differences", "autograd", "vjp = jvp", "other library", "properties", "planted mistakes", "diagnose")
+SPINES = ("dense", "dense on NumPy", "tiled", "tiled on NumPy", "fused", "torch face", "layer")
 LIBRARIES = ("NumPy", "read-only NumPy", "array-api-strict", "torch", "CuPy", "torch CUDA")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+WHY = (  # rows, columns, and why nothing stands there
+    (["scale that learns", "logit scale"], ["fused"], "refused: the kernels have no sum of dS ∘ S for its gradient"),
+    (["relative bias", "T5's buckets"], ["fused"], "refused: the kernels have no sums along diagonals"),
+    (["global tokens"], ["fused"], "refused: the kernels visit one run of keys a query, or all"),
+    (["dropout"], ["fused"], "refused: the kernels draw no numbers, and multiply no weights"),
+    (["op of one's own"], ["fused"], "refused: unless it declares in_kernel"),
+    (["top k"], ["fused", "torch face", "layer"], "a mask: given to attention as any mask, whose row it has"),
+    (["top k"], ["vjp = jvp"], "a mask: it has no derivative of its own"),
+    (["−∞ in a bias", "axes of length 0"], ["planted mistakes"], "none: the lines are those of the other rows"),
+    (["output gate", "latent attention", "keys of another layer"], ["vjp = jvp"], "no jvp: a layer has the vjp alone"),
+    (ROWS["Around the head"][:5], ["fused", "torch face"], "outside: it lies around attention, which has its own rows"),
+    (["keys of another layer"], ["tiled", "tiled on NumPy", "fused", "torch face"],
+     "outside: it lies around attention, which has its own rows"),
+    (["talking heads"], SPINES[1:6], "one form: it mixes the heads of whole tables, and keeps them"),
+    (["talking heads"], ["layer"], "a head alone: it takes Q, K, V, and no layer of the package has it"),
+    (ROWS["Beyond softmax"][:5], SPINES, "own forms: with no softmax it needs no table: whole, by chunks, by steps"),
+    (["sigmoid attention"], SPINES[1:4:2], "no twin: dense and tiled take NumPy arrays too"),
+    (["sigmoid attention"], SPINES[4:], "softmax: it is built into these"),
+)  # fmt: skip
+REASONS = {}
+for rows, columns, why in WHY:
+    for row in rows:
+        REASONS.setdefault(row, {}).update(dict.fromkeys(columns, why))
+VARIANTS = [row for title in ("Around the head", "With", "Beyond softmax") for row in ROWS[title]]
+NEEDED = (*CHECKS[:3], "planted mistakes", *SPINES)
 QUANTITIES = [quantity for rows in ROWS.values() for quantity in rows]
 WEIGHTS = tuple(f"dW_{name}" for name in "QKVO")
 BIASES = tuple(f"db_{name}" for name in "QKVO")
@@ -53,25 +81,41 @@ DERIVATIVES = ("differences", "autograd", "vjp = jvp")
 
 
 OPS = {
-    "sliding window": Window, "packed documents": Segments, "blocks": BlockMask, "softcap": Softcap, "sink": Sink,
-    "dropout": Dropout,
+    ops.Mask: "mask", ops.Bias: "bias", ops.Scale: "scale", ops.LogitScale: "logit scale", ops.ALiBi: "ALiBi",
+    ops.RelativeBias: "relative bias", ops.Window: "sliding window", ops.Segments: "packed documents",
+    ops.BlockMask: "blocks", ops.Softcap: "softcap", ops.Sink: "sink", ops.Dropout: "dropout",
+    ops.Causal: "causal, top-left",
 }  # fmt: skip
+
+
+def row_of(op):
+    """The row of "With" that an op belongs to. An op of the package without one is an error."""
+    if type(op).__module__.partition(".")[0] != "attnbook":
+        return "op of one's own"
+    assert type(op) in OPS, f"{type(op).__name__}: no row in tests/covers.py"
+    more = {
+        "causal, bottom-right": isinstance(op, ops.Causal) and op.corner == "bottom-right",
+        "global tokens": isinstance(op, ops.Window) and op.global_tokens > 0,
+        "scale that learns": type(op) is ops.Scale and op.learns is not None,
+        "T5's buckets": isinstance(op, ops.RelativeBias) and op.buckets is not None,
+    }
+    return next((row for row, holds in more.items() if holds), OPS[type(op)])
 
 
 def conditions(case):
     """The rows of "With" that a case belongs to."""
-    made = [op() if shape is None else op(np.zeros(shape)) for op, shape in case.ops]
+    made = {row_of(op() if shape is None else op(np.zeros(shape))) for op, shape in case.ops}
     n_heads = [T[-3] if len(T) > 2 else 1 for T in (case.q, case.k, case.v)]
     yields = {
+        **dict.fromkeys(made, True),
         "mask": case.mask is not None,
+        "bias": case.bias is not None or "bias" in made,
         "−∞ in a bias": case.forbid > 0,
         "causal, top-left": case.causal in (True, "top-left"),
         "causal, bottom-right": case.causal == "bottom-right",
         "row with no allowed key": not case.allowed().any(-1).all(),
         "shared key heads": n_heads[1] < n_heads[0] or n_heads[2] < n_heads[0],
         "scale": case.scale is not None,
-        **{row: any(isinstance(op, kind) for op in made) for row, kind in OPS.items()},
-        "other ops": any(not isinstance(op, tuple(OPS.values())) for op in made),
         "axes of length 0": 0 in (*case.q, *case.k),
     }
     return [name for name, holds in yields.items() if holds]
@@ -91,8 +135,21 @@ def parameters(case):
 
 def the_case(item):
     """The case of a test, by value or by name."""
-    case = item.callspec.params.get("case")
+    params = item.callspec.params
+    case = params.get("case") or MULTI_HEAD_CASE.get(params.get("name"))
     return case if isinstance(case, Case | MultiHead) else None
+
+
+def variant(item):
+    """The variants that a case has."""
+    case = the_case(item)
+    return conditions(case) if isinstance(case, Case) else [*around(case), *conditions(case.heads)]
+
+
+def spine(item):
+    """The spine of a test that runs on routes, or by methods."""
+    params = item.callspec.params
+    return [(params.get("route") or params["method"]).removesuffix(", shifted")]
 
 
 def output(item):
@@ -129,13 +186,10 @@ def output_of_L(item):
 
 
 def op(item):
-    """The row that belongs to the op of a test of test_ops."""
+    """The rows that belong to the op of a test of test_ops."""
     make, shapes = item.callspec.params["make"], item.callspec.params["shapes"]
     made = make(np.zeros(0), *(np.zeros(shape) for shape in shapes))
-    if isinstance(made, Causal):
-        return [f"causal, {made.corner}"]
-    rows = {Mask: "mask", Bias: "dbias", Scale: "scale"} | {kind: row for row, kind in OPS.items()}
-    return [rows.get(type(made), "other ops")]
+    return [row_of(made), *(["dbias"] if isinstance(made, ops.Bias) else [])]
 
 
 def corner(item):
@@ -159,15 +213,17 @@ def recurrence(item):
     return [row for row, yes in holds.items() if yes]
 
 
-MASKS = ["mask", "sliding window", "causal, top-left", "causal, bottom-right"]
+MASKS = ["mask", "sliding window", "global tokens", "causal, top-left", "causal, bottom-right"]
 PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "jvp": ["tangents of O and L"], "Residuals.L": ["L"]}
 PLANTED_IN = {
     "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
     "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],
     "rotary.py": ["rotary positions"], "norms.py": ["norms"], "gates.py": ["output gate"],
     "layers/latent.py": ["latent attention"], "layers/differential.py": ["differential attention"],
-    "layers/talking.py": ["talking heads"],
-    "ops/scale.py": ["scale"], "ops/bias.py": ["dbias"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
+    "layers/talking.py": ["talking heads"], "top_k.py": ["top k"],
+    "ops/scale.py": ["scale", "scale that learns", "logit scale"], "ops/bias.py": ["bias", "dbias"],
+    "ops/op.py": ["op of one's own"], "ops/alibi.py": ["ALiBi"],
+    "ops/relative_bias.py": ["relative bias", "T5's buckets"], "ops/masks.py": MASKS, "ops/softcap.py": ["softcap"],
     "ops/segments.py": ["packed documents"], "ops/blocks.py": ["blocks"], "ops/dropout.py": ["dropout"],
     "ops/sink.py": ["sink"], "spines/columns.py": ["sink"],
     "multi_head.py": ROWS["The layer"], "sigmoid.py": ["sigmoid attention"],
@@ -232,6 +288,24 @@ BY_LIBRARY = {
 }
 CLAIMS = [
     *((test, quantities, library) for test, quantities in BY_LIBRARY.items()),
+    ("test_attention.py::test_derivatives", variant, spine),
+    ("test_fused.py::test_small", variant, ["fused"]),
+    ("test_fused.py::test_on_tiles", variant, ["fused"]),
+    ("test_torch_orders.py::test_every_case", variant, ["torch face"]),
+    ("test_multi_head.py::test_gradients", variant, ["layer"]),
+    ("test_multi_head.py::test_on_every_spine", variant, spine),
+    ("test_top_k.py::test_the_gradient_flows_through_what_is_kept", ["top k"], spine),
+    ("test_top_k.py::test_the_gradient_flows_through_what_is_kept", ["top k"], DERIVATIVES[:2]),
+    ("test_sigmoid.py::test_values_and_derivatives", ["sigmoid attention"], spine),
+    ("test_layers.py::test_latent_attention", ["latent attention"], [*SPINES[:4], "layer"]),
+    ("test_layers.py::test_differential_attention", ["differential attention"], SPINES[:4]),
+    ("test_layers.py::test_a_differential_layer", ["differential attention"], ["layer"]),
+    ("test_layers.py::test_talking_heads", ["talking heads"], ["dense"]),
+    (
+        "test_layers.py::test_layers_that_share_keys_and_values",
+        ["keys of another layer"],
+        ["differences", "autograd", "planted mistakes", *SPINES[:2], "layer"],
+    ),
     ("test_softmax.py::test_values_and_derivatives", of_softmax, [*DERIVATIVES, "other library"]),
     ("test_softmax.py::test_any_shape_and_axis", of_softmax, [*DERIVATIVES, "other library"]),
     ("test_softmax.py::test_the_columns_of_the_jacobian_are_derivatives", ["softmax"], ["properties"]),
@@ -318,6 +392,11 @@ def test_of(item):
     return item.nodeid.partition("[")[0].rpartition("/")[2]
 
 
+def holes(cells):
+    """Where a variant has neither a test nor a reason, or both."""
+    return [(row, c) for row in VARIANTS for c in NEEDED if (c in cells[row]) == (c in REASONS.get(row, ()))]
+
+
 def cells_of(item):
     """The cells (quantity, check) that a test claims."""
     name, found = test_of(item), set()
@@ -325,7 +404,7 @@ def cells_of(item):
         if test == name:
             quantities, checks = (x(item) if callable(x) else x for x in (quantities, checks))
             found |= {(quantity, check) for quantity in quantities for check in checks}
-    unknown = {q for q, _ in found} - {*QUANTITIES} | {c for _, c in found} - {*CHECKS, *LIBRARIES, *DTYPES}
+    unknown = {q for q, _ in found} - {*QUANTITIES} | {c for _, c in found} - {*CHECKS, *SPINES, *LIBRARIES, *DTYPES}
     assert not unknown, f"{item.nodeid} claims {unknown}"
     return sorted(found)
 
@@ -383,14 +462,14 @@ def pytest_sessionfinish(session):
     drawn = {
         quantity: {
             check: "passed" if "passed" in outcomes else " ".join(sorted(outcomes))
-            for check in (*CHECKS, *LIBRARIES, *DTYPES)
+            for check in (*CHECKS, *SPINES, *LIBRARIES, *DTYPES)
             if (outcomes := OUTCOMES.get((quantity, check)))
         }
         for quantity in QUANTITIES
     }
-    columns = {"checks": CHECKS, "libraries": (*LIBRARIES, *DTYPES)}
+    columns = {"checks": CHECKS, "spines": SPINES, "libraries": (*LIBRARIES, *DTYPES)}
     run = {"date": datetime.now(UTC).date().isoformat(), "tests": dict(COUNTS), "versions": versions()}
-    whole = {**run, "rows": ROWS, "columns": columns, "cells": drawn}
+    whole = {**run, "rows": ROWS, "columns": columns, "cells": drawn, "why": REASONS}
     Path(config.getoption("record_coverage")).write_text(
         json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -58,7 +58,10 @@ def test_gradients(case, seed=0):
 
 
 @pytest.mark.usefixtures("route")
-@pytest.mark.parametrize("name", ["grouped, self", "mask with a dead row", "bias for all batches", "all at once"])
+@pytest.mark.parametrize(
+    "name",
+    ["grouped, self", "mask with a dead row", "bias for all batches", "norm, rotary and gate, grouped", "all at once"],
+)
 def test_on_every_spine(name):
     test_values(MULTI_HEAD_CASE[name])
     test_gradients(MULTI_HEAD_CASE[name])

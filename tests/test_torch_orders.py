@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import compare
 import pytest
 import torch
+from cases import CASES
 from planting import planted
 from torch import func
 from torch.autograd import forward_ad
@@ -119,6 +120,20 @@ def agrees(word, function, wrap=lambda f: f):
     came, wanted = wrap(nested(word, of(ours), inputs))(*inputs), nested(word, of(plain), inputs)(*inputs)
     assert close(came.detach(), wanted.detach())
     assert wanted.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case(case):
+    """Of O and of L together, on torch's graph, as on NumPy without one."""
+    numpy = case.draw()
+    O, res = compare.quietly(case.attend, *numpy)
+    dO, dL = compare.draw(O.shape, res.L.shape, seed=1)
+    inputs = [torch.tensor(T, requires_grad=True) for T in numpy]
+    outputs = attention(*inputs[:3], **case.options(inputs[0], *inputs[3:]), with_L=True)
+    came = torch.autograd.grad(outputs, inputs, [torch.tensor(dO), torch.tensor(dL)])
+    wanted = compare.quietly(case.pull, dO, res, dL)
+    for T, right in zip((*outputs, *came), (O, res.L, *wanted), strict=True):
+        assert close(compare.finite(T.detach()), compare.finite(right))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -23,15 +23,20 @@ class WhatRan(SphinxDirective):
     def run(self):
         self.env.note_dependency(str(RECORD))
         known = record()
-        columns, rows = known["columns"][self.arguments[0]], known["rows"]
-        lines = []
+        columns, rows = known["columns"].get(self.arguments[0], []), known["rows"]
+        lines, notes = [], {}
         for title, quantities in rows.items():
-            shown = [c for c in columns if any(c in known["cells"][q] for q in quantities)]
+            reasons = known.get("why", {})
+            shown = [c for c in columns if any(c in {**known["cells"][q], **reasons.get(q, {})} for q in quantities)]
+            if not shown:
+                continue
             lines += [f"| {title} | {' | '.join(shown)} |", "|---|" + ":-:|" * len(shown)]
             for quantity in quantities:
-                marks = [mark(known["cells"][quantity].get(column)) for column in shown]
+                why = reasons.get(quantity, {})
+                marks = [mark(known["cells"][quantity].get(column), why.get(column), notes) for column in shown]
                 lines.append(f"| {quantity} | {' | '.join(marks)} |")
             lines.append("")
+        lines += [f"{number}. {why}." for why, number in notes.items()]
         box = nodes.container(classes=["coverage", "what-ran"])
         self.state.nested_parse(StringList(lines, "what-ran"), self.content_offset, box)
         return [box]
@@ -53,8 +58,10 @@ class WhatRanWith(SphinxDirective):
         return box.children
 
 
-def mark(state):
-    """What a cell shows: yes, not run, or a dash where no test claims to look."""
+def mark(state, why=None, notes=None):
+    """What a cell shows: yes, not run; where no test claims to look, why in a word with a note's number, or a dash."""
+    if state is None and why:
+        return f"{why.partition(':')[0]} ({notes.setdefault(why, len(notes) + 1)})"
     return "–" if state is None else "yes" if state == "passed" else "not run"
 
 
