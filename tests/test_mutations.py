@@ -252,6 +252,8 @@ MISTAKES = {
         ("Scale.vjp", "divided, not multiplied", "dS * self._factor(tile)", "dS / self._factor(tile)", alone("scale")),
         ("Scale.vjp", "of the scaled scores", "dS * S", "dS * S * self._factor(tile)",
          gradients("scale that is learned"), gradients("logit scale", "tiled")),
+        ("Scale.forward", "0 · −∞ of what a bias forbade", "xp.where(xp.isinf(S), xp.zeros_like(S), S)", "S",
+         test_ops.test_a_key_forbidden_before_a_scale_gives_nothing_to_its_gradient),
         ("Scale.jvp", "not scaled", "tS * self._factor(tile)", "tS", alone("scale")),
         ("Scale.jvp", "its own tangent forgotten", "tS + self.spread(tile, tparam) * S", "tS",
          gradients("logit scale")),

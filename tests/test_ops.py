@@ -193,8 +193,30 @@ def test_behind_a_causal_mask_alibi_is_that_of_its_paper():
     slopes = alibi_slopes(2)
     linear = slopes[:, None, None] * (np.arange(7) - np.arange(5)[:, None])
     for causal in ("top-left", "bottom-right"):
-        O, _ = ab.attention(Q, K, V, ops=[ALiBi(slopes)], causal=causal)
+        O, _ = ab.attention(Q, K, V, ops=[ALiBi(slopes, causal)], causal=causal)
         assert checks.close(O, ab.attention(Q, K, V, bias=linear, causal=causal)[0])
+
+
+def test_all_that_counts_from_a_corner_counts_from_the_same_one():
+    made = Window(1, 1), Causal(), ALiBi(np.array(0.5)), RelativeBias(np.zeros(3))
+    assert {op.corner for op in made} == {"top-left"} == {ab.plan.CORNERS[True].corner}
+
+
+def test_a_key_forbidden_before_a_scale_gives_nothing_to_its_gradient():
+    Q, K, V, B, t, dO, tt = draw((3, 5, 11), (3, 7, 11), (3, 7, 13), (5, 7), (3,), (3, 5, 13), (3,))
+    allowed = B > -1
+    B, t = np.where(allowed, B, -np.inf), abs(t)
+    zeros = [np.zeros_like(T) for T in (Q, K, V)]
+    for method in ("dense", "tiled"):
+        _, res = ab.attention(Q, K, V, ops=[Bias(B), LogitScale(t)], method=method)
+        _, apart = ab.attention(Q, K, V, ops=[Bias(np.where(allowed, B, 0)), LogitScale(t), Mask(allowed)])
+        with np.errstate(invalid="ignore"):
+            dops = ab.attention_vjp(dO, res).dops
+        assert checks.close(dops[1], ab.attention_vjp(dO, apart).dops[1])
+        pushed, wanted = (
+            ab.attention_jvp(*zeros, r, tops=T) for r, T in ((res, [None, tt]), (apart, [None, tt, None]))
+        )
+        assert checks.close(pushed, wanted)
 
 
 @pytest.mark.parametrize("h", range(1, 34))

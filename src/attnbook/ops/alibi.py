@@ -17,15 +17,22 @@ class ALiBi(OfHeads):
        dS = dS' \\qquad dm = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
 
     Equations :eq:`def-var-alibi` and :eq:`eq-var-alibi-slope`. The shift lines up a corner, as in
-    :class:`~attnbook.ops.masks.Window`. Here it is n_k − n_q by default, for queries that read a cache of earlier keys;
-    so does flash-attn, whose formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i)
+    :class:`~attnbook.ops.masks.Window`; with a cache of earlier keys give "bottom-right" here and to ``causal``, as
+    flash-attn does, whose formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i)
     behind a causal mask. Behind one of the same corner both are the same: no key comes later, and what is added to a
-    whole row changes no weight (:eq:`eq-var-alibi-shift`). It keeps nothing for the backward, and the fused spine has
-    it too. Chapter: :doc:`/chapters/08_variants`.
+    whole row changes no weight (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all
+    heads. It keeps nothing for the backward, and the fused spine has it too. Chapter: :doc:`/chapters/08_variants`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook.ops import ALiBi, Tile
+    >>> ALiBi(np.array(0.5)).forward(np.zeros((2, 3)), Tile.whole(2, 3))[0].tolist()
+    [[0.0, -0.5, -1.0], [-0.5, 0.0, -0.5]]
     """
 
     slopes: object
-    corner: str = "bottom-right"
+    corner: str = "top-left"
     arrays, learns = ("slopes",), "slopes"
 
     def __post_init__(self):

@@ -84,10 +84,11 @@ class Window(Masking):
     .. math:: M_{ij} = \\bigl(-\\text{left} \\le j - i - \\text{shift} \\le \\text{right}\\bigr)
 
     Equations :eq:`eq-op-window` and :eq:`eq-var-global`. The shift lines up a corner of the table, as in
-    :class:`Causal`: 0 for "top-left", n_k − n_q for "bottom-right"; i + shift is the place of query i. A window of a
-    few keys leaves few tiles to visit, and a tiled spine visits no others. The tokens at the first ``global_tokens``
-    places are seen by all and see all, as in Longformer; beside causal, all that comes before. It keeps nothing for the
-    backward. Chapter: :doc:`/chapters/08_variants`.
+    :class:`Causal`: 0 for "top-left", n_k − n_q for "bottom-right"; i + shift is the place of query i. flash-attn's
+    (left, right) is this pair; Hugging Face's ``sliding_window=w`` counts the query itself, so left is w − 1. A window
+    of a few keys leaves few tiles to visit, and a tiled spine visits no others. The tokens at the first
+    ``global_tokens`` places are seen by all and see all, as in Longformer; beside causal, all that comes before. It
+    keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
     """
 
     left: int | None = None

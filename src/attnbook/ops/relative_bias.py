@@ -70,14 +70,15 @@ class RelativeBias(Op):
 
     Equations :eq:`def-var-table` and :eq:`eq-var-table-vjp`. Without ``buckets`` the table has 2R + 1 entries for the
     distances −R, …, R, and those beyond share the last on their side; with :class:`T5Buckets` one for each. The shift
-    lines up a corner, as in :class:`~attnbook.ops.alibi.ALiBi`. It keeps nothing for the backward. The fused spine
+    lines up a corner, as in :class:`~attnbook.ops.alibi.ALiBi`. T5 itself has no scale, ``scale=1.0``, and keeps its
+    table as (buckets, heads): here it is transposed. It keeps nothing for the backward. The fused spine
     refuses it, as it has no sums along diagonals. Sources: Shaw et al., 2018; Raffel et al., 2020. Chapter:
     :doc:`/chapters/08_variants`.
     """
 
     table: object
     buckets: T5Buckets | None = None
-    corner: str = "bottom-right"
+    corner: str = "top-left"
     arrays, learns, own_axes = ("table",), "table", 1
 
     def __post_init__(self):

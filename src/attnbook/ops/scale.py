@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
-from attnbook.arrays import expected, is_array
+from attnbook.arrays import array_namespace, expected, is_array
 from attnbook.ops.of_heads import OfHeads
 
 
@@ -34,7 +34,9 @@ class Scale(OfHeads):
         super().__post_init__()
 
     def forward(self, S, tile):
-        return S * self._factor(tile), S if self.learns else None
+        scaled, xp = S * self._factor(tile), array_namespace(S)
+        # of a key that a bias forbade dS' is 0, and 0 · −∞ would be NaN
+        return scaled, xp.where(xp.isinf(S), xp.zeros_like(S), S) if self.learns else None
 
     def vjp(self, dS, S, tile):
         return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None
