@@ -20,7 +20,16 @@ class Gate(NamedTuple):
     Equation :eq:`eq-var-gate`, with A = X W + b. W has h·d_v columns, one for each column of C, or h,
     one a head: then dA of a head is the sum over its columns. With gradients in their places it is what
     :func:`~attnbook.multi_head.multi_head_attention_vjp` returns. Source: Qiu et al., "Gated Attention for Large
-    Language Models", section 2.2.
+    Language Models", section 2.2; Qwen3-Next's layers have one for each column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnbook as ab
+    >>> one = np.ones((1, 1))
+    >>> gated = ab.multi_head_attention(one, ab.MultiHeadParams(one, one, one, one), num_heads=1, gate=ab.Gate(0 * one))
+    >>> gated[0].tolist()
+    [[0.5]]
     """
 
     W: object

@@ -2,6 +2,8 @@
 :doc:`/chapters/08_variants`.
 
 Angles are float64 whatever the dtype of X: at position 1,000,000, a float32 angle is off by 0.03.
+
+``attnbook.rotary`` is the function; the scalings come by ``from attnbook.rotary import Linear, Llama3, YaRN``.
 """
 
 import math
@@ -45,7 +47,8 @@ def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", 
         0 to n − 1 by default. Axes before n broadcast to those of X: positions for each sequence of a batch of heads,
         (batch, h, n, d), are (batch, 1, n).
     dims : int, optional
-        The first so many columns turn, an even number; all d by default. The others stay as they are.
+        The first so many columns turn, an even number; all d by default. The others stay as they are, and the scale
+        of the scores stays 1/√d, of all columns.
     base : float
         θ_l falls from 1 to almost 1 / base.
     layout : "interleaved" or "half"
@@ -62,6 +65,13 @@ def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", 
     Notes
     -----
     Source: Su et al., "RoFormer", section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnbook as ab
+    >>> ab.rotary(np.array([[1.0, 0.0, 7.0], [1.0, 0.0, 7.0]]), dims=2).round(3).tolist()
+    [[1.0, 0.0, 7.0], [0.54, 0.841, 7.0]]
     """
     return _rotary("X", X, positions, +1, dims, base, layout, scaling)
 

@@ -60,7 +60,17 @@ def differential_attention(Q, K, V, lam, **options):
 
     Notes
     -----
-    Source: Ye et al., "Differential Transformer", section 2.1.
+    Source: Ye et al., "Differential Transformer", section 2.1. λ is the caller's: the paper makes it as
+    exp(λ_q1 · λ_k1) − exp(λ_q2 · λ_k2) + λ_init, through which ``dlam`` goes on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook.layers import differential_attention, differential_attention_vjp
+    >>> Q, K, V = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 0.0]]), np.array([[1.0], [0.0]])
+    >>> O, res = differential_attention(Q, K, V, np.array(0.5))
+    >>> O.round(3).item(), differential_attention_vjp(np.ones((1, 1)), res).dlam.item()
+    (0.481, -0.5)
     """
     agree(Q=Q, K=K, V=V, lam=lam)
     for name, T in (("Q", Q), ("K", K)):

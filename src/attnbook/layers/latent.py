@@ -24,6 +24,12 @@ class LatentParams(NamedTuple):
     (d_c, h·d_n), W_UV (d_c, h·d_v). What is turned: W_QR (d_q, h·d_r), and for all heads W_KR (d_model, d_r). Out: W_O
     (h·d_v, d_out). Without W_DQ queries are made from X itself. Latent rows with a gain, g_Q (d_q,) or g_KV (d_c,), are
     RMS-normalized.
+
+    DeepSeek's layers on Hugging Face keep them transposed and in pairs. Of ``kv_a_proj_with_mqa`` the columns after d_c
+    are W_KR; of ``kv_b_proj`` each head has d_n columns of W_UK, then d_v of W_UV; of ``q_b_proj`` so W_UQ and W_QR::
+
+        W_DKV, W_KR = np.split(kv_a_proj_with_mqa.T, [d_c], axis=1)
+        W_UK, W_UV = (W.reshape(d_c, -1) for W in np.split(kv_b_proj.T.reshape(d_c, h, -1), [d_n], axis=2))
     """
 
     W_DQ: object

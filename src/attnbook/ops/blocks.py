@@ -19,6 +19,16 @@ class BlockMask(Masking):
     cuts its tiles where the blocks end, and visits no dead one, if they are on the host; heads that a task takes
     together share their visits. The fused kernels are given all pairs as a mask, a byte each. It keeps nothing for the
     backward. Chapter: :doc:`/chapters/08_variants`.
+
+    Examples
+    --------
+    Queries 2 and 3 have no live block:
+
+    >>> import numpy as np
+    >>> import attnbook as ab
+    >>> live, ones = np.array([[True, False], [False, False]]), np.ones((4, 1))
+    >>> ab.attention(ones, ones, ones, ops=[ab.ops.BlockMask(live, 2)])[0].T.tolist()
+    [[1.0, 1.0, 0.0, 0.0]]
     """
 
     blocks: object

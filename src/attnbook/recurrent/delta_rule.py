@@ -25,7 +25,8 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
     beta : array
         How much of what is there is replaced, mostly between 0 and 1: broadcasts to (..., n).
     gate : array, optional
-        g, the logarithm of α: broadcasts to (..., n). 0 by default, DeltaNet.
+        g, the logarithm of α: broadcasts to (..., n). 0 by default, DeltaNet. One number a token and head: a gate for
+        each column of K, as in Kimi Delta Attention (KDA), is not taken.
     scale : float, optional
         1/√d_k by default.
     chunk : int or None
@@ -44,7 +45,18 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
     -----
     Sources: Schlag et al. 2021, "Linear Transformers Are Secretly Fast Weight Programmers"; Yang et al. 2024,
     "Gated Delta Networks", eq. 10. Qwen3-Next's layers run it, on queries and keys of
-    :func:`~attnbook.norms.l2_norm`.
+    :func:`~attnbook.norms.l2_norm`. These have fewer heads than V there, 16 and 32: repeat each for its neighbors,
+    ``np.repeat(Q, 2, axis=-3)`` and likewise K, and sum dQ and dK over each pair of heads.
+
+    Examples
+    --------
+    The second value replaces half of the first:
+
+    >>> import numpy as np
+    >>> import attnbook as ab
+    >>> O, _ = ab.delta_rule(np.ones((2, 1)), np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([1.0, 0.5]))
+    >>> O.tolist()
+    [[1.0], [2.0]]
     """
     agree(Q=Q, K=K, V=V, beta=beta)
     inputs = Inputs(Q, K, V, beta, gate, state)
