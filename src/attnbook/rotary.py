@@ -3,7 +3,7 @@
 
 Angles are float64 whatever the dtype of X: at position 1,000,000, a float32 angle is off by 0.03.
 
-``attnbook.rotary`` is the function; the scalings come by ``from attnbook.rotary import Linear, Llama3, YaRN``.
+``attnbook.rotary`` is the function; classes that scale come by ``from attnbook.rotary import Linear, Llama3, YaRN``.
 """
 
 import math

@@ -42,8 +42,8 @@ class Segments(Masking):
 
     @classmethod
     def packed(cls, cu_seqlens_q, cu_seqlens_k=None, causal=False):
-        """Documents that follow one another, from the cumulative lengths that flash-attn's varlen kernels take,
-        cu_seqlens: (0, …, n), integers. These kernels have Q as (total, h, d), where it is (h, total, d) here.
+        """Documents that follow one another, from the cumulative lengths ``cu_seqlens`` that the varlen kernels of
+        flash-attn take: (0, …, n), integers. They have Q as (total, h, d), where it is (h, total, d) here.
 
         Those of the keys are by default those of the queries. ``causal`` counts in each document from the corner of its
         own table: True or "top-left", or "bottom-right", as flash-attn does.
