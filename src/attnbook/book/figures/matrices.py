@@ -125,10 +125,10 @@ def _largest(T):
     return np.max(np.abs(T), initial=0.0, where=np.isfinite(T))
 
 
-def _shade(value, largest):
+def _shade(value, largest, deepest=0.45):
     """Hue and depth of a cell: blue above 0, orange below; no depth where it is far smaller than the largest."""
     size = min(abs(value) / largest, 1) if largest and np.isfinite(value) else 0.0
-    return PALETTE["blue" if value > 0 else "orange"], number(0.45 * size) if size >= 0.005 else None
+    return PALETTE["blue" if value > 0 else "orange"], number(deepest * size) if size >= 0.005 else None
 
 
 def _label(value, digits):

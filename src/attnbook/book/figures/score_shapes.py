@@ -63,7 +63,7 @@ def _panel(name, shape, largest):
 
 
 def _cell(x, y, value, largest, edge="grey"):
-    hue, depth = _shade(value, largest)
+    hue, depth = _shade(value, largest, deepest=0.9)  # deep: no number stands on it
     fill = f'fill="{hue}" fill-opacity="{depth}"' if depth else ""
     look = f'stroke="{PALETTE[edge]}" stroke-opacity="{1 if edge != "grey" else 0.4}"'
     return f'<rect x="{number(x)}" y="{number(y)}" width="{number(SIDE)}" height="{number(SIDE)}" {fill} {look}/>'
