@@ -64,6 +64,11 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "D = rowsum": (f"{HEAD}.html#q-13",),  # where these words stand in a row
     "finite differences": ("01_gradients.html#differences",),  # a name that the section marks
     "flash attention backward": ("10_memory_and_speed.html#the-tiled-backward-line-by-line",),
+    "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
+    "s_aux": ("questions.html#q-41",),
+    "varlen": ("questions.html#variants-segments",),
+    "cu_seqlens": ("questions.html#variants-segments",),
+    "T5": ("questions.html#variants-table",),
     "why divide by sqrt d": ("07_in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
 }
 
