@@ -86,7 +86,9 @@ class TestTheReader:
     def test_it_sees_displays_that_would_escape_it(self, tmp_path, display):
         assert [e.label for e in self.read(tmp_path, ("markdown", display))] == [None]
 
-    @pytest.mark.parametrize("code", ["x = 1", "assert True", "print(check_vjp)", "# assert a == b"])
+    @pytest.mark.parametrize(
+        "code", ["x = 1", "assert True", "assert 1 == 1", "assert (a, b)", "print(check_vjp)", "# assert a == b"]
+    )
     def test_a_cell_that_checks_nothing_is_no_proof(self, code):
         assert not checks_of(code)
 
