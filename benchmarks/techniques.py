@@ -1,4 +1,4 @@
-"""What eight techniques that are often named for a faster backward do, each measured: see chapter 10.
+"""What eight techniques that are often named for a faster backward do, each measured: see chapter 11.
 
     python benchmarks/techniques.py                # 2 minutes; writes results/techniques.json
     python benchmarks/techniques.py --only T3,T7

@@ -25,8 +25,8 @@ PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["p
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html", "_modules/attnbook/softmax.html")
 ALL_PAGES = [*PAGES, *MADE]  # with those that nobody wrote
 SOME_PAGES = (
-    "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/03_single_head.html",
-    "chapters/07_in_the_wild.html", "chapters/10_memory_and_speed.html", "search.html?q=softmax", "404.html",
+    "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/04_single_head.html",
+    "chapters/in_the_wild.html", "chapters/11_memory_and_speed.html", "search.html?q=softmax", "404.html",
 )  # fmt: skip
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 

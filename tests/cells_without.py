@@ -47,7 +47,7 @@ from run_in_page import cells  # noqa: E402
 from runner import Runner  # noqa: E402
 
 os.chdir(ROOT / "chapters")
-# What a reader writes below an exercise of chapter 3: the scale is forgotten in dK.
+# What a reader writes below an exercise of chapter 4: the scale is forgotten in dK.
 OF_A_READER = """
 def mine(Q, K, V, dO):
     scale = Q.shape[-1] ** -0.5

@@ -2,7 +2,7 @@
 
 Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With a compute
 capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask. With the word
-"chapter": the kernels of chapter 11.
+"chapter": the kernels of chapter 12.
 """
 
 import contextlib
@@ -84,9 +84,9 @@ def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None
 
 
 def of_chapter(capability):
-    """The kernels of chapter 11, as its cells start them."""
+    """The kernels of chapter 12, as its cells start them."""
     triton.runtime.driver.set_active(Driver(capability))
-    notebook = json.loads((Path(__file__).parents[1] / "chapters" / "11_gpu.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((Path(__file__).parents[1] / "chapters" / "12_gpu.ipynb").read_text(encoding="utf-8"))
     cells = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
     names = {"__name__": "__main__"}
     FOUND.clear()

@@ -35,7 +35,7 @@ IDS = (
     + [f"S4-{i}" for i in range(1, 13)]
     + ["EX", "X-1", "X-2", "X-3", "X-4"]
 )
-CHAPTER = CHAPTERS / "07_in_the_wild.ipynb"
+CHAPTER = CHAPTERS / "in_the_wild.ipynb"
 
 BY_READING = {
     HOLDS: "S1-17 S2-2 S2-8 S2-13 S2-45 S2-49 S2-67 S3-8",

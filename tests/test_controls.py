@@ -10,12 +10,12 @@ def source(page):
 
 
 class TestTheTilesToStepThrough:
-    """In chapter 10: a mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
+    """In chapter 11: a mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
 
     def open(self, browser, address, **options):
         tab = browser.new_context(**options).new_page()
         lay_out(tab)
-        tab.goto(f"{address}chapters/10_memory_and_speed.html")
+        tab.goto(f"{address}chapters/11_memory_and_speed.html")
         tab.wait_for_load_state("load")
         return tab, tab.locator("figure.visits")
 

@@ -23,7 +23,7 @@ from attnbook.diagnose.report import BOOK
 
 OURS = ab.attention, ab.attention_vjp
 CASES = [case.name for case in battery()]
-LINK = "https://attnbook.github.io/attnbook/chapters/07_in_the_wild.html#mistake-"
+LINK = "https://attnbook.github.io/attnbook/chapters/in_the_wild.html#mistake-"
 
 
 def ours(Q, K, V, dO, **options):

@@ -69,7 +69,7 @@ class TestTheReader:
         (e,) = self.read(
             tmp_path,
             ("markdown", "$$\na = b\n$$ (eq-a)"),
-            ("code", "# proves: eq-a\nassert close(a, b)"),
+            ("code", "# checks: eq-a\nassert close(a, b)"),
         )
         assert e.label == "eq-a"
         assert e.checks == {"identity"}

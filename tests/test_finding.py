@@ -30,7 +30,7 @@ HOME = "https://attnbook.github.io/attnbook/"
 
 # --- search -------------------------------------------------------------------------------------------------------
 
-HEAD, CROSS, SOFTMAX, MASKS = "03_single_head", "06_cross", "02_softmax", "05_masked"
+HEAD, CROSS, SOFTMAX, MASKS = "04_single_head", "07_cross", "03_softmax", "06_masked"
 QUERIES = {  # what a reader types: where the first result leads, and what must be among the first three
     "dQ": (f"{HEAD}.html#equation-eq-dq", "notation.html#symbol-dq"),
     "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
@@ -48,28 +48,28 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian", "api.html#attnbook.softmax.softmax_jacobian"),
     "softmax_vjp": ("api.html#attnbook.softmax.softmax_vjp", f"{SOFTMAX}.html#equation-eq-softmax-vjp"),
     "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
-    "W_O": ("04_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
+    "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
     "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
     "masks": (f"{HEAD}.html#equation-eq-op-mask", f"{MASKS}.html"),
     "√d_k": (f"{HEAD}.html#equation-eq-op-scale", "notation.html#symbol-scale", f"{SOFTMAX}.html#q-9"),
-    "mean in place of the weighted sum": ("07_in_the_wild.html#mistake-ds-mean",),
-    "ds-mean": ("07_in_the_wild.html#mistake-ds-mean",),
-    "dK transposed": ("07_in_the_wild.html#mistake-dk-transposed",),
+    "mean in place of the weighted sum": ("in_the_wild.html#mistake-ds-mean",),
+    "ds-mean": ("in_the_wild.html#mistake-ds-mean",),
+    "dK transposed": ("in_the_wild.html#mistake-dk-transposed",),
     "flash attention": ("notation.html#the-flashattention-papers",),
     "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
     "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
     "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
-    "RoPE backward": ("08_variants.html#q-43",),  # no title says this: a section does
-    "GQA dK": ("08_variants.html#q-42",),
+    "RoPE backward": ("09_variants.html#q-43",),  # no title says this: a section does
+    "GQA dK": ("09_variants.html#q-42",),
     "D = rowsum": (f"{HEAD}.html#q-13",),  # where these words stand in a row
-    "finite differences": ("01_gradients.html#differences",),  # a name that the section marks
-    "flash attention backward": ("10_memory_and_speed.html#the-tiled-backward-line-by-line",),
+    "finite differences": ("02_gradients.html#differences",),  # a name that the section marks
+    "flash attention backward": ("11_memory_and_speed.html#the-tiled-backward-line-by-line",),
     "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
     "s_aux": ("questions.html#q-41",),
     "varlen": ("questions.html#variants-segments",),
     "cu_seqlens": ("questions.html#variants-segments",),
     "T5": ("questions.html#variants-table",),
-    "why divide by sqrt d": ("07_in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
+    "why divide by sqrt d": ("in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
 }
 
 
@@ -129,7 +129,7 @@ class TestSearch:
         _, title = self.results(tab)[0]
         assert title == "dQ = scale · dS K"
         said = tab.locator("#search-results li").first.inner_text()
-        assert re.search(r"equation 3\.\d+, chapter 3, One head", said)
+        assert re.search(r"equation 3\.\d+, chapter 4, One head", said)
 
     def test_around_a_word_a_formula_stands_once_and_no_button(self, address, tab):
         tab.goto(f"{address}search.html?q=key")
@@ -153,7 +153,7 @@ class TestSearch:
         tab.wait_for_url("**/search.html?q=lse")
         assert self.results(tab)[0][0].endswith("#equation-def-logsumexp")
         tab.locator("#search-results li > a").first.click()
-        tab.wait_for_url("**/02_softmax.html*#equation-def-logsumexp")
+        tab.wait_for_url("**/03_softmax.html*#equation-def-logsumexp")
 
     @pytest.mark.parametrize(
         ("query", "result", "marked"),
@@ -232,7 +232,7 @@ class TestWhichGradient:
         link = tab.locator(".which-gradient a:visible", has_text="memory")
         assert link.bounding_box()["height"] >= 40
         link.click()
-        tab.wait_for_url("**/06_cross.html#equation-eq-dmemory")
+        tab.wait_for_url("**/07_cross.html#equation-eq-dmemory")
         context.close()
 
 

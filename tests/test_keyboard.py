@@ -6,7 +6,7 @@ No formula of a chapter scrolls.
 import pytest
 from built_site import PAGES, lay_out
 
-CHAPTER = "chapters/03_single_head.html"
+CHAPTER = "chapters/04_single_head.html"
 SCROLLERS = """() => [...document.querySelectorAll('article *')].filter(e =>
     e.scrollWidth > e.clientWidth + 1
     && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)

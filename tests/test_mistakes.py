@@ -81,7 +81,7 @@ def test_the_right_formula_stands_in_the_book(mistake):
 
 def test_every_mistake_has_its_section_and_no_other_has():
     """The targets that the links of ``diagnose`` lead to."""
-    chapter = (CHAPTERS / "07_in_the_wild.ipynb").read_text(encoding="utf-8")
+    chapter = (CHAPTERS / "in_the_wild.ipynb").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\(mistake-([\w-]+)\)=", chapter)) == sorted(MISTAKE)
 
 

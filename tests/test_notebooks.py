@@ -102,14 +102,14 @@ class TestNotebook:
 
 
 class TestFiguresOfAGPU:
-    """Chapter 11 draws what was measured on a GPU, where there is a record of it."""
+    """Chapter 12 draws what was measured on a GPU, where there is a record of it."""
 
     def run(self, folder):
         """The cells that read the record, run in that folder, and the figures that they leave."""
         (folder / "chapters").mkdir()
         names, figures = {"Path": Path, "gpu": gpu}, []
         with contextlib.chdir(folder / "chapters"):
-            for cell in code_cells(ROOT / "chapters" / "11_gpu.ipynb"):
+            for cell in code_cells(ROOT / "chapters" / "12_gpu.ipynb"):
                 if cell["id"].startswith("recorded"):
                     exec("".join(cell["source"]), names)
                     figures.append(names.pop("figure", None))

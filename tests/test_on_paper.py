@@ -6,7 +6,7 @@ import pypdf
 import pytest
 from built_site import PAGES
 
-CHAPTER = "chapters/06_cross.html"
+CHAPTER = "chapters/07_cross.html"
 WIDTH, HEIGHT = 670, 960  # of the text on A4, in pixels
 ONLY_ON_A_SCREEN = (
     ".bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, #pst-back-to-top, dialog, "

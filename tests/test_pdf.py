@@ -15,7 +15,7 @@ from built_site import SITE, browser  # noqa: F401 (it skips, or fails in CI, wh
 
 ROOT = Path(__file__).parents[1]
 PRINT = [sys.executable, str(ROOT / "book" / "commands" / "make_pdf.py")]
-CHAPTER = "chapters/06_cross"
+CHAPTER = "chapters/07_cross"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_closed_tabs_are_open():
 def test_marks_and_clips_of_pictures_are_in_the_document():
     """Ids are renamed where pages become one document, and so must be what refers to them: curves lost their marks."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    parts = [("", ["chapters/01_gradients", "chapters/10_memory_and_speed"])]
+    parts = [("", ["chapters/02_gradients", "chapters/11_memory_and_speed"])]
     document = BeautifulSoup(make_pdf.bind(parts, config), "html.parser")
     ids = {tag["id"] for tag in document.select("[id]")}
     drawings = document.select("article svg *")

@@ -25,7 +25,7 @@ from attnbook.book.figures.svg import document, text
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
 WHEELS = os.environ.get("ATTNBOOK_PYODIDE_WHEELS")
-FEW_PACKAGES = "chapters/04_multi_head.html"  # a chapter whose first cells need NumPy and no matplotlib
+FEW_PACKAGES = "chapters/05_multi_head.html"  # a chapter whose first cells need NumPy and no matplotlib
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_without_torch_and_threads_a_cell_gives_what_is_stored_or_says_what_it_n
             asks = f"has_{absent.lower()}()"
             assert asks in source[name] or name == "dead-table-show"  # which shows what such a cell measured
     run = len([cell for cell in cells.values() if cell["verdict"] != "passed over"])
-    assert run > (0.6 if chapter == "11_gpu" else 0.85) * len(cells)  # a kernel for a GPU is no cell for a browser
+    assert run > (0.6 if chapter == "12_gpu" else 0.85) * len(cells)  # a kernel for a GPU is no cell for a browser
 
 
 def test_a_reader_s_own_backward_is_diagnosed(verdicts):

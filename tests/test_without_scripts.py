@@ -3,7 +3,7 @@
 import pytest
 from built_site import PAGES, lay_out, thorough_but_for_some
 
-CHAPTER = "chapters/03_single_head.html"
+CHAPTER = "chapters/04_single_head.html"
 DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
 
 
@@ -44,7 +44,7 @@ def test_every_page_is_in_reach(page, tab, address):
 def test_a_chapter_can_be_read(tab, address):
     tab.goto(address + CHAPTER)
     tab.locator("a.right-next").click()
-    assert tab.url.endswith("04_multi_head.html")
+    assert tab.url.endswith("05_multi_head.html")
     tab.go_back()
     solution = tab.locator("details.solution").first
     assert not solution.locator("p").first.is_visible()

@@ -3,7 +3,7 @@
 The convention, in a chapter's markdown and code:
 
 - every displayed formula carries a label, ``$$ … $$ (eq-name)``, or ``(def-name)`` where it only gives a name;
-- the code cell that asserts it begins with ``# proves: eq-name, eq-other``.
+- the code cell that asserts it begins with ``# checks: eq-name, eq-other``.
 """
 
 import ast
@@ -17,7 +17,7 @@ CHAPTERS = ROOT / "chapters"
 
 DISPLAY = re.compile(r"^\$\$(.+?)\$\$[ ]*(?:\(([\w-]+)\))?[ ]*$", re.MULTILINE | re.DOTALL)
 OTHER_DISPLAY = re.compile(r"^\s*(?:\\begin\{(?:equation|align|gather)\b|\\\[|[`:]{3,}\{math\})", re.MULTILINE)
-PROVES = re.compile(r"\A# proves: *([\w, -]+)$", re.MULTILINE)
+PROVES = re.compile(r"\A# checks: *([\w, -]+)$", re.MULTILINE)
 
 CHECKS = {
     "check_vjp": ("differences", "autograd"),

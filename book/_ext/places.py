@@ -107,7 +107,7 @@ def _questions(tree):
 
 
 def _page(env, page):
-    """Chapter 3, One head; or the title of another page."""
+    """Chapter 4, One head; or the title of another page."""
     number = env.toc_secnumbers.get(page, {}).get("")
     return (f"chapter {number[0]}, " if number else "") + env.titles[page].astext()
 

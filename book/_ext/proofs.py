@@ -40,7 +40,7 @@ class Coverage(SphinxDirective):
         return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
 
     def _details(self, chapter, found):
-        yield f":::{{dropdown}} Every formula of chapter {int(chapter[:2])}"
+        yield f":::{{dropdown}} Every formula of {{doc}}`/chapters/{chapter}`"
         yield "| Formula | Name | " + " | ".join(COLUMNS) + " |"
         yield "|---|---|" + ":-:|" * len(COLUMNS)
         for e in found:

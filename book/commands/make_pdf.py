@@ -34,7 +34,7 @@ POINTS_AT_IDS = ("for", "aria-labelledby", "aria-describedby", "aria-controls", 
 def main():
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--output", type=Path, default=SITE / NAME)
-    options.add_argument("pages", nargs="*", help="such as chapters/02_softmax; all pages, if none is named")
+    options.add_argument("pages", nargs="*", help="such as chapters/03_softmax; all pages, if none is named")
     chosen = options.parse_args()
     if not (SITE / "index.html").exists():
         sys.exit("There is no built site to print: run `make book` first.")

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and its derivatives: the public face. Chapter: :doc:`/chapters/03_single_head`.
+"""Scaled dot-product attention and its derivatives: the public face. Chapter: :doc:`/chapters/04_single_head`.
 
 Arguments are checked here, turned into a plan, and handed to a spine; no mathematics happens in this file.
 """

@@ -1,6 +1,6 @@
 """Output gates: what a layer's heads return, multiplied by numbers from 0 to 1 that each token chooses for itself.
 
-Chapter: :doc:`/chapters/08_variants`.
+Chapter: :doc:`/chapters/09_variants`.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The linear projection Y = X W + b, forwards and backwards. Chapter: :doc:`/chapters/01_gradients`."""
+"""The linear projection Y = X W + b, forwards and backwards. Chapter: :doc:`/chapters/02_gradients`."""
 
 from typing import NamedTuple
 

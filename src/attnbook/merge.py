@@ -1,7 +1,7 @@
 """The merge of two partial attentions, over other keys each: an attention over two keys, with L for scores.
 
 Rings, split keys and sinks stand on it. The derivatives take the arguments of :func:`merge` again, which keeps nothing
-else. Chapter: :doc:`/chapters/10_memory_and_speed`.
+else. Chapter: :doc:`/chapters/11_memory_and_speed`.
 """
 
 from typing import NamedTuple

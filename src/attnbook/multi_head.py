@@ -1,4 +1,4 @@
-"""Multi-head attention: project, split, attend, merge, project. Chapter: :doc:`/chapters/04_multi_head`.
+"""Multi-head attention: project, split, attend, merge, project. Chapter: :doc:`/chapters/05_multi_head`.
 
 If asked, queries and keys are normalized and turned on the way, and what the heads return is gated.
 
@@ -133,7 +133,7 @@ def multi_head_attention(
 
     Notes
     -----
-    Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/04_multi_head`.
+    Source: Vaswani et al., "Attention Is All You Need", section 3.2.2. Chapter: :doc:`/chapters/05_multi_head`.
     """
     h, h_kv, n_k = _check(X, p, memory, num_heads, num_kv_heads)
     shape = (*X.shape[:-2], h, X.shape[-2], n_k)
@@ -185,7 +185,7 @@ def multi_head_attention_vjp(dY, res):
 
     Notes
     -----
-    For the memory: :doc:`/chapters/06_cross`.
+    For the memory: :doc:`/chapters/07_cross`.
     """
     if not isinstance(res, MultiHeadResiduals):
         raise TypeError(expected("res", "the residuals that multi_head_attention returned", type(res).__name__))

@@ -1,5 +1,5 @@
 """Norms of rows: divided by their root mean square or by their length, and multiplied by a gain. Chapter:
-:doc:`/chapters/08_variants`.
+:doc:`/chapters/09_variants`.
 
 Both are one formula, with another m: the width for the mean square, 1 for the length. Where eps = 0, a row of zeros has
 no direction; it stays 0, and so does its gradient.

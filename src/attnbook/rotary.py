@@ -1,5 +1,5 @@
 """Rotary positions: each pair of columns turned by an angle that grows with the position. Chapter:
-:doc:`/chapters/08_variants`.
+:doc:`/chapters/09_variants`.
 
 Angles are float64 whatever the dtype of X: at position 1,000,000, a float32 angle is off by 0.03.
 

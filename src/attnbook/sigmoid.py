@@ -1,5 +1,5 @@
 """Sigmoid attention and its derivatives: each weight on its own, no row sums to 1. Chapter:
-:doc:`/chapters/08_variants`.
+:doc:`/chapters/09_variants`.
 
 With no normalizer nothing joins the tiles of a row but a sum, so nothing is kept, and "dense" is one large tile.
 """

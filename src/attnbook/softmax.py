@@ -1,4 +1,4 @@
-"""Softmax and log-sum-exp with their derivatives. Chapter: :doc:`/chapters/02_softmax`.
+"""Softmax and log-sum-exp with their derivatives. Chapter: :doc:`/chapters/03_softmax`.
 
 Scores are in nats. ``axis`` is the one that is normalized or summed, the last by default; P is what :func:`softmax`
 returned. Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, and every derivative is 0, with no warning. A +∞

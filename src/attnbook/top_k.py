@@ -1,4 +1,4 @@
-"""Which keys are the best of a query: a mask, which every spine takes. Chapter: :doc:`/chapters/08_variants`.
+"""Which keys are the best of a query: a mask, which every spine takes. Chapter: :doc:`/chapters/09_variants`.
 
 No tile of the scores has whole rows, so none could tell: it is found before, from the same scores.
 """

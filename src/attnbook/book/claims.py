@@ -1,4 +1,4 @@
-"""A ledger of claims: what a text says, next to what running it gives. Chapter: :doc:`/chapters/07_in_the_wild`.
+"""A ledger of claims: what a text says, next to what running it gives. Chapter: :doc:`/chapters/in_the_wild`.
 
 A claim is a row of data and a small function. The function returns comparisons by name; each says beforehand whether
 its two sides are the same or differ, and running the claim asserts exactly that. The first comparison is the claim
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     says: str
     verdict: str
     note: str  # the convention, the correction, or why it cannot be run
-    see: str  # where the book explains it: an anchor of chapter 07 or a chapter
+    see: str  # where the book explains it: an anchor of the appendix or a chapter
     run: Callable | None  # setting -> {name: Same, Differs or Raises}; None: judged by reading
 
 

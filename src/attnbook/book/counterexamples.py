@@ -1,6 +1,6 @@
 """The smallest numbers that refute each mistake of the catalogue, and the weak tests that it gets past.
 
-Chapter: :doc:`/chapters/07_in_the_wild`. Compared are a mistake's run and the right one, both step by step
+Chapter: :doc:`/chapters/in_the_wild`. Compared are a mistake's run and the right one, both step by step
 (:mod:`attnbook.diagnose.mistakes`).
 """
 

@@ -1,6 +1,6 @@
 """The floating formats, and rounding to them in plain NumPy: bfloat16 too, which NumPy does not have.
 
-Chapter: :doc:`/chapters/09_numerics`.
+Chapter: :doc:`/chapters/10_numerics`.
 """
 
 from typing import NamedTuple

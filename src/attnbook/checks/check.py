@@ -1,6 +1,6 @@
 """The checks that the book's cells and the tests call. A check that fails raises, and says by how much.
 
-Chapter: :doc:`/chapters/01_gradients`.
+Chapter: :doc:`/chapters/02_gradients`.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Derivatives from function values alone. Chapter: :doc:`/chapters/01_gradients`."""
+"""Derivatives from function values alone. Chapter: :doc:`/chapters/02_gradients`."""
 
 from attnbook.checks.tolerances import STEP
 

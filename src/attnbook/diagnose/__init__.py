@@ -1,6 +1,6 @@
 """Diagnose: is this attention's gradient right, and if not, which known mistake is it?
 
-Chapter: :doc:`/chapters/07_in_the_wild`. It reads the catalogue ``mistakes``, and runs the cases of ``battery``.
+Chapter: :doc:`/chapters/in_the_wild`. It reads the catalogue ``mistakes``, and runs the cases of ``battery``.
 """
 
 from attnbook.diagnose.report import Finding, Report, diagnose

@@ -1,4 +1,4 @@
-"""The battery that ``diagnose`` runs, cases that keep causes apart. Chapter: :doc:`/chapters/07_in_the_wild`.
+"""The battery that ``diagnose`` runs, cases that keep causes apart. Chapter: :doc:`/chapters/in_the_wild`.
 
 Where sizes differ, a wrong transpose has a wrong shape; where they are equal, it runs, and shows its values. A mistake
 about a mask shows only where there is one; one about rows, only where there are several.

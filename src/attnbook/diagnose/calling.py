@@ -1,4 +1,4 @@
-"""How ``diagnose`` calls a function that it knows nothing about. Chapter: :doc:`/chapters/07_in_the_wild`.
+"""How ``diagnose`` calls a function that it knows nothing about. Chapter: :doc:`/chapters/in_the_wild`.
 
 The function may raise, return anything, change what it was given, or never come back. Each becomes a plain sentence.
 """

@@ -1,6 +1,6 @@
 """The catalogue of mistakes: every wrong formula for attention's gradient, once, as the one step that it gets wrong.
 
-Chapter: :doc:`/chapters/07_in_the_wild`, which has a section for each. The tests plant every one of them in the
+Chapter: :doc:`/chapters/in_the_wild`, which has a section for each. The tests plant every one of them in the
 package, and :func:`attnbook.diagnose.report.diagnose` recognizes them in anyone's function.
 """
 
@@ -210,7 +210,7 @@ class Steps:
 class Mistake(NamedTuple):
     """A wrong formula.
 
-    ``slug`` names it in links: ``chapters/07_in_the_wild.html#mistake-SLUG``. ``wrong`` and ``right`` are LaTeX.
+    ``slug`` names it in links: ``chapters/in_the_wild.html#mistake-SLUG``. ``wrong`` and ``right`` are LaTeX.
     ``equation`` is the label of the right formula in the book. ``spoils`` are the results that come out wrong, in the
     order O, dQ, dK, dV. ``sources`` say where the mistake was met: rows of the book's audit of its five texts
     ("S2-10"), its list of questions ("question 11"), or a thread; none, where only tests plant it. ``steps`` are the

@@ -1,6 +1,6 @@
 """``diagnose``: is this attention's gradient right, and if not, which known mistake is it?
 
-Chapter: :doc:`/chapters/07_in_the_wild`. It runs the cases of :mod:`attnbook.diagnose.battery`, compares every
+Chapter: :doc:`/chapters/in_the_wild`. It runs the cases of :mod:`attnbook.diagnose.battery`, compares every
 result with :class:`attnbook.diagnose.mistakes.Steps`, and what is wrong with all mistakes of the catalogue.
 """
 
@@ -155,7 +155,7 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
     Notes
     -----
     An error counts where it is larger than rounding can make it: a number of roundings of the dtype, times the size of
-    the terms that are added up. Chapter: :doc:`/chapters/07_in_the_wild`.
+    the terms that are added up. Chapter: :doc:`/chapters/in_the_wild`.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
 
 def link(slug):
     """Where the book explains the mistake; None for what has no section."""
-    return f"{BOOK}chapters/07_in_the_wild.html#mistake-{slug}" if slug in MISTAKE else None
+    return f"{BOOK}chapters/in_the_wild.html#mistake-{slug}" if slug in MISTAKE else None
 
 
 def title_of(slug):

@@ -1,4 +1,4 @@
-"""Differential attention: what two softmaxes have in common is taken away. Chapter: :doc:`/chapters/08_variants`.
+"""Differential attention: what two softmaxes have in common is taken away. Chapter: :doc:`/chapters/09_variants`.
 
 Its layer projects and splits heads as any other, with d columns twice in each head's queries and keys; normalizes each
 head's output, :func:`~attnbook.norms.rms_norm`, with a gain; and multiplies it by 1 − λ_init.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values made from one narrow row a token. Chapter: :doc:`/chapters/08_variants`.
+"""Multi-head latent attention: keys and values made from one narrow row a token. Chapter: :doc:`/chapters/09_variants`.
 
 Positions are decoupled: a part of the queries and one key for all heads are turned, nothing else. So W_UK of the other
 part may be moved to the queries: the absorbed form attends to c itself, all that a cache keeps beside the turned key.

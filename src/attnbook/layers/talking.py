@@ -1,5 +1,5 @@
 """Talking heads: the heads' scores are mixed before the softmax, and their weights after it. Chapter:
-:doc:`/chapters/08_variants`.
+:doc:`/chapters/09_variants`.
 
 It is no op: an op multiplies each weight by a number of its own, so that D stays rowsum(dO ∘ O), and here it does not.
 The table is kept, as in the dense spine.

@@ -21,7 +21,7 @@ class ALiBi(OfHeads):
     flash-attn does, whose formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i)
     behind a causal mask. Behind one of the same corner both are the same: no key comes later, and what is added to a
     whole row changes no weight (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all
-    heads. It keeps nothing for the backward, and the fused spine has it too. Chapter: :doc:`/chapters/08_variants`.
+    heads. It keeps nothing for the backward, and the fused spine has it too. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------

@@ -14,7 +14,7 @@ class Bias(Op):
     .. math:: S' = S + B \\qquad dS = dS' \\qquad dB = \\textstyle\\sum_{\\text{broadcast axes}} dS'
 
     Equation :eq:`eq-op-bias`. No scale in dB: the bias is added after scaling. It keeps nothing for the backward.
-    Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/03_single_head`.
+    Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/04_single_head`.
     """
 
     B: object

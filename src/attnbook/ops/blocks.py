@@ -18,7 +18,7 @@ class BlockMask(Masking):
     every ``size`` keys, and what is left at the ends; the axes before broadcast to those of the scores. A tiled spine
     cuts its tiles where the blocks end, and visits no dead one, if they are on the host; heads that a task takes
     together share their visits. The fused kernels are given all pairs as a mask, a byte each. It keeps nothing for the
-    backward. Chapter: :doc:`/chapters/08_variants`.
+    backward. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------

@@ -19,7 +19,7 @@ class Dropout(Op):
     R is never stored. Whether a weight is kept is read off a number made from ``seed`` and the weight's place
     (batch, head, query, key), so the backward draws the same R again, a tile at a time, in any order, on any device.
     It acts on the weights, after the softmax. An integer array for ``seed`` is one seed for each place on the first of
-    the leading axes, and R there what it would be in a call apart. Chapter: :doc:`/chapters/08_variants`.
+    the leading axes, and R there what it would be in a call apart. Chapter: :doc:`/chapters/09_variants`.
     """
 
     p: float

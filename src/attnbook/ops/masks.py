@@ -53,7 +53,7 @@ class Mask(Masking):
        \\qquad dS_{ij} = \\begin{cases} dS'_{ij} & M_{ij} \\\\ 0 & \\text{otherwise} \\end{cases}
 
     Equation :eq:`eq-op-mask`. It keeps nothing for the backward but M. Where M lies on a GPU, no tile is skipped: to
-    look at M, Python would wait for all the work before. Chapter: :doc:`/chapters/03_single_head`.
+    look at M, Python would wait for all the work before. Chapter: :doc:`/chapters/04_single_head`.
     """
 
     M: object
@@ -88,7 +88,7 @@ class Window(Masking):
     (left, right) is this pair; Hugging Face's ``sliding_window=w`` counts the query itself, so left is w − 1. A window
     of a few keys leaves few tiles to visit, and a tiled spine visits no others. The tokens at the first
     ``global_tokens`` places are seen by all and see all, as in Longformer; beside causal, all that comes before. It
-    keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    keeps nothing for the backward. Chapter: :doc:`/chapters/09_variants`.
     """
 
     left: int | None = None
@@ -176,7 +176,7 @@ class Causal(Window):
     "top-left" lines up the first query with the first key, as torch and JAX do; "bottom-right" the last with the last,
     as flash-attn does, and as a query that reads a cache of earlier keys needs. They agree where n_q = n_k.
     It is the :class:`Window` with no limit to the left and nothing to the right.
-    Equation :eq:`eq-op-causal`. It keeps nothing for the backward. Chapter: :doc:`/chapters/03_single_head`.
+    Equation :eq:`eq-op-causal`. It keeps nothing for the backward. Chapter: :doc:`/chapters/04_single_head`.
     """
 
     def __init__(self, corner="top-left"):

@@ -73,7 +73,7 @@ class RelativeBias(Op):
     lines up a corner, as in :class:`~attnbook.ops.alibi.ALiBi`. T5 itself has no scale, ``scale=1.0``, and keeps its
     table as (buckets, heads): here it is transposed. It keeps nothing for the backward. The fused spine
     refuses it, as it has no sums along diagonals. Sources: Shaw et al., 2018; Raffel et al., 2020. Chapter:
-    :doc:`/chapters/08_variants`.
+    :doc:`/chapters/09_variants`.
     """
 
     table: object

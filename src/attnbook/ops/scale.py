@@ -16,7 +16,7 @@ class Scale(OfHeads):
        \\dot S' = c\\,\\dot S + \\dot c\\,S
 
     Equation :eq:`eq-op-scale`. The factor is a Python float, as a NumPy float64 would widen float32 scores; or an array
-    of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/03_single_head`.
+    of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/04_single_head`.
     """
 
     factor: object
@@ -56,7 +56,7 @@ class LogitScale(Scale):
 
     Equation :eq:`eq-var-logit-scale`. It is an inverse temperature: it multiplies, so 0 makes all weights of a row
     equal. Exponentials and limits, as of models that learn log t, are the caller's. It keeps S. Chapter:
-    :doc:`/chapters/08_variants`.
+    :doc:`/chapters/09_variants`.
     """
 
     def __init__(self, t):

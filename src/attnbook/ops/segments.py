@@ -20,7 +20,7 @@ class Segments(Masking):
     the scores. :meth:`~attnbook.ops.segments.Segments.packed` makes them from cumulative lengths. ``causal=True`` and
     Window count across the table, which is right within documents too where queries and keys are packed alike.
     A tiled spine visits no tile without a pair, if the arrays are on the host; the fused kernels are given all pairs as
-    a mask, a byte each. It keeps nothing for the backward. Chapter: :doc:`/chapters/08_variants`.
+    a mask, a byte each. It keeps nothing for the backward. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------

@@ -16,7 +16,7 @@ class Sink(OfHeads):
     :class:`~attnbook.ops.of_heads.OfHeads`, an array always, as ``np.array(0.0)``; 0 is "softmax off by one", −∞ no
     sink. Its gradient, which kernels call ``dsink``, is ``dops[i]`` of the vjp, where it is op i. No mask forbids it,
     and no scale is for it: a row with no allowed key has L = σ and O = 0. It is in ``res.P`` and ``res.L``, so a row of
-    P sums to 1 − exp(σ − L). Every spine has it, the fused one too. Chapter: :doc:`/chapters/08_variants`.
+    P sums to 1 − exp(σ − L). Every spine has it, the fused one too. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------

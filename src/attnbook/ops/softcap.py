@@ -15,7 +15,7 @@ class Softcap(Op):
     .. math:: S' = c\\,\\tanh(S / c) \\qquad dS = \\bigl(1 - (S'/c)^2\\bigr) \\circ dS'
 
     Equation :eq:`eq-op-softcap`. It keeps tanh(S/c), taken before any mask: cap first, mask after, or −∞ becomes −c
-    and the forbidden key gets weight. Chapter: :doc:`/chapters/08_variants`.
+    and the forbidden key gets weight. Chapter: :doc:`/chapters/09_variants`.
     """
 
     cap: float

@@ -1,4 +1,4 @@
-"""The gated delta rule and its derivatives. Chapter: :doc:`/chapters/08_variants`."""
+"""The gated delta rule and its derivatives. Chapter: :doc:`/chapters/09_variants`."""
 
 from attnbook.arrays import agree
 from attnbook.recurrent import passes

@@ -1,4 +1,4 @@
-"""Linear attention and its derivatives. Chapter: :doc:`/chapters/08_variants`."""
+"""Linear attention and its derivatives. Chapter: :doc:`/chapters/09_variants`."""
 
 from attnbook.recurrent import passes
 from attnbook.recurrent.plan import Inputs, resolve

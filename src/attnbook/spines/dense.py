@@ -1,4 +1,4 @@
-"""The dense spine: the whole score table at once, and P kept for the backward. It reads like chapter 3.
+"""The dense spine: the whole score table at once, and P kept for the backward. It reads like chapter 4.
 
 Every pass widens its inputs at the door and narrows its outputs at the end; between the two there is one dtype.
 """

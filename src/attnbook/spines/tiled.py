@@ -1,4 +1,4 @@
-"""The tiled spine: the score table a tile at a time, never whole. It keeps O and L, and makes P again. See chapter 10.
+"""The tiled spine: the score table a tile at a time, never whole. It keeps O and L, and makes P again. See chapter 11.
 
 One way through all libraries. Only the sums for the ops' parameters are changed in place, so autograd can follow it
 too. NumPy arrays go through :mod:`attnbook.spines.numpy_tiled`, which is these lines with buffers and threads.

@@ -19,7 +19,7 @@ def get_num_threads():
 
     As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else, once
     ``attnbook.torch`` is imported, as ``torch.get_num_threads`` says; else as OMP_NUM_THREADS says; else one a core.
-    Results do not depend on it. Chapter: :doc:`/chapters/10_memory_and_speed`.
+    Results do not depend on it. Chapter: :doc:`/chapters/11_memory_and_speed`.
     """
     ask = _settings["followed"]
     return _settings["threads"] or _said() or (ask() if ask else _default())
@@ -35,7 +35,7 @@ def set_num_threads(n):
 
     Notes
     -----
-    Chapter: :doc:`/chapters/10_memory_and_speed`.
+    Chapter: :doc:`/chapters/11_memory_and_speed`.
     """
     _settings["threads"] = None if n is None else _count("n", n)
 

@@ -68,7 +68,7 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     What is no plain tensor (FakeTensor, DTensor, a subclass), or traced (``make_fx``, any dispatch mode), goes through
     the dense lines in torch's own operations, with tables. Under ``torch.compile`` a call without ops is one operator
     that is not looked into, and compiled code has first derivatives of it; inside of a transform, or with ops, it is
-    the dense lines. Chapter: :doc:`/chapters/03_single_head`.
+    the dense lines. Chapter: :doc:`/chapters/04_single_head`.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def scaled_dot_product_attention(
     Not as in torch: dropout draws one number from torch's generator and makes R from it, so ``torch.manual_seed``
     repeats R, but R is not torch's. A ``scale`` that is not finite is refused, and so are values of another number of
     rows than the keys. 16-bit floats are widened to float32 once, and the results are rounded once.
-    Chapter: :doc:`/chapters/03_single_head`.
+    Chapter: :doc:`/chapters/04_single_head`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Our layer in the layout of ``torch.nn.MultiheadAttention``, there and back: :doc:`/chapters/04_multi_head`."""
+"""Our layer in the layout of ``torch.nn.MultiheadAttention``, there and back: :doc:`/chapters/05_multi_head`."""
 
 from functools import reduce
 from operator import and_
@@ -41,7 +41,7 @@ def from_state_dict(state):
 
     Notes
     -----
-    Chapter: :doc:`/chapters/04_multi_head`.
+    Chapter: :doc:`/chapters/05_multi_head`.
     """
     stacked, biased = "in_proj_weight" in state, "in_proj_bias" in state
     names = [*(["in_proj_weight"] if stacked else IN_PROJ), "out_proj.weight"]
@@ -75,7 +75,7 @@ def to_state_dict(p):
 
     Notes
     -----
-    Chapter: :doc:`/chapters/04_multi_head`.
+    Chapter: :doc:`/chapters/05_multi_head`.
     """
     E = p.W_Q.shape[0]
     for name, W, rows in zip(p._fields, p[:4], (E, p.W_K.shape[0], p.W_V.shape[0], E), strict=False):
@@ -126,7 +126,7 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
 
     Notes
     -----
-    Chapter: :doc:`/chapters/04_multi_head`.
+    Chapter: :doc:`/chapters/05_multi_head`.
     """
     if not isinstance(module, torch.nn.MultiheadAttention):
         raise TypeError(expected("module", "a torch.nn.MultiheadAttention", type(module).__name__))
@@ -196,7 +196,7 @@ def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=No
 
     Notes
     -----
-    Chapter: :doc:`/chapters/04_multi_head`.
+    Chapter: :doc:`/chapters/05_multi_head`.
     """
     if not isinstance(grads, MultiHeadGrads) or grads.dmemory is None:
         raise TypeError(expected("grads", "the gradients of a call with a memory", type(grads).__name__))

@@ -41,7 +41,7 @@ def head_steps(Q, K, V, dO, *, alt):
     -------
     Figure
 
-    See :doc:`/chapters/03_single_head`.
+    See :doc:`/chapters/04_single_head`.
     """
     head = Head(Q, K, V, dO)
     steps = forwards(head) + backwards(head)

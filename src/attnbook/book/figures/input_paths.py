@@ -31,7 +31,7 @@ def input_paths(X, memory, dO, *, self_weights, cross_weights, alt):
     -------
     Figure
 
-    See :doc:`/chapters/03_single_head`.
+    See :doc:`/chapters/04_single_head`.
     """
     kinds = {
         "self": _gradients(X, X, dO, self_weights),

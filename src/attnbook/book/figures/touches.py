@@ -50,7 +50,7 @@ def touches(Q, K, V, dO, *, alt):
     -------
     Figure
 
-    See :doc:`/chapters/03_single_head`.
+    See :doc:`/chapters/04_single_head`.
     """
     head = Head(Q, K, V, dO)
     entries = list(np.ndindex(head.tables["dS"].shape))

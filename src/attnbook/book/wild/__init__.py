@@ -1,6 +1,6 @@
 """What five texts on the web say about attention's gradients, claim by claim, in a form that runs.
 
-Chapter: :doc:`/chapters/07_in_the_wild`. One file a text. ``CLAIMS`` has every claim; ``SETTINGS`` are the sizes at
+Chapter: :doc:`/chapters/in_the_wild`. One file a text. ``CLAIMS`` has every claim; ``SETTINGS`` are the sizes at
 which each is run: all distinct, where a wrong transpose cannot fit, and all equal, where it can.
 """
 

@@ -112,7 +112,7 @@ def _(z):
     "no text checks a gradient by numbers",
     MISSING,
     "differences and automatic differentiation, at sizes that are all distinct",
-    "01_gradients.html",
+    "02_gradients.html",
 )
 def _(z):
     t = z.like(z.Q)

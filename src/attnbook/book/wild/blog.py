@@ -57,7 +57,7 @@ class _Softmax:
     "MultiHead = Concat(head_h) W^O, head_h = Att(QW_h^Q, KW_h^K, VW_h^V)",
     HOLDS,
     "no mask, no bias; Q, K, V are the inputs themselves",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     m = z.m
@@ -83,7 +83,7 @@ def _(z):
     }
 
 
-@claim("S1-3", "l.18", "dW^O = Concatᵀ df/dX", HOLDS, "as S0-13", "03_single_head.html#q-10")
+@claim("S1-3", "l.18", "dW^O = Concatᵀ df/dX", HOLDS, "as S0-13", "04_single_head.html#q-10")
 def _(z):
     return {"as printed": Same(z.m.C.mT @ z.m.dY, z.m.dW_O)}
 
@@ -462,7 +462,7 @@ def _(z):
     "gradients of the inputs, mask, biases, cross-attention: absent",
     MISSING,
     "as S0-14, S0-7, S0-8, S0-5",
-    "03_single_head.html#q-10",
+    "04_single_head.html#q-10",
 )
 def _(z):
     m = z.m
@@ -484,7 +484,7 @@ def _(z):
     "does the formula for df/dA survive a mask of −∞? (an extension)",
     HOLDS,
     "exp A is 0 at masked entries",
-    "05_masked.html",
+    "06_masked.html",
 )
 def _(z):
     m, b = z.m, _Softmax(z.m)

@@ -74,7 +74,7 @@ def _(z):
     }
 
 
-@claim("S3-3", "l.30", "σ acts on every row", HOLDS, "of length n_k", "02_softmax.html")
+@claim("S3-3", "l.30", "σ acts on every row", HOLDS, "of length n_k", "03_softmax.html")
 def _(z):
     return {"row by row": Same(np.stack([softmax(row) for row in z.S]), softmax(z.S))}
 
@@ -126,7 +126,7 @@ def _(z):
     "dσ(p) = Δσ(p) − σ(p)σ(p)ᵗ",
     HOLDS,
     "Δv = diag(v), which is not said",
-    "02_softmax.html#q-1",
+    "03_softmax.html#q-1",
 )
 def _(z):
     n = _Note(z)
@@ -140,7 +140,7 @@ reading(
     "only a real-valued map has a gradient, so L = ℓ ∘ Att",
     HOLDS,
     "a definition, and the only text of the five that gives it",
-    "01_gradients.html",
+    "02_gradients.html",
 )
 
 
@@ -188,7 +188,7 @@ def _(z):
 
 
 @claim(
-    "S3-12", "l.112", "d_Q L = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i) K", HOLDS, "", "03_single_head.html#equation-eq-omega-gradients"
+    "S3-12", "l.112", "d_Q L = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i) K", HOLDS, "", "04_single_head.html#equation-eq-omega-gradients"
 )
 def _(z):
     n = _Note(z)
@@ -225,7 +225,7 @@ def _(z):
     "d_K L = Σ dσ(p_i)ᵗ V Λᵗ e_ie_iᵗ Q",
     HOLDS,
     "",
-    "03_single_head.html#equation-eq-omega-gradients",
+    "04_single_head.html#equation-eq-omega-gradients",
 )
 def _(z):
     n = _Note(z)
@@ -246,7 +246,7 @@ def _(z):
     return {"all 4 lines": Same(lines, [true] * 4)}
 
 
-@claim("S3-16", "l.152, l.158", "d_V L = Σ σ(p_i) e_iᵗ Λ", HOLDS, "= AᵗΛ", "03_single_head.html#equation-eq-dv")
+@claim("S3-16", "l.152, l.158", "d_V L = Σ σ(p_i) e_iᵗ Λ", HOLDS, "= AᵗΛ", "04_single_head.html#equation-eq-dv")
 def _(z):
     n = _Note(z)
     return {"as printed": Same(n.sum(lambda i: np.outer(n.sigma[i], n.e[i]) @ n.Lambda), n.grads.dV)}
@@ -258,7 +258,7 @@ def _(z):
     "dL = (ΩK, ΩᵗQ, Σ σ(p_i) e_iᵗ Λ)",
     HOLDS,
     "for scale 1; with the scale see S3-2",
-    "03_single_head.html#equation-eq-omega-gradients",
+    "04_single_head.html#equation-eq-omega-gradients",
 )
 def _(z):
     n = _Note(z)
@@ -271,7 +271,7 @@ def _(z):
     "Ω = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i), also as stacked rows",
     HOLDS,
     "Ω = dS; by entries it costs n_q·n_k, not n_q·n_k²",
-    "03_single_head.html#equation-eq-omega",
+    "04_single_head.html#equation-eq-omega",
 )
 def _(z):
     n = _Note(z)
@@ -287,14 +287,14 @@ reading(
     "l.30, l.201",
     "the softmax derivative is behind two links, one of them empty",
     MISSING,
-    "nothing to run; chapter 2 derives it in place",
-    "02_softmax.html#q-1",
+    "nothing to run; chapter 3 derives it in place",
+    "03_softmax.html#q-1",
 )
 reading(
     "S3-20",
     "l.203-205",
     "does automatic differentiation use Ω twice? (asked)",
     MISSING,
-    "yes, if both gradients are asked for at once; needs torch, so chapter 3 counts it there",
-    "03_single_head.html#equation-eq-omega",
+    "yes, if both gradients are asked for at once; needs torch, so chapter 4 counts it there",
+    "04_single_head.html#equation-eq-omega",
 )

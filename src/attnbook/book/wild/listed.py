@@ -1,6 +1,6 @@
 """The multi-head layer that a long note lists, rebuilt small, with each of its faults as a switch.
 
-It is seed_listing in the bibliography. Chapter: :doc:`/chapters/07_in_the_wild`. Without faults it is right.
+It is seed_listing in the bibliography. Chapter: :doc:`/chapters/in_the_wild`. Without faults it is right.
 """
 
 import numpy as np

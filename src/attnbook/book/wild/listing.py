@@ -22,7 +22,7 @@ def _rowsum(T):
     "S = QKᵀ/√d_k, A = softmax(S), O = AV",
     HOLDS,
     "softmax over the keys",
-    "03_single_head.html#equation-def-attention",
+    "04_single_head.html#equation-def-attention",
 )
 def _(z):
     return {"as printed": Same(softmax(z.Q @ z.K.mT / np.sqrt(z.d_k)) @ z.V, attention(z.Q, z.K, z.V)[0])}
@@ -37,7 +37,7 @@ reading(
 )
 
 
-@claim("S2-3", "l.46, l.98, l.643", "dA = dO Vᵀ", HOLDS, "A counts as free here", "03_single_head.html#equation-eq-dp")
+@claim("S2-3", "l.46, l.98, l.643", "dA = dO Vᵀ", HOLDS, "A counts as free here", "04_single_head.html#equation-eq-dp")
 def _(z):
     t = z.like(z.P)
     return {"as printed": Same(np.sum((z.dO @ z.V.mT) * t), np.sum(z.dO * (t @ z.V)))}
@@ -107,7 +107,7 @@ def _(z):
     "that formula is used in practice",
     WRONG,
     "practice is the row sum",
-    "02_softmax.html#equation-eq-softmax-vjp",
+    "03_softmax.html#equation-eq-softmax-vjp",
 )
 def _(z):
     return {
@@ -125,7 +125,7 @@ reading("S2-8", "l.64", "∂L/∂(QKᵀ/√d_k) = ∂L/∂S", HOLDS, "the defini
     "dQ = dS K / √d_k",
     HOLDS,
     "dS of the scaled scores",
-    "03_single_head.html#equation-eq-dq",
+    "04_single_head.html#equation-eq-dq",
 )
 def _(z):
     return {"as printed": Same(z.dS @ z.K / np.sqrt(z.d_k), z.dQ)}
@@ -148,7 +148,7 @@ def _(z):
     }
 
 
-@claim("S2-11", "l.76, l.82, l.643", "dV = Aᵀ dO", HOLDS, "", "03_single_head.html#equation-eq-dv")
+@claim("S2-11", "l.76, l.82, l.643", "dV = Aᵀ dO", HOLDS, "", "04_single_head.html#equation-eq-dv")
 def _(z):
     return {"as printed": Same(z.P.mT @ z.dO, attention_vjp(z.dO, attention(z.Q, z.K, z.V)[1]).dV)}
 
@@ -178,7 +178,7 @@ reading(
     "chain rule, softmax Jacobian and matrix calculus give the formulas",
     HOLDS,
     "names tools and derives nothing: there is no step to run",
-    "03_single_head.html",
+    "04_single_head.html",
 )
 
 
@@ -188,7 +188,7 @@ reading(
     "A_ij = exp S_ij / Σ_k exp S_ik",
     HOLDS,
     "in code subtract the row's maximum first",
-    "02_softmax.html#equation-eq-softmax-stable",
+    "03_softmax.html#equation-eq-softmax-stable",
 )
 def _(z):
     return {"as printed": Same(np.exp(z.S) / _rowsum(np.exp(z.S)), softmax(z.S))}
@@ -199,7 +199,7 @@ def _steps(z):
     return np.stack([complex_step(plain_softmax, z.S[0], unit) for unit in np.eye(z.n_k)], axis=1)
 
 
-@claim("S2-15", "l.481", "∂A_ij/∂S_ij = A_ij (1 − A_ij)", HOLDS, "", "02_softmax.html#q-2")
+@claim("S2-15", "l.481", "∂A_ij/∂S_ij = A_ij (1 − A_ij)", HOLDS, "", "03_softmax.html#q-2")
 def _(z):
     return {"as printed": Same(z.P[0] * (1 - z.P[0]), np.diag(_steps(z)))}
 
@@ -210,7 +210,7 @@ def _(z):
     "∂A_ij/∂S_ik = −A_ij A_ik for k ≠ j",
     HOLDS,
     "and 0 across rows, which is not said",
-    "02_softmax.html#q-1",
+    "03_softmax.html#q-1",
 )
 def _(z):
     off = ~np.eye(z.n_k, dtype=bool)
@@ -222,12 +222,12 @@ def _(z):
     }
 
 
-@claim("S2-17", "l.491-495", "the Jacobian J_i of one row", HOLDS, "J_i = diag(A_i) − A_i A_iᵀ", "02_softmax.html#q-1")
+@claim("S2-17", "l.491-495", "the Jacobian J_i of one row", HOLDS, "J_i = diag(A_i) − A_i A_iᵀ", "03_softmax.html#q-1")
 def _(z):
     return {"diag(A_i) − A_i A_iᵀ": Same(np.diag(z.P[0]) - np.outer(z.P[0], z.P[0]), _steps(z))}
 
 
-@claim("S2-18", "l.501", "dS = dA · J", AMBIGUOUS, "dS_i = dA_i J_i: every row has its own J", "02_softmax.html#q-3")
+@claim("S2-18", "l.501", "dS = dA · J", AMBIGUOUS, "dS_i = dA_i J_i: every row has its own J", "03_softmax.html#q-3")
 def _(z):
     J = softmax_jacobian(z.P)
     return {
@@ -242,7 +242,7 @@ def _(z):
     "dS = dA*A; dS -= np.sum(dS, -1, keepdims=True)*A",
     HOLDS,
     "the one right softmax backward of this text",
-    "02_softmax.html#equation-eq-softmax-vjp",
+    "03_softmax.html#equation-eq-softmax-vjp",
 )
 def _(z):
     dS = z.dP * z.P
@@ -296,7 +296,7 @@ def _(z):
     "the short form avoids the Jacobian",
     HOLDS,
     "n_q·n_k² numbers become n_q·n_k; only tiling removes those",
-    "02_softmax.html#equation-eq-softmax-cost",
+    "03_softmax.html#equation-eq-softmax-cost",
 )
 def _(z):
     J = softmax_jacobian(z.P)
@@ -312,7 +312,7 @@ def _(z):
     "W^Q, W^K: d_model × d_k; W^V: d_model × d_v; d_k = d_v = d_model/h",
     CONVENTION,
     "shapes for one head; the listings use one d_model × d_model matrix for all; d_k = d_model/h is a choice",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     m = z.m
@@ -363,7 +363,7 @@ def _(z):
     "a higher score means more relevant",
     CONVENTION,
     "within one row only: softmax sees differences",
-    "02_softmax.html#q-7",
+    "03_softmax.html#q-7",
 )
 def _(z):
     shift = 5.0 * np.arange(z.n_q)[:, None]
@@ -389,7 +389,7 @@ reading(
     "dividing by √d_k keeps the gradients of the softmax from vanishing",
     CONVENTION,
     "for independent entries of mean 0 and variance 1; the gradient also carries the factor 1/√d_k",
-    "02_softmax.html#q-9",
+    "03_softmax.html#q-9",
 )
 def _(z):
     def norm(d_k, scale):
@@ -424,7 +424,7 @@ def _(z):
     "shapes: Q, K n × d_k; V, O n × d_v; QKᵀ, A n × n",
     CONVENTION,
     "one head of self-attention; else A is n_q × n_k",
-    "03_single_head.html",
+    "04_single_head.html",
 )
 def _(z):
     shapes = lambda *arrays: np.array([T.shape for T in arrays])  # noqa: E731
@@ -442,7 +442,7 @@ def _(z):
     "dO is n × d_v and comes from the next layer, such as the feed-forward",
     WRONG,
     "between them is W^O: dConcat = dY (W^O)ᵀ",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     m = z.m
@@ -476,7 +476,7 @@ def _(z):
     "dQ = dS K/√d_k, dK = dSᵀ Q/√d_k",
     HOLDS,
     "the reverse of l.72 and l.90",
-    "03_single_head.html#equation-eq-dk",
+    "04_single_head.html#equation-eq-dk",
 )
 def _(z):
     root = np.sqrt(z.d_k)
@@ -489,7 +489,7 @@ def _(z):
     "dW^Q = Xᵀ dQ, dW^K = Xᵀ dK, dW^V = Xᵀ dV",
     CONVENTION,
     "X_q for W^Q, X_kv for W^K and W^V; summed over the batch",
-    "03_single_head.html#q-10",
+    "04_single_head.html#q-10",
 )
 def _(z):
     m = z.m
@@ -507,7 +507,7 @@ def _(z):
     "dX = dQ W^Qᵀ + dK W^Kᵀ + dV W^Vᵀ",
     CONVENTION,
     "one head, or packed weights; else summed over the heads",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     m = z.m
@@ -600,7 +600,7 @@ reading(
     "l.687",
     "build a numerical example (a suggestion)",
     MISSING,
-    "row EX and the first section of chapter 3 do",
+    "row EX and the first section of chapter 4 do",
     "#wild-example",
 )
 reading(

@@ -122,7 +122,7 @@ def _(z):
     }
 
 
-@claim("S2-31", "l.205, l.373", "dQ = dS @ K / sqrt(depth)", HOLDS, "", "03_single_head.html#equation-eq-dq")
+@claim("S2-31", "l.205, l.373", "dQ = dS @ K / sqrt(depth)", HOLDS, "", "04_single_head.html#equation-eq-dq")
 def _(z):
     return {"query and W_Q, in the repaired listing": Same(lambda: _errors(())[[0, 3]], np.zeros(2))}
 
@@ -239,7 +239,7 @@ def _(z):
     "split_heads, and combining the heads",
     HOLDS,
     "head h is columns h·depth to (h+1)·depth",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     layer = Listed(12, 3)
@@ -290,15 +290,15 @@ reading(
     "S and O are stored for the backward",
     WRONG,
     "the backward never reads them, which one sees in its text; keep A, or the log-sum-exp and O",
-    "03_single_head.html#q-13",
+    "04_single_head.html#q-13",
 )
 reading(
     "S2-42",
     "listings",
     "no W^O, mask, bias, dropout or checks",
     MISSING,
-    "absent, so nothing to run; see chapters 4 and 5",
-    "04_multi_head.html",
+    "absent, so nothing to run; see chapters 5 and 6",
+    "05_multi_head.html",
 )
 reading(
     "S2-43",
@@ -315,7 +315,7 @@ reading(
     "heads are split to compute in parallel",
     WRONG,
     "heads are another function: one softmax each",
-    "04_multi_head.html",
+    "05_multi_head.html",
 )
 def _(z):
     X = z.rng().normal(size=(2, 5, 12))
@@ -493,7 +493,7 @@ def _(z):
     "fuse operations into one kernel",
     HOLDS,
     "needs rowsum(dA ∘ A) = rowsum(dO ∘ O) and A = exp(S − L)",
-    "03_single_head.html#q-13",
+    "04_single_head.html#q-13",
 )
 def _(z):
     L = np.log(_rowsum(np.exp(z.S)))

@@ -69,7 +69,7 @@ reading(
     "every layer takes Q, K, V from the input of the encoder, or of the decoder",
     AMBIGUOUS,
     "About the network's wiring, no formula. Only layer 1 reads that input; the others read the layer before.",
-    "03_single_head.html#q-10",
+    "04_single_head.html#q-10",
 )
 
 
@@ -79,7 +79,7 @@ reading(
     "cross-attention: how does the encoder's output enter the gradient? (asked)",
     MISSING,
     "dx_dec = Σ_h dQ_h W_h^Qᵀ; dx_enc = Σ_h (dK_h W_h^Kᵀ + dV_h W_h^Vᵀ), summed over the decoder layers",
-    "06_cross.html#q-36",
+    "07_cross.html#q-36",
 )
 def _(z):
     m = z.m
@@ -128,7 +128,7 @@ def _(z):
     "the gradient at masked entries, and a row with no allowed key: not said",
     MISSING,
     "dS needs no change and is exactly 0 where masked; a row with no allowed key has O = 0 and dS = 0",
-    "05_masked.html#q-25",
+    "06_masked.html#q-25",
 )
 def _(z):
     keep = np.arange(z.n_k) <= np.arange(z.n_q)[:, None] - 1  # the first row may attend to nothing
@@ -148,7 +148,7 @@ def _(z):
     "the gradient of the biases (asked twice)",
     MISSING,
     "db_Q = Σ dQ_i; db_K = 0 exactly; db_V = Σ dV_j = Σ dO_i; db_O = Σ dY_i; all summed over the batch too",
-    "04_multi_head.html#q-20",
+    "05_multi_head.html#q-20",
 )
 def _(z):
     W, dY = z.like(np.zeros((z.d_v, 3)), np.zeros((z.n_q, 3)))
@@ -180,7 +180,7 @@ reading(
     "the authors let the library differentiate; operations need only be differentiable",
     MISSING,
     "True, and no answer: no formula to run. Automatic differentiation composes rules that somebody derived by hand.",
-    "02_softmax.html",
+    "03_softmax.html",
 )
 
 
@@ -242,7 +242,7 @@ def _(z):
 
 
 @claim(
-    "S0-13", "l.25", "dW^O = Concat(heads)ᵀ df/dX", HOLDS, "X is the layer's output here", "03_single_head.html#q-10"
+    "S0-13", "l.25", "dW^O = Concat(heads)ᵀ df/dX", HOLDS, "X is the layer's output here", "04_single_head.html#q-10"
 )
 def _(z):
     return {"as printed": Same(z.m.C.mT @ z.m.dY, z.m.dW_O)}
@@ -254,7 +254,7 @@ def _(z):
     "df/dx, df/dA itself, biases, cross-attention and masks: not in the answer",
     MISSING,
     "dx_q = γ Σ_h dS_h K_h W_h^Qᵀ; dx_k = γ Σ_h dS_hᵀ Q_h W_h^Kᵀ; dx_v = Σ_h A_hᵀ dO_h W_h^Vᵀ; they add when x is one",
-    "03_single_head.html#q-10",
+    "04_single_head.html#q-10",
 )
 def _(z):
     m = z.m

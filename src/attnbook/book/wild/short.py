@@ -55,7 +55,7 @@ def _(z):
     "a row of Q influences the same row of Z",
     HOLDS,
     "so for A and O; not so for K",
-    "01_gradients.html#equation-eq-qk-jacobian",
+    "02_gradients.html#equation-eq-qk-jacobian",
 )
 def _(z):
     J = _jacobian(lambda Q: Q @ z.K.mT, z.Q)
@@ -85,7 +85,7 @@ def _(z):
     "dQ = dZ · ∂Z/∂Q, with ∂Z/∂Q = K",
     HOLDS,
     "the result is right, in this order, as a rule for Z = QKᵀ",
-    "03_single_head.html#equation-eq-dq",
+    "04_single_head.html#equation-eq-dq",
 )
 def _(z):
     return {"dZ K": Same((z.dS * z.s) @ z.K, z.dQ)}
@@ -157,5 +157,5 @@ reading(
     "dV, dA, the softmax backward, mask, heads, projections: absent",
     MISSING,
     "absent; S2-3, S2-11 and S2-19 run them",
-    "03_single_head.html",
+    "04_single_head.html",
 )

@@ -4,9 +4,9 @@ It takes torch tensors on a CUDA device; with ``TRITON_INTERPRET=1`` in the envi
 interpreter runs the same kernels, slowly. It keeps what the tiled spine keeps, which has the tangent. Nothing here
 imports torch or Triton before a call does.
 
-``tile`` has what all kernels do with a tile, ``forward_kernel`` and ``backward_kernels`` have the parts that chapter 11
+``tile`` has what all kernels do with a tile, ``forward_kernel`` and ``backward_kernels`` have the parts that chapter 12
 builds, in its order; ``limits`` says what they can do, and ``sizes`` how large their tiles are; ``launch`` starts them.
-Chapter: :doc:`/chapters/11_gpu`.
+Chapter: :doc:`/chapters/12_gpu`.
 """
 
 from attnbook.arrays import narrow

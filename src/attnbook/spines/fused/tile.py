@@ -1,7 +1,7 @@
 """What all kernels do with one tile: load its rows, make its scores, take its exponentials.
 
 A kernel never sees a whole table. It is told where a tile begins (i0, j0) and gets everything else from here, so the
-forward and the backward cannot disagree about a mask. Chapter: :doc:`/chapters/11_gpu`.
+forward and the backward cannot disagree about a mask. Chapter: :doc:`/chapters/12_gpu`.
 """
 
 from typing import NamedTuple
