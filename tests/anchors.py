@@ -5,11 +5,11 @@ from pathlib import Path
 from built_site import PAGES, SITE, anchors
 
 RECORD = Path(__file__).with_suffix(".txt")
-LASTING = ("equation-", "proof-", "mistake-", "q-", "symbol-", "attnbook.")
+LASTING = ("equation-", "check-", "mistake-", "q-", "symbol-", "attnbook.")
 
 
 def published():
-    """What readers may have linked to: formulas, their proofs, mistakes, questions, letters and functions."""
+    """What readers may have linked to: formulas, their checks, mistakes, questions, letters and functions."""
     return {f"{page}#{name}" for page in PAGES for name in anchors(SITE / page) if name.startswith(LASTING)}
 
 

@@ -1,10 +1,10 @@
-"""Every displayed formula is tied to its proof: it is a definition, or a cell that checks something names it."""
+"""Every displayed formula is a definition, or a cell checks it, or it is a step on the way to one that is checked."""
 
 import json
 import re
 
 import pytest
-from equations import CHAPTERS, ROOT, checks_of, equations, proofs
+from equations import CHAPTERS, ROOT, check_cells, checks_of, equations
 
 EQUATIONS = equations()
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
@@ -21,15 +21,15 @@ def test_there_are_formulas():
 
 
 @pytest.mark.parametrize("chapter", [path.stem for path in NOTEBOOKS])
-def test_every_formula_is_a_definition_or_is_proved(chapter):
+def test_every_formula_is_a_definition_a_step_or_checked(chapter):
     of_chapter = [e for e in EQUATIONS if e.chapter == chapter]
     assert of_chapter
     without_label = [e.latex for e in of_chapter if not e.label]
     assert not without_label
-    bad_label = [e.label for e in of_chapter if not re.fullmatch(r"(eq|def)-[\w-]+", e.label)]
+    bad_label = [e.label for e in of_chapter if not re.fullmatch(r"(eq|def|step)-[\w-]+", e.label)]
     assert not bad_label
-    unproved = [e.label for e in of_chapter if not e.is_definition and not e.checks]
-    assert not unproved
+    unchecked = [e.label for e in of_chapter if not (e.is_definition or e.is_step or e.checks)]
+    assert not unchecked
 
 
 def test_no_label_is_used_twice():
@@ -38,11 +38,11 @@ def test_no_label_is_used_twice():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_proof_names_formulas_of_its_chapter_and_checks_them(path):
+def test_every_check_names_formulas_of_its_chapter_and_checks_them(path):
     here = {e.label for e in EQUATIONS if e.chapter == path.stem}
-    for proof in proofs(path):
-        assert set(proof.labels) <= here, proof.cell
-        assert proof.checks, f"cell {proof.cell} claims a proof and checks nothing"
+    for check in check_cells(path):
+        assert set(check.labels) <= here, check.cell
+        assert check.checks, f"cell {check.cell} claims a check and checks nothing"
 
 
 def test_the_gradients_of_attention_are_checked_by_differences_and_by_autograd():
@@ -59,13 +59,13 @@ def test_docstrings_cite_formulas_that_exist():
 
 
 class TestTheReader:
-    """The reader itself must see what is missing; a check that has never failed proves nothing."""
+    """The reader itself must see what is missing; a check that has never failed shows nothing."""
 
     def read(self, tmp_path, *cells):
         (tmp_path / "01_x.ipynb").write_text(notebook(*cells), encoding="utf-8")
         return equations(tmp_path)
 
-    def test_it_sees_a_proof(self, tmp_path):
+    def test_it_sees_a_check(self, tmp_path):
         (e,) = self.read(
             tmp_path,
             ("markdown", "$$\na = b\n$$ (eq-a)"),
@@ -89,7 +89,7 @@ class TestTheReader:
     @pytest.mark.parametrize(
         "code", ["x = 1", "assert True", "assert 1 == 1", "assert (a, b)", "print(check_vjp)", "# assert a == b"]
     )
-    def test_a_cell_that_checks_nothing_is_no_proof(self, code):
+    def test_a_cell_that_only_looks_like_one_is_no_check(self, code):
         assert not checks_of(code)
 
     @pytest.mark.parametrize(

@@ -69,12 +69,14 @@ def test_the_front_page_leads_to_the_book():
     assert TOC["root"] in (SITE / "index.html").read_text(encoding="utf-8")
 
 
-def test_every_proof_is_linked_both_ways():
+def test_the_mark_beside_a_formula_opens_its_check_which_says_how():
     for page in (p for p in PAGES if p.startswith("chapters/")):
-        to_proof = {a["href"] for a in soup(SITE / page).select("a.proved")}
-        assert to_proof
-        notes = soup(SITE / page).select("p.proof-of")
-        assert all(a["href"].startswith("#equation-") for note in notes for a in note.select("a"))
+        marks = {a["href"].removeprefix("#") for a in soup(SITE / page).select("a.checked")}
+        assert marks
+        folds = soup(SITE / page).select(".cell.check")
+        assert marks == {tag["id"] for fold in folds for tag in fold.select("details [id^=check-]")}
+        said = {fold.select_one("summary .collapsed").get_text() for fold in folds}
+        assert all(line.startswith("checked: ") and len(line) > len("checked: ") for line in said)
 
 
 # --- in a browser -------------------------------------------------------------------------------------------------

@@ -66,12 +66,15 @@ def visit_inline(self, node):
 
 
 def visit_display(self, node):
-    """The formula, and beside it its number with a link to itself."""
+    """The formula, and beside it its number with a link to itself, and with one to its check."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body.append(_rendered(node, node.astext() if node["nowrap"] else in_lines(node.astext()), True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
+        if how := node.get("checked"):
+            said = f"Checked: {how}"
+            self.body.append(f'<a class="checked" href="#check-{node["label"]}" title="{said}" aria-label="{said}">✓</a>')
         self.body.append("</span>")
     self.body.append("</div>\n")
     raise nodes.SkipNode

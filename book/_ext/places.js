@@ -60,7 +60,7 @@
   };
 
   // What stands around a word on a page: its sentences, each formula once and in one line, and no buttons or pictures.
-  const no_words = "script, style, svg, button, annotation, .katex-html, .headerlink, .proved, .run-bar";
+  const no_words = "script, style, svg, button, annotation, .katex-html, .headerlink, .checked, .run-bar";
   const between = { mfrac: "/", msub: "_", msup: "^", munder: "_", munderover: "_" };
   Search.htmlToText = (html, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html").querySelector("article");

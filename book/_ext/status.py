@@ -85,11 +85,11 @@ def checks():
     cells = [state for states in known["cells"].values() for state in states.values()]
     missing = sorted({state for state in cells if state != "passed"})
     tests = known["tests"]
-    asserted = sum(not e.is_definition for e in found)
-    defined = len(found) - asserted
+    asserted, defined = sum(bool(e.checks) for e in found), sum(e.is_definition for e in found)
     rows = [
-        ("displayed formulas, each asserted by a cell that runs", asserted),
+        ("displayed formulas, each checked by a cell that runs", asserted),
         ("displayed formulas that are definitions", defined),
+        ("displayed formulas that are steps on the way to a checked one", len(found) - asserted - defined),
         ("tests that check a quantity, passed", tests["passed"]),
         ("of them: mistakes planted in the package, and noticed", tests["planted mistakes noticed"]),
         ("tests skipped, for what was missing", tests["skipped"]),

@@ -27,7 +27,7 @@ SITE = ROOT / "_build" / "html"
 STYLE = Path(__file__).with_name("make_pdf.css")
 NAME = "attnbook.pdf"
 HOST = "http://book.local/"  # answered from the folder of the site: nothing is served, and nothing else is reached
-WITHOUT = "script, button, .headerlink, a.proved, details.hide"  # the last is the code that draws a picture
+WITHOUT = "script, button, .headerlink, details.hide"  # the last are checks, imports and the code that draws a picture
 POINTS_AT_IDS = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "list")
 
 

@@ -45,7 +45,7 @@ class Interactive(Figure):
         self._say = say
         self._data = data
 
-    def _repr_html_(self):
+    def picture(self):
         controls = "".join(_radios(c) if c.kind == "radio" else _slider(c) for c in self._controls)
         data = json.dumps(self._data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         return (

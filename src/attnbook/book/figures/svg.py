@@ -29,13 +29,14 @@ class Figure:
         self.name, self.caption = name, caption
         return self
 
+    def picture(self):
+        """The element itself, without its caption."""
+        return f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
+
     def _repr_html_(self):
-        picture = (
-            f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
-        )
         if self.caption is None:
-            return picture
-        return f'<figure id="{self.name}">{picture}<figcaption>{escape(self.caption)}</figcaption></figure>'
+            return self.picture()
+        return f'<figure id="{self.name}">{self.picture()}<figcaption>{escape(self.caption)}</figcaption></figure>'
 
     def __repr__(self):
         return f"Figure: {self.alt}"

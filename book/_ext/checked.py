@@ -1,9 +1,8 @@
-"""Tie each formula to the cell that proves it, on the page: a link either way, and a table of them all."""
+"""Tie each formula to the cell that checks it, folded into a line below it; and a table of them all."""
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from equations import CHAPTERS, COLUMNS, equations, proved_labels
-from sphinx import addnodes
+from equations import CHAPTERS, COLUMNS, checked_labels, checks_of, equations
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -15,13 +14,13 @@ class Coverage(SphinxDirective):
         chapters = list(dict.fromkeys(e.chapter for e in found))
         for chapter in chapters:
             self.env.note_dependency(str(CHAPTERS / f"{chapter}.ipynb"))
-        asserted = sum(not e.is_definition for e in found)
+        asserted, defined = sum(bool(e.checks) for e in found), sum(e.is_definition for e in found)
         lines = [
-            f"**{len(found)} displayed formulas: {asserted} are asserted by a cell that runs, "
-            f"{len(found) - asserted} are definitions.**",
+            f"**{len(found)} displayed formulas: {asserted} are checked by a cell that runs, {defined} are definitions, "
+            f"{len(found) - asserted - defined} are steps on the way to a checked one.**",
             "",
-            "| Chapter | formulas | definitions | " + " | ".join(COLUMNS) + " |",
-            "|---|" + "--:|" * (2 + len(COLUMNS)),
+            "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " |",
+            "|---|" + "--:|" * (3 + len(COLUMNS)),
             *(self._summary(chapter, [e for e in found if e.chapter == chapter]) for chapter in chapters),
             "",
         ]
@@ -35,6 +34,7 @@ class Coverage(SphinxDirective):
         counts = [
             len(found),
             sum(e.is_definition for e in found),
+            sum(e.is_step for e in found),
             *(sum(c in e.checks for e in found) for c in COLUMNS),
         ]
         return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
@@ -45,32 +45,29 @@ class Coverage(SphinxDirective):
         yield "|---|---|" + ":-:|" * len(COLUMNS)
         for e in found:
             name = e.label.partition("-")[2].replace("-", " ")
-            marks = ["definition", "", ""] if e.is_definition else ["yes" if c in e.checks else "–" for c in COLUMNS]
+            kind = "definition" if e.is_definition else "step"
+            marks = ["yes" if c in e.checks else "–" for c in COLUMNS] if e.checks else [kind, "", ""]
             yield f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |"
         yield ":::"
         yield ""
 
 
-def link_formulas_and_proofs(app, doctree):
-    """Write "Proof of (2.6)" above the cell, and "proved" beside the formula, each linked to the other."""
-    docname = app.env.docname
-    proved = set()
+def link_formulas_and_checks(app, doctree):
+    """Fold each cell that checks formulas into one line that says how, and tell the formulas, which link to it."""
+    checked = {}
     for block in list(doctree.findall(nodes.literal_block)):
-        labels = proved_labels(block.astext())
         cell = _cell_of(block)
-        if labels and cell is not None and not proved.issuperset(labels):
-            note = nodes.paragraph(classes=["proof-of"], ids=[f"proof-{x}" for x in labels if x not in proved])
-            note += nodes.Text("Proof of ")
-            for i, label in enumerate(labels):
-                note += [nodes.Text(", ")] if i else []
-                note += _equation_reference(label, docname)
-            cell.parent.insert(cell.parent.index(cell), note)
-            proved.update(labels)
+        new = [label for label in checked_labels(block.astext()) if label not in checked]
+        if new and cell is not None:
+            how = ", ".join(kind for kind in COLUMNS if kind in checks_of(block.astext()))
+            cell.children[0]["ids"] += [f"check-{label}" for label in new]  # inside the fold: a link there opens it
+            cell["classes"].append("check")
+            cell["prompt_show"] = cell["prompt_hide"] = f"checked: {how}"
+            checked.update(dict.fromkeys(new, how))
     for block in list(doctree.findall(nodes.math_block)):
         label = block.get("label") or ""
-        if label in proved:
-            html = f'<a class="proved" href="#proof-{label}" title="The cell that asserts this formula">proved</a>'
-            block.parent.insert(block.parent.index(block) + 1, nodes.raw("", html, format="html"))
+        if label in checked:
+            block["checked"] = checked[label]
 
 
 def _cell_of(block):
@@ -81,15 +78,7 @@ def _cell_of(block):
     return node
 
 
-def _equation_reference(label, docname):
-    reference = addnodes.pending_xref(
-        "", refdomain="math", reftype="eq", reftarget=label, refdoc=docname, refexplicit=False, refwarn=True
-    )
-    reference += nodes.literal("", label, classes=["xref", "eq"])
-    return reference
-
-
 def setup(app):
     app.add_directive("coverage", Coverage)
-    app.connect("doctree-read", link_formulas_and_proofs)
+    app.connect("doctree-read", link_formulas_and_checks)
     return {"parallel_read_safe": True}

@@ -1,0 +1,13 @@
+// A link to what lies in a closed fold opens it, in browsers too that do not do so themselves.
+{
+  const open = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    let closed = false;
+    for (let fold = target?.closest("details:not([open])"); fold; fold = target.closest("details:not([open])")) {
+      fold.open = closed = true;
+    }
+    if (closed) target.scrollIntoView();
+  };
+  addEventListener("hashchange", open);
+  open();
+}
