@@ -14,6 +14,7 @@ from attnbook.book.figures import (
     Control,
     Shape,
     State,
+    arrows,
     flow,
     interactive,
     jacobian,
@@ -45,6 +46,9 @@ def draw_curves(axes):
 
 FIGURES = {
     "matrices": lambda: matrices({"P": np.eye(2, 3), "p": [0.5, -0.25]}, alt=ALT, between=["<"], rows=["a", "b"]),
+    "arrows": lambda: arrows(
+        np.array([1.5, 0.5]), np.eye(3, 2), np.array([[2.0], [0], [1]]), np.array([1.0]), grow=1.5, alt=ALT
+    ),
     "flow": lambda: flow({"S": (0, 0), "P\nweights": (1, 0.5)}, [("S", "P\nweights", "softmax")], alt=ALT),
     "plot": lambda: plot(draw_curves, alt=ALT),
     "programs": lambda: programs([Causal()], n_q=5, n_k=7, rows=2, cols=3, alt=ALT),

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnbook import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
-from attnbook.book.figures import head_steps, input_paths, touches
+from attnbook import MultiHeadParams, attention, multi_head_attention, multi_head_attention_vjp, softmax_vjp
+from attnbook.book.figures import arrows, head_steps, input_paths, touches
 from attnbook.book.figures.svg import PALETTE
 
 ALT = "One head, step by step"
@@ -226,3 +226,61 @@ class TestInputPaths:
             part = np.array(printed(parts[f"self {name} numbers"]))
             said = int(re.search(r"wrong by up to (\d+)%", sentence).group(1))
             assert said == pytest.approx(100 * np.max(np.abs(whole - part)) / np.max(np.abs(whole)), abs=1)
+
+
+class TestArrows:
+    """One query and its keys in the plane: every arrow is as long as the formulas say, and starts where it should."""
+
+    q, K, V, dO = np.array([1.5, 0.5]), rng.normal(size=(5, 2)), rng.normal(size=(5, 3)), rng.normal(size=3)
+
+    def drawn(self, **options):
+        """The first and the last point of each arrow, in the units of the keys, and each part."""
+        root = ElementTree.fromstring(arrows(self.q, self.K, self.V, self.dO, alt=ALT, **options).svg)
+        parts = {element.get("data-part"): element for element in root.iter() if element.get("data-part")}
+        ends = {}
+        for name, part in parts.items():
+            points = [float(x) for x in re.findall(r"-?[\d.]+", part[0].get("d"))]
+            tip = part[1].get("points").split()[0].split(",") if len(part) > 1 else points[-2:]
+            ends[name] = np.array([points[:2], [float(x) for x in tip]])
+            if len(part) > 1:  # the head ends two pixels before the point
+                step = ends[name][1] - ends[name][0]
+                ends[name][1] += 2 * step / np.hypot(*step)
+        start, unit = ends["q"][0], np.hypot(*(ends["q"][1] - ends["q"][0])) / np.hypot(*self.q)
+        return {name: (end - start) * (1, -1) / unit for name, end in ends.items()}, parts
+
+    @pytest.mark.parametrize(("scale", "grow"), [(None, 1), (0.9, 2.5)])
+    def test_arrows_end_where_the_formulas_say(self, scale, grow):
+        ends, _ = self.drawn(scale=scale, grow=grow)
+        factor = 2**-0.5 if scale is None else scale
+        P = np.exp(factor * self.K @ self.q)
+        P /= P.sum()
+        dP = self.V @ self.dO
+        dS = P * (dP - P @ dP)
+        near = {"atol": 0.02}
+        np.testing.assert_allclose(ends["q"], [[0, 0], self.q], **near)
+        np.testing.assert_allclose(ends["dQ"], [self.q, self.q + grow * factor * dS @ self.K], **near)
+        pulled = self.q
+        for j, key in enumerate(self.K):
+            np.testing.assert_allclose(ends[f"k {j}"], [[0, 0], key], **near)
+            np.testing.assert_allclose(ends[f"dK {j}"], [key, key + grow * factor * dS[j] * self.q], **near)
+            pull = [pulled, pulled + grow * factor * dS[j] * key]
+            np.testing.assert_allclose(ends[f"pull {j}"], pull, **near)
+            pulled = pull[1]
+        np.testing.assert_allclose(pulled, ends["dQ"][1], **near)
+
+    def test_a_worse_key_is_told_by_dashes_and_in_words_too(self):
+        _, parts = self.drawn()
+        _, res = attention(self.q[None], self.K, self.V)
+        better = softmax_vjp((self.V @ self.dO)[None], res.P)[0] > 0
+        assert 0 < better.sum() < 5
+        words = "".join(arrows(self.q, self.K, self.V, self.dO, alt=ALT).svg)
+        for j, name in enumerate(("k₀", "k₁", "k₂", "k₃", "k₄")):
+            assert (parts[f"k {j}"].get("stroke-dasharray") is None) == better[j]
+            assert parts[f"k {j}"].get("color") == PALETTE["blue" if better[j] else "orange"]
+            assert f"{name} does {'better' if better[j] else 'worse'} than" in words
+
+    def test_gradients_of_size_zero_have_no_head_and_break_nothing(self):
+        svg = arrows(self.q, self.K, np.ones((5, 1)), np.ones(1), alt=ALT).svg
+        assert not re.search(r"\bnan\b", svg)
+        assert svg.count("<polygon") == 6 + 6  # the query, the keys, and the lines of the legend
+        assert svg.count("as well as the average: dS = 0") == 5

@@ -5,6 +5,7 @@
 """
 
 from attnbook.book.figures import gpu
+from attnbook.book.figures.arrows import arrows
 from attnbook.book.figures.flow import flow
 from attnbook.book.figures.head_steps import head_steps
 from attnbook.book.figures.input_paths import input_paths
@@ -25,6 +26,7 @@ __all__ = [
     "Figure",
     "Shape",
     "State",
+    "arrows",
     "flow",
     "gpu",
     "head_steps",
