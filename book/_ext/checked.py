@@ -16,8 +16,8 @@ class Coverage(SphinxDirective):
             self.env.note_dependency(str(CHAPTERS / f"{chapter}.ipynb"))
         asserted, defined = sum(bool(e.checks) for e in found), sum(e.is_definition for e in found)
         lines = [
-            f"**{len(found)} displayed formulas: {asserted} are checked by a cell that runs, {defined} are definitions, "
-            f"{len(found) - asserted - defined} are steps on the way to a checked one.**",
+            f"**{len(found)} displayed formulas: {asserted} are checked by a cell that runs, {defined} are "
+            f"definitions, {len(found) - asserted - defined} are steps on the way to a checked one.**",
             "",
             "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " |",
             "|---|" + "--:|" * (3 + len(COLUMNS)),

@@ -2,8 +2,8 @@
 
 The convention, in a chapter's markdown and code:
 
-- every displayed formula carries a label: ``$$ … $$ (eq-name)``; ``(def-name)`` where it only gives a name; ``(step-name)``
-  for a line on the way to a formula of the same section that is checked;
+- every displayed formula carries a label: ``$$ … $$ (eq-name)``; ``(def-name)`` where it only gives a name;
+  ``(step-name)`` for a line on the way to a formula of the same section that is checked;
 - the code cell that asserts it begins with ``# checks: eq-name, eq-other``.
 """
 

@@ -73,8 +73,8 @@ def visit_display(self, node):
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
         if how := node.get("checked"):
-            said = f"Checked: {how}"
-            self.body.append(f'<a class="checked" href="#check-{node["label"]}" title="{said}" aria-label="{said}">✓</a>')
+            said = f'title="Checked: {how}" aria-label="Checked: {how}"'
+            self.body.append(f'<a class="checked" href="#check-{node["label"]}" {said}>✓</a>')
         self.body.append("</span>")
     self.body.append("</div>\n")
     raise nodes.SkipNode

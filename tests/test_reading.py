@@ -1,0 +1,123 @@
+"""How much a chapter asks of its reader, and that no formula, figure, table, exercise or term of it stands alone."""
+
+import json
+
+import pytest
+import yaml
+from equations import DISPLAY, ROOT, equations
+from reading import count, faults, load, main_line, order, read, terms, too_early
+
+CHAPTERS = order()
+PARTS = {
+    chapter["file"].partition("/")[2]: part["caption"]
+    for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    for chapter in part["chapters"]
+}
+# Words in the main line, words in all, lines of open code. Pages: test_pdf.
+BUDGETS = {"The path": (3000, 4000, 220), "Being right": (4000, 5000, 300), "In practice": (4000, 5000, 300)}
+
+
+@pytest.mark.parametrize("path", [p for p in CHAPTERS if PARTS[p.stem] in BUDGETS], ids=lambda path: path.stem)
+def test_a_chapter_is_no_longer_than_its_reader_s_evening(path):
+    asked, (words, all_words, lines) = load(path), BUDGETS[PARTS[path.stem]]
+    assert asked.main_line <= words, asked
+    assert asked.words <= all_words, asked
+    assert asked.open_lines <= lines, asked
+
+
+def test_attention_stands_at_the_beginning_of_the_book():
+    before = 0
+    for cell in (cell for path in CHAPTERS for cell in read(path) if cell["cell_type"] == "markdown"):
+        if any(match[2] == "def-attention" for match in DISPLAY.finditer(cell["source"])):
+            break
+        before += count(cell["source"])
+    assert before <= 1500
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_nothing_in_a_chapter_stands_alone(path):
+    assert not list(faults(path))
+
+
+def test_every_term_is_explained_before_it_is_used():
+    assert not list(too_early(CHAPTERS, terms()))
+
+
+class TestTheReader:
+    """The reader itself must see what is missing."""
+
+    def chapter(self, tmp_path, *cells):
+        path = tmp_path / "chapters" / "01_x.ipynb"
+        path.parent.mkdir()
+        made = [
+            {"cell_type": kind, "id": f"c{i}", "source": source, "metadata": {"tags": tags}, "outputs": outputs}
+            for i, (kind, source, tags, *outputs) in enumerate(cells)
+        ]
+        path.write_text(json.dumps({"cells": made}), encoding="utf-8")
+        return path
+
+    def test_what_is_folded_is_not_in_the_main_line(self):
+        text = (
+            "one two\n\n````{solution-start} ex-a\n:class: dropdown\n````\n\nthree\n\n````{solution-end}\n````\n\nfour\n\n"
+            "```{dropdown} More\nfive\n```\n\n```{exercise} six\n:label: ex-a\nseven $x+y$\n$$\na\n$$ (eq-a)\n```"
+        )
+        assert count(main_line(text).replace(":label: ex-a", "")) == 6  # one two four six seven and a formula
+
+    def test_code_that_is_folded_is_not_open(self, tmp_path):
+        path = self.chapter(
+            tmp_path,
+            ("code", "x = 1\n\ny = 2", []),
+            ("code", "z = 3", ["hide-cell"]),
+            ("code", "z = 3", ["hide-input"]),
+            ("markdown", "one two", []),
+        )
+        assert load(path) == (2, 2, 2)
+
+    @pytest.mark.parametrize(
+        ("cells", "fault"),
+        [
+            ([("markdown", "$$\na\n$$", [])], "no number"),
+            ([("markdown", "$$\na\n$$ (eq-a)", [])], "neither checked"),
+            ([("code", "# checks: eq-b\nassert close(a, b)", ["hide-cell"])], "no formula of this chapter"),
+            ([("markdown", "$$\na\n$$ (step-a)", [])], "leads to no checked formula"),
+            ([("markdown", "$$\na\n$$ (step-a)\n\n## Next\n\n$$\nb\n$$ (def-b)", [])], "leads to no checked formula"),
+            ([("markdown", "| a |\n|---|\n| b |", [])], "a table has no caption"),
+            ([("markdown", "```{exercise} Easy\n:label: ex-a\nDo it.\n```", [])], "no level and time"),
+            ([("code", "f()", [], {"data": {"text/html": '<figure class="attnbook">'}})], "a figure has no caption"),
+        ],
+    )
+    def test_it_sees_what_stands_alone(self, tmp_path, monkeypatch, cells, fault):
+        path = self.chapter(tmp_path, *cells)
+        monkeypatch.setattr("reading.equations", lambda: equations(path.parent))
+        assert any(fault in said for _, said in faults(path))
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            [("markdown", "$$\na\n$$ (eq-a)", []), ("code", "# checks: eq-a\nassert close(a, b)", ["hide-cell"])],
+            [
+                ("markdown", "$$\na\n$$ (step-a)\n\n$$\nb\n$$ (eq-b)", []),
+                ("code", "# checks: eq-b\nassert close(a, b)", ["hide-cell"]),
+                ("markdown", "## Next", []),
+            ],
+            [("markdown", "```{table} Said\n:name: tab-a\n\n| a |\n|---|\n| b |\n```", [])],
+            [("markdown", "```{exercise} Easy\n:label: ex-a\n*Level 1 · 5 minutes.* Do it.\n```", [])],
+            [("code", "f()", [], {"data": {"text/html": '<figure id="fig-a"><figure class="attnbook">'}})],
+        ],
+    )
+    def test_and_leaves_in_peace_what_does_not(self, tmp_path, monkeypatch, cells):
+        path = self.chapter(tmp_path, *cells)
+        monkeypatch.setattr("reading.equations", lambda: equations(path.parent))
+        assert not list(faults(path))
+
+    def test_it_sees_a_term_before_its_meaning(self, tmp_path):
+        path = self.chapter(
+            tmp_path, ("markdown", "A tile, `a jacobian`.", []), ("markdown", "A tile is … A Jacobian is …", [])
+        )
+        means = {"tile": ("01_x", "c1"), "Jacobian": ("01_x", "c1"), "vjp": ("01_x", "c1"), "row": ("01_x", "none")}
+        said = [fault for _, _, fault in too_early([path], means)]
+        assert said == [
+            "tile is used before 01_x#c1 says what it means",
+            "vjp is not explained here",
+            "there is no such cell, which should explain row",
+        ]
