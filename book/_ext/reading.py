@@ -83,9 +83,8 @@ def faults(path):
             continue
         for part in re.split(r"(?=^## )", source, flags=re.MULTILINE):
             if part.startswith("## ") and waiting:
-                yield from (
-                    (name, f"before it, {label} is a step that leads to no checked formula") for label in waiting
-                )
+                for label in waiting:
+                    yield name, f"in the section before, {label} is a step that leads to no checked formula"
                 waiting = []
             for match in DISPLAY.finditer(part):
                 label = match[2]
@@ -97,11 +96,10 @@ def faults(path):
                     waiting = []
                 elif not known[label].is_definition:
                     yield name, f"{label} is neither checked nor a definition nor a step"
-        text = main_line(source)
         for table in TABLE.finditer(source):
             if not re.search(r"\{(table|list-table)\} \S[^\n]*\n(:[^\n]*\n|\n)*\|[^\n]*\n\Z", source[: table.start()]):
                 yield name, "a table has no caption"
-        for match in re.finditer(r"\{exercise(?:-start)?\}[^\n]*\n(?::[^\n]*\n)*\s*([^\n]*)", text):
+        for match in re.finditer(r"\{exercise(?:-start)?\}[^\n]*\n(?::[^\n]*\n)*\s*([^\n]*)", source):
             if not LEVEL.match(match[1]):
                 yield name, f"an exercise says no level and time: {match[1][:40]}"
     yield from (("end", f"{label} is a step that leads to no checked formula") for label in waiting)
