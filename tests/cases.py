@@ -143,6 +143,11 @@ class Case:
         heads = [(*T[:-3], h) if len(T) > 2 and T[-3] != 1 and h > 1 else T[:-2] for T in (self.k, self.v)]
         return (*np.broadcast_shapes(self.q[:-2], *heads), self.q[-2], self.k[-2])
 
+    @property
+    def corner(self):
+        """Which corner causal counts from, or None."""
+        return {False: None, True: "top-left"}.get(self.causal, self.causal)
+
     def draw(self, seed=0):
         """Q, K, V and, where the case has them, the bias and the ops' parameters: float64 NumPy."""
         rng = np.random.default_rng(seed)
@@ -187,11 +192,11 @@ class Case:
     def allowed(self):
         """Which query may attend to which key, for the whole score table, worked out without the package."""
         n_q, n_k = self.scores[-2:]
-        shift = n_k - n_q if self.causal == "bottom-right" else 0
+        shift = n_k - n_q if self.corner == "bottom-right" else 0
         allowed = np.tri(n_q, n_k, shift, dtype=bool) if self.causal else np.ones((n_q, n_k), dtype=bool)
         for op in (op() for op, shape in self.ops if shape is None):
             if isinstance(op, Window):
-                shift = n_k - n_q if op.corner == "bottom-right" else 0
+                shift = n_k - n_q if (op.corner or self.corner) == "bottom-right" else 0
                 left, right = (n_q + n_k if side is None else side for side in (op.left, op.right))
                 i, j = np.arange(n_q)[:, None] + shift, np.arange(n_k)  # places
                 first = range(op.global_tokens)
@@ -275,14 +280,15 @@ CASES = (
     Case("op with a table of distances", ops=((Distances, (11,)),)),
     Case("op with a table as long as a tile", ops=((Distances, (3,)),)),
     Case("distances, grouped and causal", q=(2, 6, 5, 11), causal="bottom-right", ops=((Distances, (11,)),)),
-    Case("window", ops=((partial(Window, 2, 1), None),)),
-    Case("window to the left", ops=((partial(Window, 1, None), None),)),
-    Case("window to the right", ops=((partial(Window, None, 1), None),)),
+    Case("window", ops=((partial(Window, 2, 1, "top-left"), None),)),
+    Case("window to the left", ops=((partial(Window, 1, None, "top-left"), None),)),
+    Case("window to the right", ops=((partial(Window, None, 1, "top-left"), None),)),
     Case("window, bottom-right", ops=((partial(Window, 3, 0, "bottom-right"), None),)),
-    Case("window with dead rows", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13), ops=((partial(Window, 2, 1), None),)),
+    Case("window with dead rows", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13),
+         ops=((partial(Window, 2, 1, "top-left"), None),)),
     Case("window and causal", q=(2, 3, 7, 11), causal=True, ops=((partial(Window, 1, None), None),)),
     Case("window and mask", mask=(2, 1, 1, 7), ops=((partial(Window, 2, None), None),), causal=True),
-    Case("window with global tokens", ops=((partial(Window, 1, 0, global_tokens=2), None),)),
+    Case("window with global tokens", ops=((partial(Window, 1, 0, "top-left", 2), None),)),
     Case("global tokens, bottom-right", causal="bottom-right",
          ops=((partial(Window, 0, 1, "bottom-right", global_tokens=3), None),)),
     Case("global tokens, more queries", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13),
@@ -290,20 +296,24 @@ CASES = (
     Case("ALiBi", ops=((partial(ALiBi, corner="bottom-right"), (3,)),)),
     Case("ALiBi, grouped, causal, a dead row", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
          mask=(7, 5), dead=True, ops=((ALiBi, (6, 1, 1)),)),
-    Slopes("ALiBi of many heads", q=(8, 5, 11), k=(8, 7, 11), v=(8, 7, 13), ops=((ALiBi, (8,)),)),
+    Slopes("ALiBi of many heads", q=(8, 5, 11), k=(8, 7, 11), v=(8, 7, 13),
+           ops=((partial(ALiBi, corner="top-left"), (8,)),)),
     Case("ALiBi of one slope", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(ALiBi, corner="bottom-right"), ()),)),
     Case("relative bias", ops=((partial(RelativeBias, corner="bottom-right"), (3, 5)),)),
     Case("relative bias for all heads", ops=((RelativeBias, (9,)),), causal="bottom-right"),
-    Case("relative bias of T5", ops=((partial(RelativeBias, buckets=T5Buckets(8, 5)), (2, 3, 8)),)),
+    Case("relative bias of T5", ops=((partial(RelativeBias, buckets=T5Buckets(8, 5), corner="top-left"), (2, 3, 8)),)),
     Case("relative bias of T5, grouped, one direction", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
          ops=((partial(RelativeBias, buckets=T5Buckets(4, 3, False)), (6, 4)),)),
     Case("scale that is learned", ops=((Scale, ()),)),
     Case("logit scale", ops=((LogitScale, (3,)),)),
     Case("logit scale, grouped", q=(2, 6, 5, 11), ops=((LogitScale, (6, 1, 1)),), causal=True),
-    Case("no query, places", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13), ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
-    Case("no key, places", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
+    Case("no query, places", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13), causal=True,
+         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
+    Case("no key, places", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), causal="bottom-right",
+         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
     Case("softcap", ops=((partial(Softcap, 1.5), None),)),
-    Case("window before softcap", ops=((partial(Window, 1, 0), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
+    Case("window before softcap",
+         ops=((partial(Window, 1, 0, "top-left"), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
     Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
     Case("dropout, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(Dropout, 0.3, 5), None),)),
     Case("dropout, three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13), causal=True,
@@ -320,13 +330,14 @@ CASES = (
          causal="bottom-right", ops=((Sink, (6,)),)),
     Case("sink and no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), ops=((Sink, (3,)),)),
     Case("sink and window, fewer keys", q=(3, 7, 11), k=(3, 3, 11), v=(3, 3, 13),
-         ops=((partial(Window, 2, 1), None), (Sink, (3,)))),
+         ops=((partial(Window, 2, 1, "top-left"), None), (Sink, (3,)))),
     Case("two sinks, dropout, cap and bias", mask=(2, 3, 5, 7), bias=(3, 1, 7), scale=0.7, ops=(
         (Sink, (3, 1, 1)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)),
         (Bias, (5, 1)))),
     Case("documents", ops=((DOCUMENTS, None),)),
     Case("documents, causal, grouped, biased", q=(2, 6, 5, 11), bias=(5, 7), causal=True, ops=((DOCUMENTS, None),)),
-    Case("documents of a batch", mask=(2, 1, 1, 7), ops=((OF_A_BATCH, None), (partial(Window, None, 2), None))),
+    Case("documents of a batch", mask=(2, 1, 1, 7),
+         ops=((OF_A_BATCH, None), (partial(Window, None, 2, "top-left"), None))),
     Case("packed, bottom-right", ops=((PACKED, None),)),
     Case("packed, causal, with a sink", q=(2, 6, 5, 11), ops=((PACKED_CAUSAL, None), (Sink, (6,)))),
     Case("prefix", ops=((PREFIX_LM, None),)),
@@ -483,9 +494,9 @@ MULTI_HEAD = (
             dead=True,
             ops=(
                 (Scale, ()),
-                (partial(RelativeBias, buckets=T5Buckets(8, 5)), (8,)),
+                (partial(RelativeBias, buckets=T5Buckets(8, 5), corner="top-left"), (8,)),
                 (partial(Softcap, 1.5), None),
-                (partial(Window, 2, 0, global_tokens=1), None),
+                (partial(Window, 2, 0, "top-left", 1), None),
                 (BLOCKS_OF_HEADS, None),
                 (partial(Dropout, 0.3, 5), None),
             ),

@@ -129,7 +129,7 @@ else:
         *compiled(90, bf16, 128, causal=True),
         *compiled(90, bf16, 128, bias=torch.zeros(OF_SCORES), mask=TABLE),
         *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
-        *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3)]),
+        *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3, "top-left")]),
         *compiled(90, f32, 64, causal="bottom-right"),
         *compiled(90, bf16, 64, n=RAGGED, ops=[ALiBi(torch.zeros(2, dtype=bf16))], causal=True),
         *compiled(86, bf16, 256),

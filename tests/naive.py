@@ -25,7 +25,7 @@ def naive_scores(case, Q, K, V, *parameters):
             sigma = op.sigma if op.sigma.shape[-2:] == (1, 1) else op.sigma[..., None, None]
             sinks.append(sigma.expand(*case.scores[:-1], 1))
         elif op.on == "scores" and not op.forbids:  # what forbids is in case.allowed()
-            S = op.forward(S, Tile.whole(*case.scores[-2:]))[0].to(Q.dtype)
+            S = op.at_corner(case.corner).forward(S, Tile.whole(*case.scores[-2:]))[0].to(Q.dtype)
     return torch.cat([(S + bias).masked_fill(~torch.tensor(case.allowed()), -torch.inf), *sinks], dim=-1)
 
 

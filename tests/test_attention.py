@@ -127,10 +127,12 @@ def test_the_engine_has_the_dtypes_of_numpy(name, case):
 
 
 ANY_OP = (  # and what its array has after the heads, None where it has none
-    *((partial(Window, *args), None) for args in ((1, 1), (0, None, "bottom-right"), (None, 2), (0, 0, "top-left", 1))),
+    *((partial(Window, *sides, "top-left"), None) for sides in ((1, 1), (None, 2))),
+    *((partial(Window, *args), None) for args in ((0, None, "bottom-right"), (0, 0, "top-left", 1))),
     *((partial(op, *args), None) for op, *args in ((Dropout, 0.4, 3), (Softcap, 1.5), (Scale, -0.7), (Causal,))),
-    *((op, ()) for op in (ALiBi, LogitScale, Sink)), (LogitScale, (1, 1)), (Bias, (1, 1)),
-    (RelativeBias, (3,)), (partial(RelativeBias, buckets=T5Buckets(6, 3), corner="bottom-right"), (6,)),
+    *((op, ()) for op in (partial(ALiBi, corner="top-left"), LogitScale, Sink)), (LogitScale, (1, 1)), (Bias, (1, 1)),
+    (partial(RelativeBias, corner="top-left"), (3,)),
+    (partial(RelativeBias, buckets=T5Buckets(6, 3), corner="bottom-right"), (6,)),
 )  # fmt: skip
 
 

@@ -390,6 +390,7 @@ OPTIONS = [
     (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', …, 'fused', got None"),
 ]
 
+MEET = "expected 'top-left' or 'bottom-right', as 5 queries meet 7 keys without causal"
 KEYS = "a whole number of keys, at least 0, or None"
 WHOLE = "a whole number, at least"
 LENGTHS = "numbers on one axis that begin with 0 and never fall"
@@ -397,8 +398,8 @@ SIZE = "a number of tokens, at least 1, or a pair of them"
 OPS = [
     (lambda: Window(1, 1, "top-left", -1), ValueError, "global_tokens: expected a whole number of keys, …, got -1"),
     (lambda: Window(1, 1, "top-left", None), ValueError, "global_tokens: expected a whole number of keys, …, got None"),
-    (lambda: ALiBi(ones(6), "left"), ValueError, "corner: expected 'top-left' or 'bottom-right', got 'left'"),
-    (lambda: RelativeBias(ones(3), None, 1), ValueError, "corner: expected 'top-left' or 'bottom-right', got 1"),
+    (lambda: ALiBi(ones(6), "left"), ValueError, "corner: expected 'top-left', 'bottom-right' or None, got 'left'"),
+    (lambda: RelativeBias(ones(3), None, 1), ValueError, "corner: expected 'top-left', 'bottom-right' or None, got 1"),
     (lambda: RelativeBias(ones(3), 32), TypeError, "buckets: expected T5Buckets or None, got int"),
     (lambda: T5Buckets(0), ValueError, f"num_buckets: expected {WHOLE} 4, got 0"),
     (lambda: T5Buckets(2.0), ValueError, f"num_buckets: expected {WHOLE} 4, got 2.0"),
@@ -420,14 +421,20 @@ OPS = [
             (LogitScale(ones(5)), "LogitScale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
             (Scale(ones(5)), "Scale: expected a shape that broadcasts …, (2, 6), got shape (5,)"),
             (
-                RelativeBias(ones(2, 3)),
+                RelativeBias(ones(2, 3), None, "top-left"),
                 "RelativeBias: expected a shape that broadcasts …, (2, 6), got (2,), of shape (2, 3)",
             ),
-            (RelativeBias(ones()), "RelativeBias: expected 1 or more axes, got shape ()"),
-            (RelativeBias(ones(6, 4)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 4)"),
-            (RelativeBias(ones(6, 0)), "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 0)"),
+            (RelativeBias(ones(), None, "top-left"), "RelativeBias: expected 1 or more axes, got shape ()"),
             (
-                RelativeBias(ones(6, 9), T5Buckets()),
+                RelativeBias(ones(6, 4), None, "top-left"),
+                "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 4)",
+            ),
+            (
+                RelativeBias(ones(6, 0), None, "top-left"),
+                "RelativeBias: expected an odd number of entries, 2R + 1, got shape (6, 0)",
+            ),
+            (
+                RelativeBias(ones(6, 9), T5Buckets(), "top-left"),
                 "RelativeBias: expected 32 entries, one a bucket, got shape (6, 9)",
             ),
         )
@@ -443,8 +450,11 @@ OPS = [
     (lambda: Window(1.0), ValueError, f"left: expected {KEYS}, got 1.0"),
     (lambda: Window(0, True), ValueError, f"right: expected {KEYS}, got True"),
     (lambda: Window(0, "1"), ValueError, f"right: expected {KEYS}, got '1'"),
-    (lambda: Window(0, 0, "left"), ValueError, "corner: expected 'top-left' or 'bottom-right', got 'left'"),
-    (lambda: Window(0, 0, None), ValueError, "corner: expected 'top-left' or 'bottom-right', got None"),
+    (lambda: Window(0, 0, "left"), ValueError, "corner: expected 'top-left', 'bottom-right' or None, got 'left'"),
+    *(
+        (lambda op=op: attention(Q, K, V, ops=[op]), ValueError, f"ops, {type(op).__name__}, corner: {MEET}, got None")
+        for op in (Window(0, 0), ALiBi(ones(6)), RelativeBias(ones(6, 3)))
+    ),
     (lambda: Softcap(0.0), ValueError, "cap: expected a positive number, got 0.0"),
     (lambda: Softcap(-1), ValueError, "cap: expected a positive number, got -1"),
     (lambda: Softcap(float("inf")), ValueError, "cap: expected a positive number, got inf"),

@@ -200,7 +200,12 @@ def test_places_beyond_32_bits():
 
 @pytest.mark.parametrize(
     ("options", "visits"),
-    [({}, 2 * 6), ({"causal": True}, 2 * 4), ({"ops": [Window(4, 4)]}, 2 * 5), ({"causal": "bottom-right"}, 2 * 5)],
+    [
+        ({}, 2 * 6),
+        ({"causal": True}, 2 * 4),
+        ({"ops": [Window(4, 4, "top-left")]}, 2 * 5),
+        ({"causal": "bottom-right"}, 2 * 5),
+    ],
     ids=["all", "causal", "window", "bottom-right"],
 )
 @pytest.mark.skipif(DEVICE != "cpu", reason="only the interpreter's visits can be counted")

@@ -17,7 +17,7 @@ from attnbook.ops import Softcap, Window
 kernels.triton_or_skip()
 
 LENGTHS, WIDTHS, DTYPES = (127, 129, 1000), (64, 80, 128, 256), (torch.float16, torch.bfloat16)
-WINDOW, CAP = (partial(Window, 37, 5), None), (partial(Softcap, 1.5), None)
+WINDOW, CAP = (partial(Window, 37, 5, "top-left"), None), (partial(Softcap, 1.5), None)
 HOW = {  # the numbers of heads, and options that may depend on the numbers of queries and keys
     "full": (2, 2, lambda n_q, n_k: {}),
     "causal": (2, 2, lambda n_q, n_k: {"causal": True}),

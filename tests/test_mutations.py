@@ -119,6 +119,16 @@ top_left, bottom_right = (
     partial(test_ops.test_causal_counts_from_its_corner, c, 7) for c in ("top-left", "bottom-right")
 )
 of_distances = partial(test_ops.test_distances_count_from_their_corner, "bottom-right", 7)
+
+
+def of_causal(door, op="ALiBi"):
+    test = test_ops.test_an_op_that_is_told_no_corner_counts_from_that_of_causal
+    return partial(test, test_ops.DOORS[door], 7, test_ops.OF_PLACES[op])
+
+
+asked_for = [
+    partial(test_ops.test_a_corner_is_asked_for_where_nothing_tells_it, op) for op in test_ops.OF_PLACES.values()
+]
 global_window = partial(test_ops.test_a_window_counts_from_its_corner, 1, 0, "top-left", 7, 2)
 window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7, 0)
 merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "dense"), test_merge.test_derivatives
@@ -226,6 +236,13 @@ MISTAKES = {
         ("Op.not_learning", "it learns all the same", 'vars(twin)["learns"] = None', "pass",
          partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, ALiBi, (3,)),
          partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, RelativeBias, (3, 5))),
+        ("Placed.at_corner", "top-left, whatever causal says", '{"corner": corner}', '{"corner": "top-left"}',
+         *map(of_causal, test_ops.DOORS)),
+        ("Placed.at_corner", "the corner of causal, whatever the op was told", "self.corner is not None", "False",
+         *map(of_causal, test_ops.DOORS)),
+        ("Placed.check", "refused by the work, not by name", "super().check(", "return super().check(", *asked_for),
+        ("Tile.shift", "top-left where nothing tells it", "corner is None and", "False and", *asked_for),
+        ("Tile.shift", "a corner is asked for where both are the same", "self.n_q != self.n_k", "True", *asked_for),
         ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", bottom_right, of_distances,
          partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7, 0)),
         ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop)", "slice(len(r))",
@@ -345,9 +362,9 @@ MISTAKES = {
         ("Window.allowed", "positions on another device", "tile.cols.stop, device=device(S))", "tile.cols.stop)",
          on_a_second_device),
         ("Window.allows_all", "a tile that it cuts through is taken for whole", "tile.cols.stop - 1 <=",
-         "tile.cols.stop - 2 <=", live_tiles(Window(2, 1))),
+         "tile.cols.stop - 2 <=", live_tiles(Window(2, 1, "top-left"))),
         ("Window.pattern", "a pattern of another place", "range(places.start - first, places.stop - first)",
-         "range(len(places))", live_tiles(Window(2, 1))),
+         "range(len(places))", live_tiles(Window(2, 1, "top-left"))),
         ("Window.pattern", "a pattern of the other corner", "tile.shift(self.corner)", "0",
          live_tiles(Window(2, 1, "bottom-right"))),
         ("Window.live", "the last live key is not visited", "rows.stop + shift + self.right",
@@ -418,6 +435,8 @@ MISTAKES = {
     "plan.py": [
         *(("resolve", f"a cap after a mask, {route}", "masks if step[1].forbids", "masks if False",
            values("window before softcap", route)) for route in ("dense", "tiled", "dense on NumPy", ENGINE)),
+        ("resolve", "top-left, whatever causal says", "op.at_corner(corner)", 'op.at_corner("top-left")',
+         *map(of_causal, test_ops.DOORS)),
         ("resolve", "a mask after the softmax", "(*scores, *masks), columns, weights,",
          "scores, columns, (*weights, *masks),",
          values("mask", "dense")),

@@ -1,6 +1,7 @@
 """Each op alone: its derivatives, its tiles, every library. The ops of the table of cases are among them."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 
 import attnbook as ab
 from attnbook import checks
+from attnbook import torch as of_torch
 from attnbook.arrays import narrow, widen
 from attnbook.ops import (
     ALiBi,
@@ -52,7 +54,10 @@ def mask(M):
 OPS = {
     "scale": (lambda S: Scale(0.3), []),
     "scale of zero": (lambda S: Scale(0.0), []),
-    **{f"ALiBi {shape}": (lambda S, m: ALiBi(m), [shape]) for shape in ((), (1,), (2, 3), (3, 1, 1), (1, 1))},
+    **{
+        f"ALiBi {shape}": (lambda S, m: ALiBi(m, "top-left"), [shape])
+        for shape in ((), (1,), (2, 3), (3, 1, 1), (1, 1))
+    },
     **{f"logit scale {shape}": (lambda S, t: LogitScale(t), [shape]) for shape in ((1,), (2, 1), (2, 3, 1, 1))},
     "bias": (lambda S, B: Bias(B), [(2, 3, 5, 7)]),
     "bias for all heads": (lambda S, B: Bias(B), [(2, 1, 5, 7)]),
@@ -68,7 +73,7 @@ OPS = {
     "causal, bottom-right": (lambda S: Causal("bottom-right"), []),
     **{
         f"{case}, op {i}": (
-            lambda S, *parameters, op=op: in_the_library_of(S, op(*parameters)),
+            lambda S, *parameters, op=op, corner=case.corner: in_the_library_of(S, op(*parameters).at_corner(corner)),
             [] if shape is None else [shape],
         )
         for case in CASES
@@ -197,9 +202,78 @@ def test_behind_a_causal_mask_alibi_is_that_of_its_paper():
         assert checks.close(O, ab.attention(Q, K, V, bias=linear, causal=causal)[0])
 
 
-def test_all_that_counts_from_a_corner_counts_from_the_same_one():
-    made = Window(1, 1), Causal(), ALiBi(np.array(0.5)), RelativeBias(np.zeros(3))
-    assert {op.corner for op in made} == {"top-left"} == {ab.plan.CORNERS[True].corner}
+OF_PLACES = {
+    "ALiBi": partial(ALiBi, np.array([0.5, -0.3])),
+    "relative bias": partial(RelativeBias, np.array([[0.1, 0.7, -0.2], [0.4, -0.5, 0.9]])),
+    "window": partial(Window, 1, None),
+    "global tokens": partial(Window, 0, 1, global_tokens=1),
+}
+each_of_places = pytest.mark.parametrize("make", OF_PLACES.values(), ids=OF_PLACES)
+CORNERS = "top-left", "bottom-right"
+
+
+def of_method(method, Q, K, V, dO, op, causal):
+    """O and L, all gradients and the tangents of both."""
+    O, res = ab.attention(Q, K, V, ops=[op], causal=causal, method=method)
+    *grads, _, dops = ab.attention_vjp(dO, res)
+    moved = ab.attention_jvp(Q, K, V, res, tops=[op.parameter], with_L=True)
+    return [O, res.L, *grads, *(dop for dop in dops if dop is not None), *moved]
+
+
+def by_autograd(Q, K, V, dO, op, causal):
+    """O and L, and all gradients."""
+    Q, K, V, dO = (torch.tensor(T, requires_grad=T is not dO) for T in (Q, K, V, dO))
+    op = in_the_library_of(Q, op)
+    inputs = [Q, K, V, *([op.parameter.requires_grad_()] if op.learns else [])]
+    O, L = of_torch.attention(Q, K, V, ops=[op], causal=causal, with_L=True)
+    return [T.detach().numpy() for T in (O, L, *torch.autograd.grad(O, inputs, dO))]
+
+
+DOORS = {method: partial(of_method, method) for method in ("dense", "tiled")} | {"torch": by_autograd}
+
+
+@each_of_places
+@pytest.mark.parametrize("n_k", [3, 7])
+@pytest.mark.parametrize("run", DOORS.values(), ids=DOORS)
+def test_an_op_that_is_told_no_corner_counts_from_that_of_causal(run, n_k, make):
+    """And one that is told one counts from that."""
+    inputs = draw((2, 5, 11), (2, n_k, 11), (2, n_k, 13), (2, 5, 13))
+    for causal in CORNERS:
+        none, *told = (run(*inputs, op, causal) for op in (make(), *(make(corner=corner) for corner in CORNERS)))
+        same = [all(map(np.array_equal, none, each)) for each in told]
+        assert same == [corner == causal for corner in CORNERS]
+
+
+@each_of_places
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+def test_the_last_queries_with_a_cache_are_the_last_rows(method, make):
+    Q, K, V = draw((2, 7, 11), (2, 7, 11), (2, 7, 13))
+    O, _ = ab.attention(Q, K, V, ops=[make()], causal=True)
+    for m in (1, 3):
+        last, _ = ab.attention(Q[:, -m:], K, V, ops=[make()], causal="bottom-right", method=method)
+        assert checks.close(last, O[:, -m:])
+
+
+@each_of_places
+def test_a_corner_is_asked_for_where_nothing_tells_it(make):
+    """Before any work, and by name; and not where both corners are the same."""
+    Q, K, V = draw((2, 5, 11), (2, 7, 11), (2, 7, 13))
+    wanted = "corner: expected 'top-left' or 'bottom-right', as 5 queries meet 7 keys without causal, got None"
+    tensors, op = [torch.tensor(T) for T in (Q, K, V)], make()
+    assert refusal(ab.attention, Q, K, V, ops=[op]) == f"ops, {type(op).__name__}, {wanted}"
+    of_tensors = partial(of_torch.attention, ops=[in_the_library_of(tensors[0], op)])
+    assert refusal(of_tensors, *tensors) == f"ops, {type(op).__name__}, {wanted}"
+    assert refusal(op.forward, np.zeros((2, 5, 7)), Tile.whole(5, 7)) == wanted
+    assert refusal(ab.attention, Q, K[:, :5], V[:, :5], ops=[op]) is None
+
+
+def refusal(f, *args, **options):
+    """The message of its error, or None."""
+    try:
+        f(*args, **options)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def test_a_key_forbidden_before_a_scale_gives_nothing_to_its_gradient():
@@ -300,7 +374,7 @@ def test_a_factor_of_numpy_does_not_widen():
 def test_an_array_that_nobody_asks_the_gradient_of(op, shape):
     """The same scores, and no work for that gradient."""
     S, dS, numbers = draw((2, 3, 5, 7), (2, 3, 5, 7), shape)
-    op, tile = op(numbers), Tile.whole(5, 7)
+    op, tile = op(numbers).at_corner("top-left"), Tile.whole(5, 7)
     twin = op.without_gradient()
     (scores, saved), (dS_before, dparam) = op.forward(S, tile), op.vjp(dS, op.forward(S, tile)[1], tile)
     assert np.array_equal(twin.forward(S, tile)[0], scores)
@@ -393,7 +467,7 @@ def test_dropout_in_every_library(xp):
         assert np.array_equal(xp.numpy(op.kept(xp.asarray(T), tile)), op.kept(T, tile))
 
 
-@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right"), Window(1, 1)], ids=str)
+@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right"), Window(1, 1, "top-left")], ids=str)
 def test_garbage_stays_behind_a_mask(op):
     """NaN or ∞ where a key is forbidden reaches neither the scores nor any derivative."""
     tile = Tile.whole(5, 7)

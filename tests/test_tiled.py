@@ -149,7 +149,7 @@ NONE = np.zeros((11, 13), bool)
 MASKED = {
     "nothing": {},
     "causal": {"causal": True},
-    "window": {"ops": [Window(2, 1)]},
+    "window": {"ops": [Window(2, 1, "top-left")]},
     "window, bottom-right": {"ops": [Window(3, 0, "bottom-right")]},
     "padding": {"mask": PADDING},
     "padded queries": {"mask": (np.arange(11) > 3)[:, None]},
@@ -342,7 +342,7 @@ IN_EARNEST = {
     "plain": {},
     "causal": {"causal": True},
     "bottom-right": {"causal": "bottom-right"},
-    "window": {"ops": [Window(100, 30)]},
+    "window": {"ops": [Window(100, 30, "top-left")]},
     "padding": {"mask": np.arange(1300) < 700},
     "bias": {"bias": np.linspace(-1, 1, 1300)},
     "dropout and softcap": {"ops": [Dropout(0.2, 3), Softcap(1.0), Bias(np.linspace(-1, 1, 1100)[:, None])]},

@@ -7,7 +7,7 @@ from torch import func
 from torch.autograd import forward_ad
 
 from attnbook.checks import close
-from attnbook.ops import Sink, Softcap
+from attnbook.ops import ALiBi, Sink, Softcap, Window
 from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
@@ -113,6 +113,13 @@ def test_L_of_the_operator_and_its_gradient():
         for O, L in (f(Q, K, V, B), attention(Q, K, V, bias=B, causal="bottom-right", with_L=True))
     )
     alike(came, wanted)
+
+
+@pytest.mark.parametrize("causal", ["top-left", "bottom-right"])
+def test_compiled_ops_count_from_the_corner_of_causal(causal):
+    Q, K, V, m = draw(*QKV, (2,))
+    f = lambda Q, *told: attention(Q, K, V, ops=[ALiBi(m, *told), Window(1, None, *told)], causal=causal)  # noqa: E731
+    alike(compiled(f)(Q), f(Q, causal))
 
 
 def test_sizes_that_change():

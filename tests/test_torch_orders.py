@@ -253,8 +253,8 @@ def test_an_array_that_does_not_learn_gets_its_gradient_too():
     [
         lambda x: [Temperature(x)],
         lambda x: [Tilt(x[:, None, None] * 1.0)],
-        lambda x: [ALiBi(x), LogitScale(x[:1]), LogitScale(x[:, None, None]), Scale(x[0])],
-        lambda x: [RelativeBias(torch.outer(x, x.new_tensor([1.0, 2.0, 3.0])))],
+        lambda x: [ALiBi(x, "top-left"), LogitScale(x[:1]), LogitScale(x[:, None, None]), Scale(x[0])],
+        lambda x: [RelativeBias(torch.outer(x, x.new_tensor([1.0, 2.0, 3.0])), corner="top-left")],
     ],
 )
 def test_vmap_over_arrays_of_ops(ops):

@@ -20,9 +20,10 @@ OF_A_MASK = ("allowed", "allows_all", "pattern")
 class Plan(NamedTuple):
     """The options of a call, as its passes need them.
 
-    ``ops`` are all of its ops as they were given, ``asked_by`` the arguments that asked for them; ``scores``,
-    ``columns`` and ``weights`` are those before the softmax, beside it and after it, as they run, each with its place
-    among all; ``only_forbids``, whether the first do nothing else. ``tiles`` and ``kernel`` are the spine's own.
+    ``ops`` are all of its ops in the order given, each at its corner, ``asked_by`` the arguments that asked for them;
+    ``scores``, ``columns`` and ``weights`` are those before the softmax, beside it and after it, as they run, each with
+    its place among all; ``only_forbids``, whether the first do nothing else. ``tiles`` and ``kernel`` are the spine's
+    own.
 
     What forbids runs last: the op after it could make of −∞ a number, and the key would be there again.
     """
@@ -58,6 +59,8 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
     """
     like_name, like = next(iter(given.items()))
     steps = steps_of(**asked_for) if steps is None else steps
+    if corner := next((op.corner for asked_by, op in steps if asked_by == "causal"), None):
+        steps = [(asked_by, op.at_corner(corner)) for asked_by, op in steps]
     for asked_by, op in steps:
         op.check(name_of(asked_by, op), like, like_name, shape)
     scale = check_scale(scale, widths[0])

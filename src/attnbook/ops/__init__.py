@@ -8,7 +8,7 @@ from attnbook.ops.bias import Bias
 from attnbook.ops.blocks import BlockMask
 from attnbook.ops.dropout import Dropout
 from attnbook.ops.masks import Causal, Mask, Masking, Window
-from attnbook.ops.op import Kernel, Op, Tile
+from attnbook.ops.op import Kernel, Op, Placed, Tile
 from attnbook.ops.relative_bias import RelativeBias, T5Buckets
 from attnbook.ops.scale import LogitScale, Scale
 from attnbook.ops.segments import Segments
@@ -26,6 +26,7 @@ __all__ = [
     "Mask",
     "Masking",
     "Op",
+    "Placed",
     "RelativeBias",
     "Scale",
     "Segments",

@@ -6,33 +6,33 @@ import numpy as np
 
 from attnbook.arrays import array_namespace, device, expected
 from attnbook.ops.of_heads import OfHeads
-from attnbook.ops.op import check_corner
+from attnbook.ops.op import Placed, check_corner
 
 
 @dataclass(frozen=True, eq=False)
-class ALiBi(OfHeads):
+class ALiBi(OfHeads, Placed):
     """Subtract from each score the distance of its key, times the slope of its head, (h,), which learns.
 
     .. math:: S'_{ij} = S_{ij} - m\\,\\Delta_{ij} \\qquad \\Delta_{ij} = |j - i - \\text{shift}| \\qquad
        dS = dS' \\qquad dm = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
 
     Equations :eq:`def-var-alibi` and :eq:`eq-var-alibi-slope`. The shift lines up a corner, as in
-    :class:`~attnbook.ops.masks.Window`; with a cache of earlier keys give "bottom-right" here and to ``causal``, as
-    flash-attn does, whose formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i)
-    behind a causal mask. Behind one of the same corner both are the same: no key comes later, and what is added to a
-    whole row changes no weight (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all
-    heads. It keeps nothing for the backward, and the fused spine has it too. Chapter: :doc:`/chapters/09_variants`.
+    :class:`~attnbook.ops.masks.Window`; with a cache of earlier keys it is "bottom-right", as in flash-attn, whose
+    formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i) behind a causal mask. Behind
+    one of the same corner both are the same: no key comes later, and what is added to a whole row changes no weight
+    (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all heads. It keeps nothing for
+    the backward, and the fused spine has it too. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from attnbook.ops import ALiBi, Tile
-    >>> ALiBi(np.array(0.5)).forward(np.zeros((2, 3)), Tile.whole(2, 3))[0].tolist()
+    >>> ALiBi(np.array(0.5), "top-left").forward(np.zeros((2, 3)), Tile.whole(2, 3))[0].tolist()
     [[0.0, -0.5, -1.0], [-0.5, 0.0, -0.5]]
     """
 
     slopes: object
-    corner: str = "top-left"
+    corner: str | None = None
     arrays, learns = ("slopes",), "slopes"
 
     def __post_init__(self):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attnbook.arguments import check_broadcasts, check_mask
 from attnbook.arrays import array_namespace, device, expected, on_host, scalar
-from attnbook.ops.op import Op, Tile, check_corner
+from attnbook.ops.op import Op, Placed, Tile, check_corner
 
 
 class Masking(Op):
@@ -78,22 +78,23 @@ class Mask(Masking):
 
 
 @dataclass(frozen=True)
-class Window(Masking):
+class Window(Masking, Placed):
     """Allow key j for query i where −``left`` ≤ j − i ≤ ``right``; None is no limit on that side.
 
     .. math:: M_{ij} = \\bigl(-\\text{left} \\le j - i - \\text{shift} \\le \\text{right}\\bigr)
 
     Equations :eq:`eq-op-window` and :eq:`eq-var-global`. The shift lines up a corner of the table, as in
-    :class:`Causal`: 0 for "top-left", n_k − n_q for "bottom-right"; i + shift is the place of query i. flash-attn's
-    (left, right) is this pair; Hugging Face's ``sliding_window=w`` counts the query itself, so left is w − 1. A window
-    of a few keys leaves few tiles to visit, and a tiled spine visits no others. The tokens at the first
-    ``global_tokens`` places are seen by all and see all, as in Longformer; beside causal, all that comes before. It
-    keeps nothing for the backward. Chapter: :doc:`/chapters/09_variants`.
+    :class:`Causal`: 0 for "top-left", n_k − n_q for "bottom-right", and by default that of the argument causal (see
+    :class:`~attnbook.ops.op.Placed`); i + shift is the place of query i. flash-attn's (left, right) is this pair;
+    Hugging Face's ``sliding_window=w`` counts the query itself, so left is w − 1. A window of a few keys leaves few
+    tiles to visit, and a tiled spine visits no others. The tokens at the first ``global_tokens`` places are seen by all
+    and see all, as in Longformer; beside causal, all that comes before. It keeps nothing for the backward. Chapter:
+    :doc:`/chapters/09_variants`.
     """
 
     left: int | None = None
     right: int | None = None
-    corner: str = "top-left"
+    corner: str | None = None
     global_tokens: int = 0
     heads_alike = True
 

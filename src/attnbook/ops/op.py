@@ -47,10 +47,13 @@ class Tile(NamedTuple):
             for n, at in zip(shape, self.index(shape, own_axes), strict=True)
         )
 
-    def shift(self, corner):
+    def shift(self, corner, name="corner"):
         """How much later than its own number the key beside a query is: "bottom-right" lines up the last with the last,
-        "top-left" the first with the first.
+        "top-left" the first with the first. None will do where these are the same.
         """
+        if corner is None and self.n_q != self.n_k:
+            wanted = f"'top-left' or 'bottom-right', as {self.n_q} queries meet {self.n_k} keys without causal"
+            raise ValueError(expected(name, wanted, None))
         return self.n_k - self.n_q if corner == "bottom-right" else 0
 
     def within(self, block):
@@ -69,8 +72,8 @@ class Tile(NamedTuple):
 
 
 def check_corner(corner):
-    if corner not in ("top-left", "bottom-right"):
-        raise ValueError(expected("corner", "'top-left' or 'bottom-right'", repr(corner)))
+    if corner not in ("top-left", "bottom-right", None):
+        raise ValueError(expected("corner", "'top-left', 'bottom-right' or None", repr(corner)))
 
 
 class Op:
@@ -131,6 +134,10 @@ class Op:
         """Whether :meth:`~attnbook.ops.op.Op.live` says the same of every head."""
         return type(self).live is Op.live
 
+    def at_corner(self, corner):
+        """The same op where causal counts from that corner of the table."""
+        return self
+
     def in_kernel(self, kernel, table):
         """The fused kernels' :class:`~attnbook.ops.op.Kernel` with this op after what it does already, or None."""
         return
@@ -187,6 +194,19 @@ class Op:
                 lead = came[: len(came) - self.own_axes]
                 found = f"{lead}, of shape {came}" if self.own_axes else f"shape {came}"
                 check_broadcasts(name, lead, shape[:-2], "the leading axes of the scores", found)
+
+
+class Placed(Op):
+    """An op that counts places from its ``corner`` of the table; None is that of causal. Without causal it must be said
+    where n_q ≠ n_k: nothing else tells whether the queries stand beside the first keys or the last.
+    """
+
+    def at_corner(self, corner):
+        return self if self.corner is not None else self.with_arrays({"corner": corner})
+
+    def check(self, name, like, like_name, shape):
+        super().check(name, like, like_name, shape)
+        Tile.whole(*shape[-2:]).shift(self.corner, f"{name}, corner")
 
 
 class Kernel(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attnbook.arrays import array_namespace, device, expected, unbroadcast
-from attnbook.ops.op import Op, check_corner
+from attnbook.ops.op import Op, Placed, check_corner
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class T5Buckets:
 
 
 @dataclass(frozen=True, eq=False)
-class RelativeBias(Op):
+class RelativeBias(Placed):
     """Add to each score the entry of ``table``, (h, n) or (n,) for all heads, that belongs to its distance.
 
     .. math:: S'_{ij} = S_{ij} + T_{b(j - i - \\text{shift})} \\qquad dS = dS' \\qquad
@@ -78,7 +78,7 @@ class RelativeBias(Op):
 
     table: object
     buckets: T5Buckets | None = None
-    corner: str = "top-left"
+    corner: str | None = None
     arrays, learns, own_axes = ("table",), "table", 1
 
     def __post_init__(self):
