@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Row(NamedTuple):
-    """One formula: the name of what it computes, its expression, its shape, the labels of its proof in the chapters."""
+    """One formula: the name of what it computes, its expression, its shape, the labels of where chapters derive it."""
 
     name: str
     expression: str
@@ -107,7 +107,7 @@ UNITS = {
     ),
     "cross": Unit(
         FORWARD,
-        tuple(row._replace(labels=("eq-multi-head-vjp",)) if "eq-dW" in row.labels else row for row in BACKWARD)
+        tuple(row._replace(labels=("eq-cross-weights",)) if "eq-dW" in row.labels else row for row in BACKWARD)
         + INTO_BOTH,
         {"X_q": "X", "X_k": "memory", "X_v": "memory"},
         {},
@@ -168,7 +168,7 @@ _OURS = {
     **{name: f"{name}_i" for name in "QKVSPOD"},
     **{f"{kind}_{name}": f"{kind}^{name}_i" for kind in "Wb" for name in "QKV"},
     "W_O": "W_O", "b_O": "b_O", "block_W_O": "W^O_i",
-    "X": "X", "memory": r"X_{\mathrm{mem}}", "C": "C", "Y": "Y", "scale": "s",
+    "X": "X", "memory": r"X_{\mathrm{mem}}", "C": "C", "Y": "Y", "scale": r"\text{scale}",
 }  # fmt: skip
 _ONE_HEAD = {
     **_OURS,
@@ -404,11 +404,11 @@ class Answer(SphinxDirective):
                 "",
                 self._forward(unit, notation),
                 "",
-                "| Proof | Gradient | Shape |",
+                "| Derived in | Gradient | Shape |",
                 "|---|---|---|",
             ]
             for row in notation.backward(unit):
-                lines.append(f"| {_proofs(row)} | ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} |")
+                lines.append(f"| {_derivations(row)} | ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} |")
             lines += ["::::", ""]
         lines += [*_tab("torch", "torch"), *_torch_tab(unit), "::::", "", ":::::"]
         box = nodes.container(classes=["answer"])
@@ -427,11 +427,11 @@ def _tab(title, key):
 def _torch_tab(unit):
     yield TORCH_NOTE + (TORCH_MEMORY if unit == "cross" else TORCH_INPUTS) + (TORCH_MASK if unit == "masked" else "")
     yield ""
-    yield "| Proof | Gradient | Shape |"
+    yield "| Derived in | Gradient | Shape |"
     yield "|---|---|---|"
     for row in UNITS[unit].backward:
         for line in torch_lines(row):
-            yield f"| {_proofs(row)} | `{line}` | {torch_shape(row, unit)} |"
+            yield f"| {_derivations(row)} | `{line}` | {torch_shape(row, unit)} |"
 
 
 def torch_shape(row, unit):
@@ -442,7 +442,7 @@ def torch_shape(row, unit):
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _proofs(row):
+def _derivations(row):
     return " ".join(f"{{eq}}`{label}`" for label in row.labels)
 
 
