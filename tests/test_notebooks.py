@@ -93,10 +93,16 @@ class TestNotebook:
     def test_every_chapter_has_pictures_exercises_and_the_package_s_lines(self, path):
         cells = read(path)["cells"]
         text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-        exercises = set(re.findall(r"\{exercise(?:-start)?\}.*\n:label: (ex-[\w-]+)", text))
-        solutions = set(re.findall(r"\{solution(?:-start)?\} (ex-[\w-]+)", text))
+        exercises = re.findall(r"\{exercise(?:-start)?\}.*\n:label: (ex-[\w-]+)\n+(.*)", text)
+        solved = set(re.findall(r"\{solution(?:-start)?\} (ex-[\w-]+)", text))
+        asked = [label for label, first_line in exercises if "answered by" in first_line]
         assert len(exercises) >= 4
-        assert exercises == solutions
+        assert solved.isdisjoint(asked)
+        assert solved.union(asked) == {label for label, _ in exercises}
+        cells_that_answer = [
+            c for c in cells if c["id"].startswith("ask-") and re.search(r"diagnose|check_", "".join(c["source"]))
+        ]
+        assert len(cells_that_answer) == len(asked)
         assert json.dumps([cell["outputs"] for cell in code_cells(path)]).count("<figure class=") >= 2
         assert "{literalinclude} ../src/attnbook/" in text
 

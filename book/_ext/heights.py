@@ -5,6 +5,7 @@ scroll bar would mislead.
 """
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx_design.dropdown import dropdown_main
 from sphinx_exercise.nodes import solution_node
 
@@ -23,6 +24,8 @@ def height(node):
     """Pixels, from what the section holds."""
     if not isinstance(node, nodes.Element):
         return 0
+    if isinstance(node, HideCodeCellNode):
+        return GAP + LINE
     if isinstance(node, nodes.literal_block):
         return GAP + CODE_LINE * (node.astext().count("\n") + 1)
     if isinstance(node, nodes.math_block):
