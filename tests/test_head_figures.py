@@ -6,8 +6,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnbook import MultiHeadParams, attention, multi_head_attention, multi_head_attention_vjp, softmax_vjp
-from attnbook.book.figures import arrows, head_steps, input_paths, touches
+from attnbook import (
+    MultiHeadParams,
+    attention,
+    attention_vjp,
+    multi_head_attention,
+    multi_head_attention_vjp,
+    softmax,
+    softmax_vjp,
+)
+from attnbook.book.figures import arrows, head_steps, input_paths, touches, whole_head
 from attnbook.book.figures.svg import PALETTE
 
 ALT = "One head, step by step"
@@ -88,7 +96,10 @@ def test_every_sum_that_is_printed_comes_out(make):
     assert found >= 2
 
 
-@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+STILL = {"whole head": lambda: whole_head(alt=ALT)}
+
+
+@pytest.mark.parametrize("make", (FIGURES | STILL).values(), ids=FIGURES | STILL)
 def test_it_is_the_same_each_time_and_says_what_it_shows(make):
     assert make()._repr_html_() == make()._repr_html_()
     assert repr(make()) == f"Figure: {ALT}"
@@ -284,3 +295,108 @@ class TestArrows:
         assert not re.search(r"\bnan\b", svg)
         assert svg.count("<polygon") == 6 + 6  # the query, the keys, and the lines of the legend
         assert svg.count("as well as the average: dS = 0") == 5
+
+
+class TestWholeHead:
+    """The frontispiece: its formulas are run, and what is drawn says the same on a wide screen and on a phone."""
+
+    both = pytest.mark.parametrize("form", [0, 1], ids=["wide", "tall"])
+
+    def drawn(self, form):
+        """{name: (rectangle, lines of words)}, and each arrow's first and last point."""
+        root = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")[form]
+        rects = [element for element in root if element.tag.endswith("rect")]
+        boxes = {
+            rect.get("data-part"): ([float(rect.get(k)) for k in ("x", "y", "width", "height")], []) for rect in rects
+        }
+        for word in (element for element in root if element.tag.endswith("text")):
+            x, y = float(word.get("x")), float(word.get("y"))
+            (words,) = [
+                w for (left, top, wide, tall), w in boxes.values() if 0 < x - left < wide and 0 < y - top < tall
+            ]
+            words.append("".join(word.itertext()))
+        lines = [
+            [
+                float(x)
+                for x in re.findall(r"[\d.]+", arrow[0].get("d"))[:2] + arrow[1].get("points").split()[0].split(",")
+            ]
+            for arrow in root
+            if arrow.tag.endswith("g")
+        ]
+        return boxes, lines
+
+    def formulas(self, form):
+        """{name: (its formula, what is printed as needed)}."""
+        made = {}
+        for name, (_, words) in self.drawn(form)[0].items():
+            whole, _, needs = " ".join(words).partition(" needs ")
+            assert whole.startswith(f"{name} "), name
+            made[name] = (whole.removeprefix(f"{name} "), needs)
+        return made
+
+    @both
+    def test_its_formulas_are_those_of_the_package(self, form):
+        p, scale = MultiHeadParams(*W, np.eye(6)), 7**-0.5
+        Y, res = multi_head_attention(X, p, num_heads=1)
+        values = {"X": X, "dO": dO, "W_Q": W[0], "W_K": W[1], "W_V": W[2], "scale": scale, "softmax": softmax}
+        for name, (formula, _) in self.formulas(form).items():
+            if name == "dS":
+                values["D"] = np.sum(values["dP"] * values["P"], axis=-1, keepdims=True)
+            if formula.startswith("= "):
+                code = re.sub(r"([\w)ᵀ]) (?=\w)", r"\1 @ ", formula[2:])
+                code = code.replace("ᵀ", ".mT").replace("·", "*").replace("∘", "*").replace("−", "-")
+                values[name] = eval(code, {}, values)
+        np.testing.assert_allclose(values["O"], Y)
+        np.testing.assert_allclose(values["dX"], multi_head_attention_vjp(dO, res).dX)
+        _, res = attention(values["Q"], values["K"], values["V"])
+        for name, T in attention_vjp(dO, res)._asdict().items():
+            if name in ("dQ", "dK", "dV"):
+                np.testing.assert_allclose(values[name], T)
+
+    @both
+    def test_arrows_come_from_what_a_formula_uses_and_needed_is_the_rest(self, form):
+        boxes, lines = self.drawn(form)
+
+        def touching(x, y):
+            (name,) = [n for n, ((l, t, w, h), _) in boxes.items() if -2.1 < x - l < w + 2.1 and -2.1 < y - t < h + 2.1]
+            return name
+
+        leads = {}
+        for x0, y0, x1, y1 in lines:
+            leads.setdefault(touching(x1, y1), set()).add(touching(x0, y0))
+        assert leads.pop("ℓ") == {"O"}
+        assert leads.pop("dO") == {"ℓ"}
+        for name, (formula, needs) in self.formulas(form).items():
+            used = {word for word in re.findall(r"\w+", formula.replace("ᵀ", "")) if word in boxes or word[:2] == "W_"}
+            back = {word for word in used if word.startswith("d")}
+            if name.startswith("d") and formula.startswith("= "):
+                assert leads.pop(name) == back
+                assert (used - back == {needs}) or (used - back == {"W_Q", "W_K", "W_V"} and needs == "every W")
+            elif formula.startswith("= "):
+                assert leads.pop(name) == used - {"W_Q", "W_K", "W_V"}
+                assert not needs
+        assert not leads
+
+    def test_gradients_stand_under_their_partners(self):
+        boxes, _ = self.drawn(0)
+        for name, ((x, y, width, _), _) in boxes.items():
+            if name.startswith("d"):
+                partner = boxes[name[1:]][0]
+                assert (partner[0], partner[2]) == (x, width)
+                assert partner[1] + partner[3] < y
+
+    @both
+    def test_words_fit_their_boxes_and_the_picture_its_screen(self, form):
+        boxes, _ = self.drawn(form)
+        for name, ((_, _, width, height), words) in boxes.items():
+            assert max(map(len, words)) * 6.6 < width, name
+            assert len(words) * 15 < height
+        assert max(x + width for (x, _, width, _), _ in boxes.values()) < (680, 334)[form]
+
+    def test_a_phone_shows_the_tall_one_and_a_page_without_css_the_wide_one(self):
+        wide, tall, style = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")
+        assert (wide.get("display"), tall.get("display")) == (None, "none")
+        assert (wide.get("class"), tall.get("class")) == ("ab-wide", "ab-tall")
+        hidden, shown = re.findall(r"\.([\w-]+) {display: (\w+)}", style.text)
+        assert style.text.startswith("@media screen and (max-width: 720px)")
+        assert (hidden, shown) == (("ab-wide", "none"), ("ab-tall", "inline"))

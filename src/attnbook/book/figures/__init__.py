@@ -20,6 +20,7 @@ from attnbook.book.figures.score_shapes import Shape, score_shapes
 from attnbook.book.figures.svg import Figure
 from attnbook.book.figures.touches import touches
 from attnbook.book.figures.visits import visits
+from attnbook.book.figures.whole_head import whole_head
 
 __all__ = [
     "Control",
@@ -41,4 +42,5 @@ __all__ = [
     "score_shapes",
     "touches",
     "visits",
+    "whole_head",
 ]

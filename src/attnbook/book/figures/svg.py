@@ -51,6 +51,14 @@ def document(width, height, body):
     )
 
 
+def switched(wide, tall):
+    """Two SVG elements of which one is seen: ``tall`` on the screen of a phone, ``wide`` elsewhere, and without CSS."""
+    rule = "@media screen and (max-width: 720px) {.ab-wide {display: none} .ab-tall {display: inline}}"
+    wide = wide.replace("<svg ", '<svg class="ab-wide" style="max-width: 100%; height: auto" ', 1)
+    tall = tall.replace("<svg ", '<svg class="ab-tall" display="none" ', 1)
+    return f"{wide}{tall}<style>{rule}</style>"
+
+
 def text(x, y, content, *, anchor="middle", size=None, weight=None, fill="ink", opacity=None, part=None):
     """A line of text; ``y`` is its middle. ``part`` names it, for a picture with controls."""
     more = "".join(
