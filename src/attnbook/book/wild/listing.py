@@ -22,7 +22,7 @@ def _rowsum(T):
     "S = QKᵀ/√d_k, A = softmax(S), O = AV",
     HOLDS,
     "softmax over the keys",
-    "04_single_head.html#equation-def-attention",
+    "01_a_first_head.html#equation-def-attention",
 )
 def _(z):
     return {"as printed": Same(softmax(z.Q @ z.K.mT / np.sqrt(z.d_k)) @ z.V, attention(z.Q, z.K, z.V)[0])}
