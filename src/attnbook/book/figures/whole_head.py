@@ -48,7 +48,7 @@ def whole_head(*, alt):
 
 def _wide():
     """Gradients under their partners: steps are columns, lanes are rows, those of the gradients below."""
-    widths, lane, below = (88, 106, 106, 102, 66, 56), 3 * LINE + 8, 3 * (3 * LINE + 16) + 14
+    widths, lane, below = (98, 106, 106, 102, 66, 56), 3 * LINE + 8, 3 * (3 * LINE + 16) + 14
     left = [EDGE + sum(widths[:step]) + step * GAP for step in range(6)]
     boxes, bottom = {}, 0
     for name, (step, first, last, made, needs) in BOXES.items():
