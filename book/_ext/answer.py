@@ -408,7 +408,7 @@ class Answer(SphinxDirective):
                 "|---|---|---|",
             ]
             for row in notation.backward(unit):
-                lines.append(f"| {_derivations(row)} | ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} |")
+                lines.append(f"| {_labels(row)} | ${formula(row, notation, unit)}$ | {notation.shape(row, unit)} |")
             lines += ["::::", ""]
         lines += [*_tab("torch", "torch"), *_torch_tab(unit), "::::", "", ":::::"]
         box = nodes.container(classes=["answer"])
@@ -431,7 +431,7 @@ def _torch_tab(unit):
     yield "|---|---|---|"
     for row in UNITS[unit].backward:
         for line in torch_lines(row):
-            yield f"| {_derivations(row)} | `{line}` | {torch_shape(row, unit)} |"
+            yield f"| {_labels(row)} | `{line}` | {torch_shape(row, unit)} |"
 
 
 def torch_shape(row, unit):
@@ -442,7 +442,7 @@ def torch_shape(row, unit):
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _derivations(row):
+def _labels(row):
     return " ".join(f"{{eq}}`{label}`" for label in row.labels)
 
 
