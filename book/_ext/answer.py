@@ -404,7 +404,7 @@ class Answer(SphinxDirective):
                 "",
                 self._forward(unit, notation),
                 "",
-                "| Derived in | Gradient | Shape |",
+                "| From | Gradient | Shape |",
                 "|---|---|---|",
             ]
             for row in notation.backward(unit):
@@ -427,7 +427,7 @@ def _tab(title, key):
 def _torch_tab(unit):
     yield TORCH_NOTE + (TORCH_MEMORY if unit == "cross" else TORCH_INPUTS) + (TORCH_MASK if unit == "masked" else "")
     yield ""
-    yield "| Derived in | Gradient | Shape |"
+    yield "| From | Gradient | Shape |"
     yield "|---|---|---|"
     for row in UNITS[unit].backward:
         for line in torch_lines(row):
