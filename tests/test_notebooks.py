@@ -99,11 +99,11 @@ class TestNotebook:
         assert len(exercises) >= 4
         assert solved.isdisjoint(asked)
         assert solved.union(asked) == {label for label, _ in exercises}
-        cells_that_answer = [
-            c for c in cells if c["id"].startswith("ask-") and re.search(r"diagnose|check_", "".join(c["source"]))
-        ]
-        assert len(cells_that_answer) == len(asked)
-        assert json.dumps([cell["outputs"] for cell in code_cells(path)]).count("<figure class=") >= 2
+        asking = [cell for cell in cells if cell["id"].startswith("ask-")]
+        assert len(asking) == len(asked)
+        for cell in asking:  # it runs, and says that the answer is still to be found
+            assert "right: False" in json.dumps(cell["outputs"]), cell["id"]
+        assert json.dumps([cell["outputs"] for cell in code_cells(path)]).count("<figure id=") >= 2
         assert "{literalinclude} ../src/attnbook/" in text
 
 

@@ -16,7 +16,7 @@ FOLDED_TEXT = {"dropdown", "solution", "solution-start"}
 FENCE = re.compile(r"^(`{3,}|:{3,})(?:\{([\w-]+)\})?(.*)$")
 BARE_FIGURE = re.compile(r'\A\s*<figure class="attnbook')
 TABLE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)
-LEVEL = re.compile(r"\*Level [123] · \d+ minutes?( · answered by `?\w+`?)?\.\*")
+LEVEL = re.compile(r"\*Level [123] · \d+ minutes?( · answered by [^.*]+)?\.\*")
 LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|\{(?:eq|numref|cite|doc|py:\w+|index)\}`[^`]*`|`[^`]*`")
 
 logger = logging.getLogger(__name__)
