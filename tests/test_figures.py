@@ -108,6 +108,15 @@ def words(figure):
     ]
 
 
+def test_matrices_stand_one_below_the_other_on_a_phone():
+    named = {"P": np.eye(2, 3), "dP": np.full((2, 5), 0.25)}
+    figure = matrices(named, alt=ALT, rows=["a", "b"], stack=True)
+    wide, tall, _ = ElementTree.fromstring(f"<all>{figure.svg}</all>")
+    in_wide, in_tall = (sorted(picture.itertext()) for picture in (wide, tall))
+    assert in_tall == sorted([*in_wide, "a", "b"])  # each with the labels of its rows
+    assert float(wide.get("width")) > 358 > float(tall.get("width"))
+
+
 def test_matrices_show_names_shapes_and_numbers():
     T = np.array([[0.5, -0.25, 0.001], [np.nan, -np.inf, np.inf]])
     shown = words(matrices({"S": T, "empty": np.zeros((0, 2))}, alt=ALT, rows=["q1", "q2"], cols=["a", "b", "c"]))

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from attnbook.book.figures.svg import PALETTE, Figure, document, number, text
+from attnbook.book.figures.svg import PALETTE, Figure, document, number, switched, text
 
 CELL_W, CELL_H, GAP, TOP, LEFT = 54, 30, 44, 46, 26
 
 
-def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common_scale=False):
+def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common_scale=False, stack=False):
     """Draw matrices side by side. Blue cells are positive, orange are negative; deeper is larger; 0 has no colour.
 
     Parameters
@@ -24,6 +24,8 @@ def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common
         What stands between neighbours, such as "=" or "∘".
     common_scale : bool
         One colour scale for all, instead of one each.
+    stack : bool
+        On a phone, one below the other, each with the labels of its rows, and nothing between.
 
     Returns
     -------
@@ -36,23 +38,35 @@ def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common
         largest = dict.fromkeys(arrays, max(largest.values()))
     tallest = max(T.shape[0] for T in arrays.values())
     margin = LEFT + 9 * max((len(label) for label in rows), default=0) if rows else LEFT
-    x, body = margin, []
-    for k, (name, T) in enumerate(arrays.items()):
+
+    def matrix(name, x, y, labels):
+        T = arrays[name]
         n, m = T.shape
-        y = TOP + (tallest - n) * CELL_H / 2
-        body.append(text(x + m * CELL_W / 2, y - 32 if cols else y - 20, f"{name}  {n}×{m}", weight="bold"))
+        yield text(x + m * CELL_W / 2, y - 32 if cols else y - 20, f"{name}  {n}×{m}", weight="bold")
         for j, label in enumerate(cols if cols and len(cols) == m else []):
-            body.append(text(x + (j + 0.5) * CELL_W, y - 12, label, size=12, opacity=0.75))
-        for i, label in enumerate(rows if rows and k == 0 else []):
-            body.append(text(x - 8, y + (i + 0.5) * CELL_H, label, anchor="end", size=12, opacity=0.75))
-        body += [
-            _cell(x + j * CELL_W, y + i * CELL_H, T[i, j], largest[name], digits) for i in range(n) for j in range(m)
-        ]
+            yield text(x + (j + 0.5) * CELL_W, y - 12, label, size=12, opacity=0.75)
+        for i, label in enumerate(labels or []):
+            yield text(x - 8, y + (i + 0.5) * CELL_H, label, anchor="end", size=12, opacity=0.75)
+        for (i, j), value in np.ndenumerate(T):
+            yield _cell(x + j * CELL_W, y + i * CELL_H, value, largest[name], digits)
+
+    x, body = margin, []
+    for k, (name, (n, m)) in enumerate((name, T.shape) for name, T in arrays.items()):
+        body += matrix(name, x, TOP + (tallest - n) * CELL_H / 2, rows if k == 0 else None)
         x += m * CELL_W
         if k < len(between):
             body.append(text(x + GAP / 2, TOP + tallest * CELL_H / 2, between[k], size=18))
             x += GAP
-    return Figure(document(x + 8, TOP + tallest * CELL_H + 10, "".join(body)), alt)
+    wide = document(x + 8, TOP + tallest * CELL_H + 10, "".join(body))
+    if not stack:
+        return Figure(wide, alt)
+
+    y, body = TOP, []
+    for name, T in arrays.items():
+        body += matrix(name, margin, y, rows if rows and len(rows) == len(T) else None)
+        y += len(T) * CELL_H + TOP
+    width = max(T.shape[1] for T in arrays.values()) * CELL_W
+    return Figure(switched(wide, document(margin + width + 8, y - TOP + 10, "".join(body))), alt)
 
 
 def grid(name, n, m, *, x=0, y=0, choose=None, width=CELL_W, height=CELL_H):
