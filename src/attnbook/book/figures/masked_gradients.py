@@ -8,7 +8,7 @@ from attnbook.book.figures.matrices import fill, grid
 from attnbook.book.figures.svg import PALETTE, document, text
 from attnbook.softmax import softmax_vjp
 
-CELL_W, CELL_H, LEFT, TOP = 42, 26, 54, 22  # pixels: a cell, and the room for the names of rows and of the matrix
+CELL_W, CELL_H, LEFT, TOP = 42, 26, 48, 22  # pixels: a cell, and the room for the names of rows and of the matrix
 LOOK = "Look at"
 
 
