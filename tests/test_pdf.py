@@ -1,4 +1,4 @@
-"""The PDF, on one chapter: it is text in embedded fonts, its formulas are set, its links lead to pages."""
+"""The PDF, on one chapter: text in embedded fonts, formulas that are set, links that lead to pages; and its length."""
 
 import re
 import shutil
@@ -68,7 +68,8 @@ def test_solutions_are_open(pdf, text):
     solutions = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser").select(".solution")
     assert len(solutions) >= 4
     for solution in solutions:
-        last = solution.find_all(["p", "pre"])[-1].get_text().strip().split()[-1]
+        seen = [tag for tag in solution.find_all(["p", "pre"]) if not tag.find_parent("details", class_="hide")]
+        last = seen[-1].get_text().strip().split()[-1]
         assert last in text
 
 
@@ -121,3 +122,31 @@ def test_without_a_browser_it_says_so(tmp_path):
     done = subprocess.run(PRINT, capture_output=True, text=True, env={"PATH": str(tmp_path)}, check=False)
     assert done.returncode == 1
     assert done.stderr == "Chromium is not installed, so no PDF was made: apt-get install chromium\n"
+
+
+# --- how long it is -----------------------------------------------------------------------------------------------
+
+
+def lengths(pdf):
+    """How many pages each chapter takes, by its title."""
+    starts = [(pdf.get_destination_page_number(x), x.title) for x in pdf.outline if not isinstance(x, list)]
+    ends = [page for page, _ in starts[1:]] + [len(pdf.pages)]
+    return {title: end - page for (page, title), end in zip(starts, ends, strict=True)}
+
+
+def test_a_chapter_of_the_path_has_at_most_22_pages(tmp_path, browser):  # noqa: F811
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    (path,) = (part["chapters"] for part in toc["parts"] if part["caption"] == "The path")
+    target = tmp_path / "path.pdf"
+    subprocess.run([*PRINT, "--output", target, *(chapter["file"] for chapter in path)], check=True)
+    found = lengths(pypdf.PdfReader(target))
+    assert len(found) == len(path) == 7
+    assert not {title: n for title, n in found.items() if n > 22}
+
+
+@pytest.mark.thorough
+def test_the_whole_book_has_fewer_than_320_pages(tmp_path, browser):  # noqa: F811
+    target = tmp_path / "book.pdf"
+    subprocess.run([*PRINT, "--output", target], check=True)
+    pdf = pypdf.PdfReader(target)
+    assert sum(lengths(pdf).values()) < len(pdf.pages) < 320

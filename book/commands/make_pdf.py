@@ -28,13 +28,14 @@ STYLE = Path(__file__).with_name("make_pdf.css")
 NAME = "attnbook.pdf"
 HOST = "http://book.local/"  # answered from the folder of the site: nothing is served, and nothing else is reached
 WITHOUT = "script, button, .headerlink, details.hide"  # the last are checks, imports and the code that draws a picture
+SITE_ONLY = ("book/api", "book/status", "book/changelog")  # nobody reads them on paper; links lead to the site
 POINTS_AT_IDS = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "list")
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--output", type=Path, default=SITE / NAME)
-    options.add_argument("pages", nargs="*", help="such as chapters/03_softmax; all pages, if none is named")
+    options.add_argument("pages", nargs="*", help="such as chapters/03_softmax; the whole book, if none is named")
     chosen = options.parse_args()
     if not (SITE / "index.html").exists():
         sys.exit("There is no built site to print: run `make book` first.")
@@ -53,9 +54,8 @@ def table_of_contents(chosen):
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     parts = [("", [toc["root"]])]
     parts += [(part["caption"], [chapter["file"] for chapter in part["chapters"]]) for part in toc["parts"]]
-    if not chosen:
-        return parts
-    return [(title, kept) for title, names in parts if (kept := [name for name in names if name in chosen])]
+    wanted = chosen or {name for _, names in parts for name in names}.difference(SITE_ONLY)
+    return [(title, kept) for title, names in parts if (kept := [name for name in names if name in wanted])]
 
 
 # --- one document of many pages -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def title_page(config):
     return f"""<p class="title">{config["title"]}</p><div class="cover">{cover}</div>
 <p class="authors">{config["author"]}</p>
 <p>{config["html"]["extra_footer"]} {of}<br>To be read, run and asked on
-<a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a></p>"""
+<a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a>, with the reference of the package.</p>"""
 
 
 # --- printing -----------------------------------------------------------------------------------------------------
