@@ -983,9 +983,9 @@ MISTAKES = {
     "checks/differences.py": [
         (*lines, test_checks.test_differences_converge)
         for lines in (
-            ("central_difference", "one-sided", "f(x - h * t)) / (2 * h)", "f(x)) / h"),
-            ("central_difference", "divided by h", "/ (2 * h)", "/ h"),
-            ("forward_difference", "divided by 2h", "- f(x)) / h", "- f(x)) / (2 * h)"),
+            ("central_difference", "one-sided", "f(x - step * t)) / (2 * step)", "f(x)) / step"),
+            ("central_difference", "divided by the step", "/ (2 * step)", "/ step"),
+            ("forward_difference", "divided by two steps", "- f(x)) / step", "- f(x)) / (2 * step)"),
             ("complex_step", "the real part", ".imag", ".real"),
         )
     ],

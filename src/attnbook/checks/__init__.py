@@ -1,6 +1,6 @@
 """Checks: is this gradient right? By differences, by autograd, and by one derivative against the other.
 
-Chapter: :doc:`/chapters/02_gradients`. Nothing below imports from here; ``diagnose``, the book and the tests do.
+Chapter: :doc:`/chapters/08_checking`. Nothing below imports from here; ``diagnose``, the book and the tests do.
 :func:`attnbook.diagnose.report.diagnose` asks one thing more: if it is not right, which known mistake is it?
 """
 

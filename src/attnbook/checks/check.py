@@ -1,6 +1,6 @@
 """The checks that the book's cells and the tests call. A check that fails raises, and says by how much.
 
-Chapter: :doc:`/chapters/02_gradients`.
+Chapter: :doc:`/chapters/08_checking`.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
 
     .. math:: \\langle dX, \\dot X\\rangle = \\Bigl\\langle dY,\\;
-       \\frac{f(X + h\\dot X) - f(X - h\\dot X)}{2h}\\Bigr\\rangle
+       \\frac{f(X + \\varepsilon\\dot X) - f(X - \\varepsilon\\dot X)}{2\\varepsilon}\\Bigr\\rangle
 
     Equation :eq:`eq-vjp-check`, along random directions; then entry by entry against torch, where it is installed.
 
@@ -106,8 +106,8 @@ def check_jvp(f, tangent, *, at, tangents):
     Y = output_of(f(*at))
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 
-    def along(h):
-        return output_of(f(*(x + h * t for x, t in zip(at, tangents, strict=True))))
+    def along(step):
+        return output_of(f(*(x + step * t for x, t in zip(at, tangents, strict=True))))
 
     by_differences = central_difference(along, 0.0, 1.0)
     size = _largest(by_differences) + _largest(Y)

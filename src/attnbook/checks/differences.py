@@ -1,21 +1,21 @@
-"""Derivatives from function values alone. Chapter: :doc:`/chapters/02_gradients`."""
+"""Derivatives from function values alone. Chapter: :doc:`/chapters/08_checking`."""
 
 from attnbook.checks.tolerances import STEP
 
 
-def forward_difference(f, x, t, h=1e-8):
-    """(f(x + h t) − f(x)) / h: the derivative along t; its error shrinks like h (:eq:`eq-forward-difference`)."""
-    return (f(x + h * t) - f(x)) / h
+def forward_difference(f, x, t, step=1e-8):
+    """(f(x + ε t) − f(x)) / ε: the derivative along t; its error shrinks like ε (:eq:`eq-forward-difference`)."""
+    return (f(x + step * t) - f(x)) / step
 
 
-def central_difference(f, x, t, h=STEP):
-    """(f(x + h t) − f(x − h t)) / 2h: its error shrinks like h² (:eq:`eq-central-difference`)."""
-    return (f(x + h * t) - f(x - h * t)) / (2 * h)
+def central_difference(f, x, t, step=STEP):
+    """(f(x + ε t) − f(x − ε t)) / 2ε: its error shrinks like ε² (:eq:`eq-central-difference`)."""
+    return (f(x + step * t) - f(x - step * t)) / (2 * step)
 
 
-def complex_step(f, x, t, h=1e-200):
-    """Im f(x + i h t) / h: no subtraction, so no rounding error to grow as h shrinks (:eq:`eq-complex-step`).
+def complex_step(f, x, t, step=1e-200):
+    """Im f(x + i ε t) / ε: no subtraction, so no rounding error to grow as ε shrinks (:eq:`eq-complex-step`).
 
     Needs an f that is analytic and takes complex input: no maximum, no absolute value, no comparison.
     """
-    return f(x + 1j * h * t).imag / h
+    return f(x + 1j * step * t).imag / step
