@@ -59,7 +59,7 @@ class Run:
         if np.isfinite(wanted).all() != np.isfinite(came).all():
             return False
         size = max(self.sizes[name], _largest(wanted[finite]) if ease > 1 else 0.0)
-        return _largest((came - wanted)[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
+        return _largest(came[finite] - wanted[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
 
     def _precision(self, name):
         """The lower one of the dtypes that went in and that came out."""

@@ -24,6 +24,16 @@ BOOK = "https://attnbook.github.io/attnbook/"
 DTYPES = tuple(DIAGNOSE)
 """The dtypes that ``diagnose`` can be asked to hand over."""
 
+SYMPTOM = {
+    ("dQ",): "#symptom-dq",
+    ("dK",): "#symptom-dk",
+    ("dV",): "#symptom-dv",
+    ("dQ", "dK"): "#symptom-dq-dk",
+    ("dQ", "dK", "dV"): "#symptom-all",
+    ("O", "dQ", "dK", "dV"): "#symptom-forward",
+}
+"""Where the page of symptoms goes on, by what is wrong; at its top for all else."""
+
 _IGNORING = {
     "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
     "bias": {"scores": lambda a: a.scale * (a.Q @ a.transpose(a.k))},
@@ -102,6 +112,7 @@ class Report:
         lines += [""] if self.not_run else []
         by_reason = _grouped((reason, name) for name, reason in self.not_run.items())
         lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in by_reason]
+        lines += [] if self.ok else ["", f"from symptom to cause: {symptom(wrong)}"]
         return "\n".join(_wrapped(line) for line in lines)
 
     def as_json(self):
@@ -180,6 +191,11 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
 def link(slug):
     """Where the book explains the mistake; None for what has no section."""
     return f"{BOOK}chapters/in_the_wild.html#mistake-{slug}" if slug in MISTAKE else None
+
+
+def symptom(wrong):
+    """Where the book goes on from which results are wrong."""
+    return f"{BOOK}book/symptoms.html{SYMPTOM.get(tuple(wrong), '')}"
 
 
 def title_of(slug):

@@ -1,0 +1,219 @@
+"""Small attentions that are right, for the page of symptoms: every line that it calls right stands in one of them.
+
+The tests put the page's wrong lines in their place, and see whether the symptom comes.
+"""
+
+import numpy as np
+import torch
+
+BLOCK = 3
+
+
+def mT(T):
+    return np.swapaxes(T, -1, -2)
+
+
+def rowsum(T):
+    return T.sum(axis=-1, keepdims=True)
+
+
+def softmax(S):
+    m = S.max(axis=-1, keepdims=True)
+    E = np.exp(S - np.where(np.isneginf(m), 0, m))
+    Z = rowsum(E)
+    return E / np.where(Z == 0, 1, Z)
+
+
+def softmax_vjp(dP, P):
+    return P * (dP - rowsum(P * dP))
+
+
+def head(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
+    """All that ``diagnose`` asks for."""
+    n_q, n_k = Q.shape[-2], K.shape[-2]
+    group = Q.shape[-3] // K.shape[-3] if Q.ndim > 2 else 1
+    k, v = K, V
+    if group > 1:
+        k = np.repeat(K, group, axis=-3)
+        v = np.repeat(V, group, axis=-3)
+    if scale is None:
+        scale = Q.shape[-1] ** -0.5
+    scores = scale * Q @ mT(k) + (0 if bias is None else bias)
+    S = scores
+    if causal:
+        corner = n_k - n_q if causal == "bottom-right" else 0
+        keep = np.tri(n_q, n_k, corner, dtype=bool)
+        S = np.where(keep, S, -np.inf)
+    if mask is not None:
+        S = np.where(mask, S, -np.inf)
+    O = softmax(S) @ v
+
+    P = softmax(S)
+    dV = mT(P) @ dO
+    dP = dO @ mT(v)
+    D = rowsum(P * dP)
+    dS = P * (dP - D)
+    dQ = scale * dS @ k
+    dK = scale * mT(dS) @ Q
+    if group > 1:
+        groups = (*K.shape[:-2], group)
+        dK = dK.reshape(*groups, *dK.shape[-2:]).sum(axis=-3)
+        dV = dV.reshape(*groups, *dV.shape[-2:]).sum(axis=-3)
+    return O, dQ, dK, dV
+
+
+def blocks(Q, K, V, dO, *, causal=False):
+    """Keys a block at a time, keeping O and L."""
+    if causal not in (False, True):
+        raise NotImplementedError("the other corner")
+    scale = K.shape[-1] ** -0.5
+    n_q, n_k = Q.shape[-2], K.shape[-2]
+    i = np.arange(n_q)[:, None]
+    m, Z, O = np.full((*Q.shape[:-1], 1), -np.inf), 0, 0
+
+    def scores(start):
+        K_b = K[..., start : start + BLOCK, :]
+        S = scale * Q @ mT(K_b)
+        j = start + np.arange(S.shape[-1])
+        return np.where(j <= i, S, -np.inf) if causal else S
+
+    for start in range(0, n_k, BLOCK):
+        S, V_b = scores(start), V[..., start : start + BLOCK, :]
+        new = np.maximum(m, S.max(axis=-1, keepdims=True))
+        shrink, E = np.exp(m - new), np.exp(S - new)
+        Z = shrink * Z + rowsum(E)
+        O = shrink * O + E @ V_b
+        m = new
+    O, L = O / Z, m + np.log(Z)
+
+    D = rowsum(dO * O)
+    dQ = np.zeros_like(Q)
+    dK, dV = np.zeros_like(K), np.zeros_like(V)
+    for start in range(0, n_k, BLOCK):
+        b = slice(start, start + BLOCK)
+        P = np.exp(scores(start) - L)
+        dS = P * (dO @ mT(V[..., b, :]) - D)
+        dQ += scale * dS @ K[..., b, :]
+        dK[..., b, :] = scale * mT(dS) @ Q
+        dV[..., b, :] = mT(P) @ dO
+    return O, dQ, dK, dV
+
+
+def queries(Q, K, V, dO):
+    """dK a query at a time, as a kernel adds it up: in float32, in memory of its own."""
+    scale = K.shape[-1] ** -0.5
+    P = softmax(scale * Q @ mT(K))
+    dP = dO @ mT(V)
+    dS = softmax_vjp(dP, P)
+    wide = np.promote_types(Q.dtype, np.float32)
+    dK = np.zeros(K.shape, wide)
+    for i in range(Q.shape[-2]):
+        dK += mT(dS[..., i : i + 1, :]) * Q[..., i : i + 1, :]
+    return P @ V, scale * dS @ K, (scale * dK).astype(Q.dtype), mT(P) @ dO
+
+
+def by_rows(Q, K, V, dO):
+    """What a kernel does that is handed bare memory, and counts rows and columns itself."""
+    scale = K.shape[-1] ** -0.5
+    P = softmax(scale * Q @ mT(K))
+    memory = dO.ravel(order="C")
+    dO = memory.reshape(dO.shape)
+    dP = dO @ mT(V)
+    dS = softmax_vjp(dP, P)
+    return P @ V, scale * dS @ K, scale * mT(dS) @ Q, mT(P) @ dO
+
+
+def dropped(Q, K, V, dO, keep, p):
+    """Dropout on the weights; keep says which stay."""
+    scale = K.shape[-1] ** -0.5
+    P = softmax(scale * Q @ mT(K))
+    W = keep * P / (1 - p)
+    dV = mT(W) @ dO
+    dP = keep * (dO @ mT(V)) / (1 - p)
+    dS = P * (dP - rowsum(P * dP))
+    return W @ V, scale * dS @ K, scale * mT(dS) @ Q, dV
+
+
+def biased(Q, K, V, dO, bias):
+    """With the gradient of a bias that may be broadcast."""
+    P = softmax(Q.shape[-1] ** -0.5 * Q @ mT(K) + bias)
+    dP = dO @ mT(V)
+    dS = softmax_vjp(dP, P)
+    lead = tuple(range(dS.ndim - bias.ndim))
+    dbias = dS.sum(axis=lead)
+    ones = tuple(a for a, n in enumerate(bias.shape) if n == 1)
+    dbias = dbias.sum(axis=ones, keepdims=True)
+    return P @ V, dbias
+
+
+def sunk(Q, K, V, dO, sink):
+    """With one more score a row that has no key."""
+    S = Q.shape[-1] ** -0.5 * Q @ mT(K)
+    Z = rowsum(np.exp(S)) + np.exp(sink)
+    P, P_sink = np.exp(S) / Z, np.exp(sink) / Z
+    dP = dO @ mT(V)
+    O = P @ V
+    D = rowsum(dO * O)
+    dsink = -(P_sink * D).sum()
+    dS = Q.shape[-1] ** -0.5 * (P * dP - P * D)
+    return O, dS @ K, mT(dS) @ Q, dsink
+
+
+def capped(Q, K, V, dO, cap):
+    """Scores kept between −cap and cap."""
+    scale = K.shape[-1] ** -0.5
+    C = cap * np.tanh(scale * Q @ mT(K) / cap)
+    P = softmax(C)
+    dP = dO @ mT(V)
+    dC = softmax_vjp(dP, P)
+    dS = dC * (1 - (C / cap) ** 2)
+    return P @ V, scale * dS @ K
+
+
+def windowed(Q, K, V, dO, left):
+    """The last ``left`` keys and the query's own."""
+    scale = K.shape[-1] ** -0.5
+    i, j = np.arange(Q.shape[-2])[:, None], np.arange(K.shape[-2])
+    keep = (j <= i) & (j >= i - left)
+    P = softmax(np.where(keep, scale * Q @ mT(K), -np.inf))
+    dP = dO @ mT(V)
+    dS = softmax_vjp(dP, P)
+    return P @ V, scale * dS @ K
+
+
+def by_autograd(Q, K, V, mask=None):
+    """Dead rows put right before softmax, not after it."""
+    S = Q.shape[-1] ** -0.5 * Q @ K.mT
+    if mask is None:
+        return S.softmax(-1) @ V
+    dead = ~mask.any(-1, keepdim=True)
+    S = S.masked_fill(~mask & ~dead, -torch.inf)
+    return torch.where(dead, 0.0, S.softmax(-1) @ V)
+
+
+def detached(Q, K, V):
+    """Nothing is cut off from the graph."""
+    S = Q.shape[-1] ** -0.5 * Q @ K.mT
+    P = S.softmax(-1)
+    return P @ V
+
+
+class Saved(torch.autograd.Function):
+    """A backward by hand that can be differentiated again."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V):
+        scale = K.shape[-1] ** -0.5
+        P = torch.softmax(scale * Q @ K.mT, -1)
+        ctx.save_for_backward(Q, K, V)
+        ctx.P = P
+        return P @ V
+
+    @staticmethod
+    def backward(ctx, dO):
+        Q, K, V = ctx.saved_tensors
+        scale = K.shape[-1] ** -0.5
+        P = (scale * Q @ K.mT).softmax(-1)
+        dP = dO @ V.mT
+        dS = P * (dP - (P * dP).sum(-1, keepdim=True))
+        return scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO

@@ -1,0 +1,490 @@
+"""The page of symptoms: every line that it calls wrong is planted, and what it says of the line is what comes.
+
+The lines that it calls right stand in :mod:`mended`, each once. A section is what one sees, a test, pairs of a wrong
+and a right line, and after each pair what ``diagnose`` makes of it.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reading import count
+
+import attnbook as ab
+from attnbook.checks import check_vjp
+from attnbook.diagnose.battery import battery
+from attnbook.diagnose.calling import NAMES
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.report import BOOK, SYMPTOM
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")
+MENDED = Path(__file__).with_name("mended.py").read_text(encoding="utf-8")
+CASES = [case.name for case in battery()]
+
+SECTION = re.compile(r"^\(symptom-([\w-]+)\)=\n## (.+)\n([\s\S]*?)(?=^\(symptom-|\Z)", re.MULTILINE)
+PAIR = re.compile(r"```python\n# wrong\n([\s\S]+?)\n# right\n([\s\S]+?)\n```\n\n(.*)")
+CLAIM = re.compile(
+    r'\*\*`diagnose`\*\*(?: \(`(library|dtype)="(\w+)"`\))?: '
+    r'(?:([\w, ]+) wrong since "([^"]+)"; (?:names `([\w-]+)`|no name)|(right|no case|by chance))(?!\w)'
+)
+
+
+class Pair:
+    """A wrong and a right line, and what the page says that ``diagnose`` makes of the wrong one."""
+
+    def __init__(self, wrong, right, claim):
+        self.wrong, self.right, self.claim = wrong, right, CLAIM.match(claim)
+
+    def place(self):
+        """Where the right lines stand in the module of what is right: one match, with its indentation."""
+        pattern = r"^( *)" + r"\n\1".join(map(re.escape, self.right.splitlines())) + "$"
+        return list(re.finditer(pattern, MENDED, re.MULTILINE))
+
+    def planted(self):
+        """The names of that module with the wrong lines in their place."""
+        (match,) = self.place()
+        text = MENDED[: match.start()] + textwrap.indent(self.wrong, match[1]) + MENDED[match.end() :]
+        return names_of(text)
+
+    def function(self):
+        """The name of the attention that the lines belong to."""
+        (match,) = self.place()
+        line = MENDED[: match.start()].count("\n") + 1
+        (name,) = (node.name for node in ast.parse(MENDED).body if node.lineno <= line <= node.end_lineno)
+        return "head" if name in ("mT", "softmax") else name
+
+
+def names_of(text):
+    names = {}
+    exec(compile(text, "mended", "exec"), names)
+    return names
+
+
+def sections(page):
+    """{name: (title, body, [pairs])}"""
+    return {
+        name: (title, body, [Pair(*pair) for pair in PAIR.findall(body)]) for name, title, body in SECTION.findall(page)
+    }
+
+
+def missing(page):
+    """Which part is not there, in words."""
+    found = sections(page)
+    listed = re.findall(r"\(#symptom-([\w-]+)\)\s*\|", page)
+    if listed != list(found):
+        yield f"the table has {listed}, the sections are {list(found)}"
+    for name, (_, body, pairs) in found.items():
+        order = [body.find(part) for part in ("**You see.**", "**Test.**", "```python", "**`diagnose`**")]
+        if -1 in order or order != sorted(order):
+            yield f"{name} lacks a part, or has them in another order"
+        if not pairs or len(pairs) != body.count("```python") or not all(pair.claim for pair in pairs):
+            yield f"{name}: a pair of lines, or what diagnose says of it, cannot be read"
+        yield from (f"{name}: {p.right!r} stands {len(p.place())} times" for p in pairs if len(p.place()) != 1)
+        if name not in SEEN:
+            yield f"{name}: no test shows what one sees"
+
+
+RIGHT = names_of(MENDED)
+PAIRS = [
+    pytest.param(pair, id=f"{name}-{i}") for name, (*_, pairs) in sections(PAGE).items() for i, pair in enumerate(pairs)
+]
+
+
+def test_every_section_has_its_parts():
+    assert not list(missing(PAGE))
+
+
+def test_it_is_short():
+    assert count(re.sub(r"```python[\s\S]*?```", "", PAGE)) <= 2200
+
+
+@pytest.mark.parametrize(
+    ("there", "gone"),
+    [
+        ("**You see.**", "You see"),
+        ("**Test.** Divide", "Divide"),
+        ("# wrong\ndQ = dS @ k\n", ""),
+        ("dQ = scale * dS @ k", "dQ = scale * k"),
+        ("| [only `dQ` is wrong](#symptom-dq) | its factor |\n", ""),
+        ('**`diagnose`**: dQ wrong since "plain"; names', "It names"),
+        ("(symptom-dq)=", "(symptom-another)="),
+    ],
+)
+def test_a_part_that_is_missing_is_seen(there, gone):
+    assert there in PAGE
+    assert list(missing(PAGE.replace(there, gone)))
+
+
+def test_what_diagnose_links_to_is_there():
+    assert set(SYMPTOM.values()) <= {f"#symptom-{name}" for name in sections(PAGE)}
+    for wrong, anchor in SYMPTOM.items():
+        name = next(m.slug for m in MISTAKE.values() if m.spoils == wrong)
+        assert str(ab.diagnose(MISTAKE[name].run)).endswith(
+            f"\n\nfrom symptom to cause: {BOOK}book/symptoms.html{anchor}"
+        )
+    assert "symptom" not in str(ab.diagnose((ab.attention, ab.attention_vjp)))
+
+
+@pytest.mark.parametrize("name", ["head", "blocks", "queries", "by_rows", "by_autograd", "detached", "Saved"])
+def test_what_is_mended_is_right(name):
+    assert ask(RIGHT, name).ok
+
+
+def ask(names, name, **options):
+    if name in ("by_autograd", "detached", "Saved"):
+        options["library"] = "torch"
+    return ab.diagnose(getattr(names[name], "apply", names[name]), **options)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_diagnose_says_of_the_wrong_line_what_the_page_says(pair):
+    option, value, wrong, since, slug, other = pair.claim.groups()
+    name = pair.function()
+    if other == "no case":  # it needs what diagnose does not hand over
+        assert len(inspect.signature(RIGHT[name]).parameters) > 4
+        return
+    if other == "by chance":
+        return  # SEEN shows both
+    report = ask(pair.planted(), name, **({option: value} if option else {}))
+    if other == "right":
+        assert report.ok
+        return
+    found = [finding for finding in report.findings if finding.kind == "wrong"]
+    assert ", ".join(finding.about for finding in found) == wrong
+    assert next(case for case in CASES if any(case in finding.cases for finding in found)) == since
+    assert report.mistakes == ((slug,) if slug else ())
+    assert slug is None or slug in MISTAKE
+
+
+# --- what one sees ------------------------------------------------------------------------------------------------
+
+
+def draw(n_q=5, n_k=7, d_k=11, d_v=13, lead=(), key_lead=None):
+    rng = np.random.default_rng(0)
+    keys = lead if key_lead is None else key_lead
+    return [rng.normal(size=s) for s in ((*lead, n_q, d_k), (*keys, n_k, d_k), (*keys, n_k, d_v), (*lead, n_q, d_v))]
+
+
+def wrong_ones(came, right=None, tolerance=1e-9):
+    """Which of O, dQ, dK, dV are off."""
+    far = (
+        a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=tolerance) for a, b in zip(came, right, strict=True)
+    )
+    return [name for name, off in zip(NAMES, far, strict=True) if off]
+
+
+def wrongs(planted, name="head", inputs=None, **options):
+    """For each planted module, which results are off on these inputs."""
+    inputs = inputs or draw(lead=(2, 3))
+    right = RIGHT[name](*inputs, **options)
+    return [wrong_ones(names[name](*inputs, **options), right) for names in planted]
+
+
+def gradients_of(f, grads, at, dO, wrong):
+    """check_vjp believes the right gradients, and not the wrong ones."""
+    check_vjp(f, grads, at=at, cotangent=dO)
+    with pytest.raises(AssertionError):
+        check_vjp(f, wrong, at=at, cotangent=dO)
+
+
+def seen_forward(planted):
+    assert wrongs(planted) == [list(NAMES)]
+    Q, K, V, dO = draw()
+    own_forward = partial(ab.attention, scale=1 / 11)
+    check_vjp(own_forward, planted[0]["head"](Q, K, V, dO)[1:], at=(Q, K, V), cotangent=dO)
+
+
+def seen_dq(planted):
+    inputs = draw()
+    right = RIGHT["head"](*inputs)[1]
+    ratios = [right / names["head"](*inputs)[1] for names in planted]
+    assert np.allclose(ratios[0], 11**-0.5)
+    assert np.allclose(ratios[1], np.log(2))
+    assert round(np.log(2), 2) == 0.69
+    assert wrongs(planted) == [["dQ"], ["dQ"]]
+
+
+def seen_dk(planted):
+    assert planted[0]["head"](*draw())[2].shape == (11, 7)
+    with pytest.raises(ValueError, match="matmul"):
+        planted[1]["head"](*draw())
+    assert wrongs(planted, inputs=draw(4, 4, 4, 4)) == [["dK"], ["dK"]]
+
+
+def seen_dv(planted):
+    with pytest.raises(ValueError, match="matmul"):
+        planted[0]["head"](*draw())
+    assert wrongs(planted, inputs=draw(4, 4, 4, 4)) == [["dV"]]
+    Q, K, V, dO = draw()
+    dV = RIGHT["head"](Q, K, V, np.ones_like(dO))[3]
+    _, res = ab.attention(Q, K, V, method="dense")
+    assert np.allclose(dV, res.P.sum(axis=0)[:, None])
+    assert np.allclose(dV.sum(axis=0), 5)
+
+
+def seen_dq_dk(planted):
+    assert wrongs(planted, inputs=draw(4, 4, 4, 4)) == [["dQ", "dK"]] * 2
+    no_D, no_T = (names["head"](*draw(4, 4, 4, 4))[2].sum(axis=-2) for names in planted)
+    assert not np.allclose(no_D, 0)
+    assert np.allclose(no_T, 0)
+    with pytest.raises(ValueError, match="matmul"):
+        planted[1]["head"](*draw())
+    no_scale = MISTAKE["scale-missing-in-backward"].run(*draw())
+    assert np.allclose(RIGHT["head"](*draw())[2] / no_scale[2], 11**-0.5)
+
+
+def seen_rows(planted):
+    inputs = draw()
+    assert np.allclose(RIGHT["head"](*inputs)[2].sum(axis=-2), 0)
+    assert not np.allclose(planted[0]["head"](*inputs)[2].sum(axis=-2), 0)
+    mean = MISTAKE["ds-mean"].run(*inputs)
+    assert np.allclose(mean[2].sum(axis=-2), 0)
+    assert wrong_ones(mean, RIGHT["head"](*inputs)) == ["dQ", "dK"]
+    assert wrongs(planted, inputs=draw(n_q=1)) == [[]]
+
+
+def seen_all(planted):
+    mask = np.tri(5, 7, dtype=bool)
+    assert wrongs(planted, mask=mask) == [["dQ", "dK", "dV"]]
+    assert wrongs(planted) == [[]]
+
+
+def seen_ones(planted):
+    Q, K, V, dO = draw()
+    assert wrongs(planted, inputs=(Q, K, V, np.ones_like(dO))) == [[]]
+    assert wrongs(planted, inputs=(Q, K, V, dO)) == [["dQ", "dK"]]
+    one, two = (planted[0]["head"](Q, K, V, size * dO) for size in (1, 2))
+    assert not np.allclose(2 * one[1], two[1])
+    assert np.allclose(2 * one[3], two[3])
+
+
+def seen_block(planted):
+    merging, own_L, offset = planted
+    for names in planted:
+        names["BLOCK"] = 128
+        assert ask(names, "blocks").ok
+        names["BLOCK"] = 3
+        for causal in (False, True):
+            assert not wrongs([names], "blocks", draw(n_k=3), causal=causal)[0]
+    long = draw(n_q=9, n_k=9)
+    assert "O" in wrongs([merging], "blocks", long)[0]
+    assert wrongs([own_L], "blocks", long) == [["dQ", "dK", "dV"]]
+    assert not wrongs([offset], "blocks", long)[0]
+    assert "O" in wrongs([offset], "blocks", long, causal=True)[0]
+    assert max(case.inputs[1].shape[-2] for case in battery()) == 7
+
+
+def seen_nan(planted):
+    mask = np.ones((5, 7), bool)
+    mask[1] = False
+    with np.errstate(invalid="ignore"):
+        O = planted[0]["head"](*draw(), mask=mask)[0]
+    assert np.isnan(O).any(axis=-1).tolist() == [False, True, False, False, False]
+    right = RIGHT["head"](*draw(), mask=mask)
+    assert not right[0][1].any()
+    assert not right[1][1].any()
+
+
+def seen_nan_spreads(planted):
+    Q, K, V, dO = (torch.tensor(T) for T in draw())
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[1] = False
+    dO[1] = 0
+    for names, bad in ((planted[0], True), (RIGHT, False)):
+        inputs = [T.clone().requires_grad_() for T in (Q, K, V)]
+        O = names["by_autograd"](*inputs, mask)
+        assert O.isfinite().all()
+        dQ, dK, dV = torch.autograd.grad(O, inputs, dO)
+        assert bool(dK.isnan().all()) == bool(dV.isnan().all()) == bad
+        assert dQ.isnan().any(-1).tolist() == [False, bad, False, False, False]
+    rest = [0, 2, 3, 4]
+    inputs = [T.clone().requires_grad_() for T in (Q[rest], K, V)]
+    O = planted[0]["by_autograd"](*inputs, mask[rest])
+    assert all(T.isfinite().all() for T in torch.autograd.grad(O, inputs, dO[rest]))
+
+
+def seen_groups(planted):
+    inputs = draw(lead=(4,), key_lead=(2,))
+    assert wrongs(planted, inputs=inputs) == [["dK", "dV"], list(NAMES)]
+    mean, right = (names["head"](*inputs)[2] for names in (planted[0], RIGHT))
+    assert np.allclose(2 * mean, right)
+    assert wrongs(planted, inputs=draw(lead=(4,), key_lead=(1,)))[1] == []
+    assert wrongs(planted) == [[], []]
+
+
+def seen_lengths(planted):
+    assert wrongs(planted, causal=True) == [list(NAMES)]
+    assert wrongs(planted) == [[]]
+    assert wrongs(planted, inputs=draw(n_k=5), causal=True) == [[]]
+    for corner, keys in ((True, 1), ("bottom-right", 3)):
+        P = ab.attention(*draw()[:3], causal=corner, method="dense")[1].P
+        assert np.count_nonzero(P[0]) == keys
+
+
+def seen_widths(planted):
+    assert wrongs(planted) == [list(NAMES)]
+    assert wrongs(planted, inputs=draw(d_v=11)) == [[]]
+    assert wrongs(planted, scale=0.3) == [[]]
+
+
+def seen_strides(planted):
+    Q, K, V, dO = draw()
+    assert wrongs(planted, "by_rows", (Q, K, V, dO)) == [[]]
+    turned = np.asfortranarray(dO)
+    assert wrongs(planted, "by_rows", (Q, K, V, turned)) == [["dQ", "dK", "dV"]]
+    there = torch.tensor(dO)
+    assert (there.mT.contiguous().mT == there).all()
+    assert not there.mT.contiguous().mT.is_contiguous()
+    strides = []
+    x = torch.zeros(2, 3, requires_grad=True)
+    y = 2 * x
+    y.register_hook(lambda g: strides.append(g.stride()))
+    y.sum().backward()
+    assert strides == [(0, 0)]
+
+
+def seen_batch(planted):
+    assert wrongs(planted, inputs=draw()) == [[]]
+    with pytest.raises(ValueError, match="matmul"):
+        planted[0]["head"](*draw(lead=(2,)))
+    assert wrongs(planted, inputs=draw(4, 4, 4, 4, lead=(4, 4))) == [list(NAMES)]
+    one = draw()
+    twice = [np.stack([T, T]) for T in one]
+    for a, b in zip(RIGHT["head"](*one), RIGHT["head"](*twice), strict=True):
+        assert np.allclose(a, b[0])
+        assert np.allclose(a, b[1])
+
+
+def seen_float64(planted):
+    def error(names, n_q):
+        inputs = [T.astype(np.float16) for T in draw(n_q=n_q, d_k=4, d_v=3)]
+        exact = RIGHT["queries"](*(T.astype(np.float64) for T in inputs))[2]
+        return np.abs(names["queries"](*inputs)[2] - exact).max() / np.abs(exact).max()
+
+    assert error(planted[0], 4096) > 5 * error(RIGHT, 4096)
+    assert error(planted[0], 4096) > 1.5 * error(planted[0], 1024)
+    formula = {"queries": MISTAKE["ds-mean"].run}
+    assert 0.5 < error(formula, 4096) / error(formula, 1024) < 2
+    assert wrongs(planted, "queries") == [[]]
+    assert "precision of float32 only" in " ".join(str(ab.diagnose(in_float32)).split())
+
+
+def in_float32(*inputs):
+    return [T.astype(np.float64) for T in RIGHT["head"](*(T.astype(np.float32) for T in inputs))]
+
+
+def seen_dropout(planted):
+    Q, K, V, dO = draw()
+    f = partial(ab.attention, ops=[ab.ops.Dropout(0.3, seed=1)])
+    keep = f(Q, K, np.eye(7))[0] > 0
+    right, wrong = (names["dropped"](Q, K, V, dO, keep, 0.3) for names in (RIGHT, planted[0]))
+    assert wrong_ones(wrong, right) == ["dQ", "dK"]
+    gradients_of(f, right[1:], (Q, K, V), dO, wrong[1:])
+    none = [names["dropped"](Q, K, V, dO, np.ones((5, 7)), 0.0) for names in (RIGHT, planted[0])]
+    assert not wrong_ones(*none)
+    anew = RIGHT["dropped"](Q, K, V, dO, ~keep, 0.3)
+    assert wrong_ones(anew, right)[1:] == ["dQ", "dK", "dV"]
+
+
+def seen_bias(planted):
+    Q, K, V, dO = draw(lead=(2, 3))
+    bias = np.random.default_rng(1).normal(size=(3, 1, 7))
+    right, wrong = (names["biased"](Q, K, V, dO, bias)[1] for names in (RIGHT, planted[0]))
+    gradients_of(partial(naive, Q, K, V), right, bias, dO, wrong)
+    assert np.allclose(wrong, right / 2)
+    assert np.allclose(ab.attention_vjp(dO, ab.attention(Q, K, V, bias=bias)[1]).dbias, right)
+    assert ab.attention_vjp(dO, ab.attention(Q, K, V, mask=np.ones((5, 7), bool))[1]).dbias is None
+
+
+def naive(Q, K, V, bias):
+    """Attention on the arrays of the bias's library."""
+    if isinstance(bias, torch.Tensor):
+        Q, K, V = map(torch.tensor, (Q, K, V))
+    return ab.softmax(Q.shape[-1] ** -0.5 * (Q @ K.swapaxes(-1, -2)) + bias) @ V
+
+
+def seen_zero(planted):
+    Q, K, V, dO = draw()
+    same_V, same_K = (np.broadcast_to(T[:1], T.shape).copy() for T in (V, K))
+    assert wrong_ones(zero(*draw(n_k=1)), RIGHT["head"](*draw(n_k=1)), 1e-12) == []
+    assert wrong_ones(zero(Q, K, same_V, dO), RIGHT["head"](Q, K, same_V, dO), 1e-12) == []
+    assert not any(T.any() for T in RIGHT["head"](Q, K, V, dO, mask=np.zeros((5, 7), bool)))
+    dQ, dK = RIGHT["head"](Q, same_K, V, dO)[1:3]
+    assert np.allclose(dQ, 0)
+    assert not np.allclose(dK, 0)
+    inputs = [torch.tensor(T, requires_grad=True) for T in (Q, K, V)]
+    got = torch.autograd.grad(planted[0]["detached"](*inputs), inputs, torch.tensor(dO), allow_unused=True)
+    assert got[0] is None
+    assert got[1] is None
+
+
+def zero(*inputs):
+    O, dQ, dK, dV = RIGHT["head"](*inputs)
+    return O, 0 * dQ, 0 * dK, dV
+
+
+def seen_runs(planted):
+    """The memory that nobody wrote may hold anything: it is set here."""
+    inputs = draw()
+    right = RIGHT["blocks"](*inputs)
+    for left, wrong in ((0.0, []), (1.0, ["dQ"])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(np, "empty_like", lambda T, left=left: np.full_like(T, left))
+            assert wrong_ones(planted[0]["blocks"](*inputs), right) == wrong
+            assert ask(planted[0], "blocks").ok == (not wrong)
+    assert np.float32(1e8) + np.float32(1) - np.float32(1e8) != np.float32(1e8) - np.float32(1e8) + np.float32(1)
+
+
+def seen_second(planted):
+    inputs = [torch.tensor(T, requires_grad=True) for T in draw(2, 3, 5, 4)[:3]]
+    wrong = planted[0]["Saved"].apply
+    assert torch.autograd.gradcheck(wrong, inputs)
+    assert not torch.autograd.gradgradcheck(wrong, inputs, raise_exception=False)
+    assert torch.autograd.gradgradcheck(RIGHT["Saved"].apply, inputs)
+
+    class Once(RIGHT["Saved"]):
+        backward = staticmethod(torch.autograd.function.once_differentiable(RIGHT["Saved"].backward))
+
+    O = Once.apply(*inputs)
+    (dQ,) = torch.autograd.grad(O, inputs[:1], torch.ones_like(O, requires_grad=True), create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dQ.sum().backward()
+
+
+def seen_variants(planted):
+    Q, K, V, dO = draw()
+    sink = np.array(0.3)
+    right, wrong = (names["sunk"](Q, K, V, dO, sink) for names in (RIGHT, planted[0]))
+    grads = [(dQ, dK, None, np.array(dsink)) for _, dQ, dK, dsink in (right, wrong)]
+    gradients_of(with_sink, grads[0], (Q, K, V, sink), dO, grads[1])
+    P = with_sink(Q, K, V, sink)[1].P
+    assert (P.sum(axis=-1) < 1).all()
+    assert not np.allclose(right[2].sum(axis=-2), 0)
+
+    cap, window = ab.ops.Softcap(2.0), ab.ops.Window(2, 0, "top-left")
+    for op, name, argument, names in ((cap, "capped", 2.0, planted[1]), (window, "windowed", 2, planted[2])):
+        f = partial(ab.attention, ops=[op], method="dense")
+        right, wrong = (n[name](Q, K, V, dO, argument)[1] for n in (RIGHT, names))
+        gradients_of(f, (right, None, None), (Q, K, V), dO, (wrong, None, None))
+    assert np.count_nonzero(f(Q, K, V)[1].P, axis=-1).tolist() == [1, 2, 3, 3, 3]
+
+
+def with_sink(Q, K, V, sink):
+    return ab.attention(Q, K, V, ops=[ab.ops.Sink(sink)], method="dense")
+
+
+SEEN = {
+    name.removeprefix("seen_").replace("_", "-"): test for name, test in globals().items() if name.startswith("seen_")
+}
+
+
+@pytest.mark.parametrize("name", sections(PAGE))
+def test_one_sees_what_the_page_says(name):
+    SEEN[name]([pair.planted() for pair in sections(PAGE)[name][2]])
