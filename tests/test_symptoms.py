@@ -32,7 +32,8 @@ SECTION = re.compile(r"^\(symptom-([\w-]+)\)=\n## (.+)\n([\s\S]*?)(?=^\(symptom-
 PAIR = re.compile(r"```python\n# wrong\n([\s\S]+?)\n# right\n([\s\S]+?)\n```\n\n(.*)")
 CLAIM = re.compile(
     r'\*\*`diagnose`\*\*(?: \(`(library|dtype)="(\w+)"`\))?: '
-    r'(?:([\w, ]+) wrong since "([^"]+)"; (?:names `([\w-]+)`|no name)|(right|no case|by chance))(?!\w)'
+    r'(?:([\w, ]+) wrong since "([^"]+)"; '
+    r"(?:names \[`([\w-]+)`\]\(#mistake-\5\)|no name)|(right|no case|by chance))(?!\w)"
 )
 
 
@@ -112,7 +113,7 @@ def test_it_is_short():
         ("**Test.** Divide", "Divide"),
         ("# wrong\ndQ = dS @ k\n", ""),
         ("dQ = scale * dS @ k", "dQ = scale * k"),
-        ("| [only `dQ` is wrong](#symptom-dq) | its factor |\n", ""),
+        ("| [only `dQ` is wrong](#symptom-dq) | its factor: √d_k, ln 2 |\n", ""),
         ('**`diagnose`**: dQ wrong since "plain"; names', "It names"),
         ("(symptom-dq)=", "(symptom-another)="),
     ],
