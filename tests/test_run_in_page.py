@@ -236,7 +236,7 @@ class Page:
         return self.tab.locator(".run-say").inner_text()
 
     def cell(self, place):
-        return self.tab.locator("article div.cell:not(.tag_hide-input)").nth(place)
+        return self.tab.locator("article div.cell:not(.tag_hide-input, .tag_hide-cell)").nth(place)
 
     def write(self, place, source):
         """Put source into a cell's editor, and run it by keyboard."""
@@ -310,14 +310,14 @@ def test_without_a_network_the_page_says_so(fresh):
 def test_cells_run_and_the_page_outlives_errors_and_endless_loops(page):
     assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
     assert not page.outside  # plain Python takes no package
-    assert "ZeroDivisionError" in page.give(3, "kept = 6\n1 / 0")
-    assert page.give(4, "kept") == "Your version gives:\n\n6"
+    assert "ZeroDivisionError" in page.give(3, "own_six = 6\n1 / 0")
+    assert page.give(4, "own_six") == "Your version gives:\n\n6"
     page.write(3, "print('begun')\nwhile True: pass")
     page.cell(3).locator(".run-result", has_text="begun").wait_for()
     page.tab.locator("[data-run=stop]").focus()
     page.tab.keyboard.press("Enter")
     assert "Stopped. Python was ended and its variables are gone" in page.result(3)
-    assert "NameError: name 'kept' is not defined" in page.give(4, "print(kept)")
+    assert "NameError: name 'own_six' is not defined" in page.give(4, "print(own_six)")
     page.cell(3).locator("[data-run=reset]").click()
     page.cell(3).locator(".cell_input pre").wait_for()  # visible; a section is laid out a frame after it comes near
     page.cell(3).locator(".cell_output").first.wait_for()
@@ -327,9 +327,9 @@ def test_cells_run_and_the_page_outlives_errors_and_endless_loops(page):
 
 @pytest.mark.parametrize("nothing", ["print()", "print('')", "print('', end='')"])
 def test_a_cell_that_prints_nothing_is_not_taken_for_one_that_has_ended(nothing, page):
-    source = f"{nothing}\nprint('next')\nkept = 6 * 7\nkept"
+    source = f"{nothing}\nprint('next')\nown_six = 6 * 7\nown_six"
     assert page.give(3, source).strip().endswith("next\n\n42")
-    assert page.give(4, "print(kept)") == "Your version gives:\n\n42\n"
+    assert page.give(4, "print(own_six)") == "Your version gives:\n\n42\n"
     assert not page.complaints
 
 
@@ -402,8 +402,8 @@ def test_what_was_written_or_stored_does_not_run_when_the_page_is_opened_again(p
 
 def test_cells_above_run_first_where_their_names_are_used(fresh):
     fresh.cell(3).locator("[data-run=edit]").click()
-    fresh.cell(3).locator("textarea").fill("kept = 6")
-    assert fresh.give(4, "print(7 * kept)") == "Your version gives:\n\n42\n"
+    fresh.cell(3).locator("textarea").fill("own_six = 6")
+    assert fresh.give(4, "print(7 * own_six)") == "Your version gives:\n\n42\n"
     assert fresh.result(3) == "Your version ran, and printed nothing."
     assert fresh.tab.locator(".run-result").count() >= 5
 
@@ -414,7 +414,7 @@ def test_numpy_is_asked_for_at_the_pinned_address_and_nothing_else_goes_out(page
     page.tab.locator("[data-run=all]").wait_for(state="visible")
     assert page.outside == [pinned]
     assert "NumPy could not be loaded from cdn.jsdelivr.net" in page.said
-    said = page.cell(1).locator(".run-result").inner_text()
+    said = page.cell(0).locator(".run-result").inner_text()
     assert said == "Passed over: it needs numpy, which could not be loaded."
     assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
     assert not page.complaints
@@ -563,11 +563,11 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
 
     with Page(browser, address, script=NO_STORAGE, routes={f"{address}**": isolated}) as page:
         assert page.tab.evaluate("crossOriginIsolated")
-        page.write(3, "kept = 6\nprint('begun')\nwhile True: pass")
+        page.write(3, "own_six = 6\nprint('begun')\nwhile True: pass")
         page.cell(3).locator(".run-result", has_text="begun").wait_for()
         page.tab.locator("[data-run=stop]").click()
         assert "KeyboardInterrupt" in page.result(3)
-        assert "42\n" in page.give(4, "print(7 * kept)")
+        assert "42\n" in page.give(4, "print(7 * own_six)")
 
 
 @pytest.mark.skipif(not WHEELS, reason="ATTNBOOK_PYODIDE_WHEELS names no folder, so no chapter ran whole in a browser")
