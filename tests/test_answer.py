@@ -275,7 +275,7 @@ def test_formulas_are_printed_as_they_are_computed():
     assert list(torch_lines(rows["dX"])) == [f"query.grad += d_{n} @ in_proj_weight[{n}_i]" for n in "qkv"]
 
 
-def test_every_formula_leads_to_a_proof():
+def test_every_formula_leads_to_a_derivation():
     known = {e.label for e in equations()}
     for unit in UNITS:
         for notation in NOTATIONS.values():
@@ -298,23 +298,23 @@ def test_the_short_program(unit):
     h, n_q, n_k, d_model, d_mem, d_k, d_v, d_out = 3, 5, 7, 11, 13, 17, 19, 23
     if unit != "cross":
         n_q, d_mem = n_k, d_model
-    X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = draw(
+    X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = draw(
         (n_q, d_model), (n_k, d_mem), (d_model, h * d_k), (d_mem, h * d_k), (d_mem, h * d_v), (h * d_v, d_out),
         (h * d_k,), (h * d_k,), (h * d_v,), (d_out,), (n_q, d_out),
     )  # fmt: skip
-    M = M if unit == "cross" else X
-    s, allowed = d_k**-0.5, np.tri(n_q, n_k, dtype=bool) if unit == "masked" else np.ones((n_q, n_k), dtype=bool)
-    Q, K, V = (split_heads(T, h) for T in (X @ W_Q + b_Q, M @ W_K + b_K, M @ W_V + b_V))
-    P = ab.softmax(np.where(allowed, s * Q @ mT(K), -np.inf))
+    mem = mem if unit == "cross" else X
+    scale, allowed = d_k**-0.5, np.tri(n_q, n_k, dtype=bool) if unit == "masked" else np.ones((n_q, n_k), dtype=bool)
+    Q, K, V = (split_heads(T, h) for T in (X @ W_Q + b_Q, mem @ W_K + b_K, mem @ W_V + b_V))
+    P = ab.softmax(np.where(allowed, scale * Q @ mT(K), -np.inf))
     C = merge_heads(P @ V)
-    dX, dM, dW, db = names["backward"](dY, X, M, C, Q, K, V, P, W_Q, W_K, W_V, W_O, s)
+    dX, dmem, dW, db = names["backward"](dY, X, mem, C, Q, K, V, P, W_Q, W_K, W_V, W_O, scale)
 
-    def layer(X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O):
+    def layer(X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O):
         p = ab.MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
         mask = array_namespace(X).asarray(allowed)
-        return ab.multi_head_attention(X, p, num_heads=h, memory=M, mask=mask)
+        return ab.multi_head_attention(X, p, num_heads=h, memory=mem, mask=mask)
 
-    check_vjp(layer, (dX, dM, *dW, *db), at=(X, M, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O), cotangent=dY)
+    check_vjp(layer, (dX, dmem, *dW, *db), at=(X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O), cotangent=dY)
     if unit != "cross":
         at = (X, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
-        check_vjp(lambda X, *rest: layer(X, X, *rest), (dX + dM, *dW, *db), at=at, cotangent=dY)
+        check_vjp(lambda X, *rest: layer(X, X, *rest), (dX + dmem, *dW, *db), at=at, cotangent=dY)

@@ -1,4 +1,4 @@
-"""What the fused spine refuses, by which error; and its own tests, proved by mistakes planted in its kernels."""
+"""What the fused spine refuses, by which error; and its own tests, tried by mistakes planted in its kernels."""
 
 from functools import partial
 
@@ -114,7 +114,7 @@ def test_an_old_gpu(capability, came, monkeypatch):
     assert limits._of_device("Q", looks_like) is None
 
 
-# --- the checks, proved by mistakes -------------------------------------------------------------------------------
+# --- the checks, tried by mistakes --------------------------------------------------------------------------------
 
 FAST, TWO_BLOCKS = OF["nothing ragged"], OF["ragged"]
 # None reads or writes beyond an array: that would not fail here, but end the process.

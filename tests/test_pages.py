@@ -77,8 +77,8 @@ def test_the_eight_lines_of_the_first_page():
     backward = run(code)["attention_backward"]
     rng = np.random.default_rng(0)
     Q, K, V = (rng.standard_normal(shape) for shape in ((3, 5), (7, 5), (7, 11)))
-    s = 5**-0.5
+    scale = 5**-0.5
     dO = rng.standard_normal((3, 11))
-    _, res = ab.attention(Q, K, V, scale=s)
-    grads = backward(dO, Q, K, V, res.P, s)
-    check_vjp(lambda Q, K, V: ab.attention(Q, K, V, scale=s), grads, at=(Q, K, V), cotangent=dO)
+    _, res = ab.attention(Q, K, V, scale=scale)
+    grads = backward(dO, Q, K, V, res.P, scale)
+    check_vjp(lambda Q, K, V: ab.attention(Q, K, V, scale=scale), grads, at=(Q, K, V), cotangent=dO)

@@ -1,4 +1,4 @@
-"""Scale the scores: S ↦ c S."""
+"""Scale the scores: S ↦ scale · S."""
 
 import math
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from attnbook.ops.of_heads import OfHeads
 class Scale(OfHeads):
     """Multiply every score by ``factor``. A spine multiplies the queries by the scale instead, which are fewer.
 
-    .. math:: S' = c\\,S \\qquad dS = c\\,dS' \\qquad dc = \\textstyle\\sum dS' \\circ S \\qquad
-       \\dot S' = c\\,\\dot S + \\dot c\\,S
+    .. math:: S' = \\text{scale}\\cdot S \\qquad dS = \\text{scale}\\cdot dS' \\qquad
+       d\\,\\text{scale} = \\textstyle\\sum dS' \\circ S
 
     Equation :eq:`eq-op-scale`. The factor is a Python float, as a NumPy float64 would widen float32 scores; or an array
     of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/04_single_head`.

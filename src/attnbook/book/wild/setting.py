@@ -1,6 +1,6 @@
 """One head and one layer, with random inputs and every true gradient: what the claims are compared with.
 
-The truths are the book's formulas, each proved in its own chapter by differences and autograd; the layer has three
+The truths are the book's formulas, each checked in its own chapter by differences and autograd; the layer has three
 inputs, for queries, keys and values, because some texts write it so.
 """
 
