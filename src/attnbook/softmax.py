@@ -128,8 +128,8 @@ def logsumexp(S, axis=-1):
     """
     xp = agree(S=S)
     axis = axis_of("S", S, axis)
-    _, M, Z = normalize(widen(S), axis)
-    return narrow(xp.squeeze(row_logsumexp(M, Z), axis=axis), S.dtype)
+    _, m, Z = normalize(widen(S), axis)
+    return narrow(xp.squeeze(row_logsumexp(m, Z), axis=axis), S.dtype)
 
 
 def logsumexp_vjp(dL, P, axis=-1):
@@ -178,23 +178,23 @@ def logsumexp_jvp(tS, P, axis=-1):
 
 @quietly_on_numpy
 def normalize(S, axis=-1):
-    """P = exp(S − M) / Z with each row's maximum M and sum Z; L = M + log Z. A row of −∞ only has M = 0, Z = ∞."""
+    """P = exp(S − m) / Z with each row's maximum m and sum Z; L = m + log Z. A row of −∞ only has m = 0, Z = ∞."""
     xp = array_namespace(S)
     if S.shape[axis] == 0:  # no maximum to take
         nothing = xp.sum(S, axis=axis, keepdims=True)
         return S, nothing, nothing + xp.inf
-    M = xp.max(S, axis=axis, keepdims=True)
-    M = xp.where(-xp.inf == M, xp.zeros_like(M), M)
-    E = xp.exp(S - M)
+    m = xp.max(S, axis=axis, keepdims=True)
+    m = xp.where(-xp.inf == m, xp.zeros_like(m), m)
+    E = xp.exp(S - m)
     Z = xp.sum(E, axis=axis, keepdims=True)
     Z = xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)
-    return E / Z, M, Z
+    return E / Z, m, Z
 
 
-def row_logsumexp(M, Z, unit=1.0):
-    """L = M·unit + log Z; −∞ where Z = ∞ says that no key is allowed."""
+def row_logsumexp(m, Z, unit=1.0):
+    """L = m·unit + log Z; −∞ where Z = ∞ says that no key is allowed."""
     xp = array_namespace(Z)
-    return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), M * unit + xp.log(Z))
+    return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), m * unit + xp.log(Z))
 
 
 def _same_shape(*, P, axis, **incoming):
