@@ -113,12 +113,20 @@ class TestTheReader:
 
     def test_it_sees_a_term_before_its_meaning(self, tmp_path):
         path = self.chapter(
-            tmp_path, ("markdown", "A tile, `a jacobian`.", []), ("markdown", "A tile is … A Jacobian is …", [])
+            tmp_path,
+            ("markdown", "A tile, `a jacobian`. A dead\nrow.", []),
+            ("markdown", "A tile is … A Jacobian is …", []),
         )
-        means = {"tile": ("01_x", "c1"), "Jacobian": ("01_x", "c1"), "vjp": ("01_x", "c1"), "row": ("01_x", "none")}
+        means = {
+            "tile": ("01_x", "c1"),
+            "Jacobian": ("01_x", "c1"),
+            "vjp": ("01_x", "c1"),
+            "dead row": ("01_x", "none"),
+        }
         said = [fault for _, _, fault in too_early([path], means)]
         assert said == [
             "tile is used before 01_x#c1 says what it means",
+            "dead row is used before 01_x#none says what it means",
             "vjp is not explained here",
-            "there is no such cell, which should explain row",
+            "there is no such cell, which should explain dead row",
         ]

@@ -131,7 +131,8 @@ def order():
 
 def too_early(paths, meanings):
     """Terms that stand in the text before their definition does: chapter, cell, term. A link or a name in code may."""
-    waiting = {term: (place, re.compile(rf"\b{term}\b", re.IGNORECASE)) for term, place in meanings.items()}
+    expression = {term: r"\b" + term.replace(" ", r"\s+") + r"\b" for term in meanings}
+    waiting = {term: (place, re.compile(expression[term], re.IGNORECASE)) for term, place in meanings.items()}
     for path in paths:
         for cell in read(path):
             if cell["cell_type"] != "markdown":
