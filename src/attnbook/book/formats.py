@@ -11,31 +11,31 @@ from attnbook.arrays import expected
 
 
 class Format(NamedTuple):
-    """A binary format (:eq:`def-num-float`): p bits of precision, and the range emin ≤ e ≤ emax of exponents."""
+    """A binary format (:eq:`def-num-float`): bits of precision, and the range emin ≤ e ≤ emax of exponents."""
 
-    p: int
+    bits: int
     emin: int
     emax: int
 
     @property
     def u(self):
         """The unit roundoff, half the distance from 1 to the next number."""
-        return 2.0**-self.p
+        return 2.0**-self.bits
 
     @property
     def largest(self):
         """The largest finite number."""
-        return (2 - 2.0 ** (1 - self.p)) * 2.0**self.emax
+        return (2 - 2.0 ** (1 - self.bits)) * 2.0**self.emax
 
     @property
     def smallest_normal(self):
-        """The smallest positive number that has all p bits."""
+        """The smallest positive number that has all bits."""
         return 2.0**self.emin
 
     @property
     def smallest(self):
         """The smallest positive number, and the distance between any two neighbors below ``smallest_normal``."""
-        return 2.0 ** (self.emin - self.p + 1)
+        return 2.0 ** (self.emin - self.bits + 1)
 
 
 FORMATS = {
@@ -60,7 +60,7 @@ def rounded(x, dtype):
     form = FORMATS[dtype]
     finite = np.isfinite(x)
     _, e = np.frexp(np.where(finite, x, 0.0))  # |x| = m · 2ᵉ with ½ ≤ m < 1: one less than the e of the definition
-    spacing = np.ldexp(1.0, np.maximum(e - 1, form.emin) - form.p + 1)
+    spacing = np.ldexp(1.0, np.maximum(e - 1, form.emin) - form.bits + 1)
     with np.errstate(over="ignore"):
         y = np.where(finite, np.rint(x / spacing) * spacing, x)
     return np.where(np.abs(y) > form.largest, np.copysign(np.inf, x), y)

@@ -13,15 +13,15 @@ from attnbook.ops.op import Placed, check_corner
 class ALiBi(OfHeads, Placed):
     """Subtract from each score the distance of its key, times the slope of its head, (h,), which learns.
 
-    .. math:: S'_{ij} = S_{ij} - m\\,\\Delta_{ij} \\qquad \\Delta_{ij} = |j - i - \\text{shift}| \\qquad
-       dS = dS' \\qquad dm = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
+    .. math:: S'_{ij} = S_{ij} - \\text{slope}\\cdot\\Delta_{ij} \\qquad \\Delta_{ij} = |j - i - \\text{shift}| \\qquad
+       dS = dS' \\qquad d\\,\\text{slope} = -\\textstyle\\sum_{ij} \\Delta_{ij}\\,dS'_{ij}
 
     Equations :eq:`def-var-alibi` and :eq:`eq-var-alibi-slope`. The shift lines up a corner, as in
     :class:`~attnbook.ops.masks.Window`; with a cache of earlier keys it is "bottom-right", as in flash-attn, whose
-    formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add m (j − i) behind a causal mask. Behind
-    one of the same corner both are the same: no key comes later, and what is added to a whole row changes no weight
-    (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all heads. It keeps nothing for
-    the backward, and the fused spine has it too. Chapter: :doc:`/chapters/09_variants`.
+    formula this is. Press, Smith and Lewis, "Train Short, Test Long", 2022, add slope · (j − i) behind a causal mask.
+    Behind one of the same corner both are the same: no key comes later, and what is added to a whole row changes no
+    weight (:eq:`eq-var-alibi-shift`). The slopes are an array: ``np.array(0.5)`` is one for all heads. It keeps nothing
+    for the backward, and the fused spine has it too. Chapter: :doc:`/chapters/09_variants`.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class ALiBi(OfHeads, Placed):
 def alibi_slopes(h):
     """The slopes of the paper for ``h`` heads: a float64 NumPy array.
 
-    .. math:: m_k = 2^{-8k/h} \\qquad k = 1, \\dots, h
+    .. math:: \\text{slope}_k = 2^{-8k/h} \\qquad k = 1, \\dots, h
 
     Where h is no power of two, those of the next lower one, and then every other one of the next higher.
     """

@@ -13,13 +13,13 @@ _32_BITS = 0xFFFFFFFF
 class Dropout(Op):
     """Drop each weight with probability ``p``, and divide the others by 1 − p, so that the mean stays.
 
-    .. math:: W = \\frac{R \\circ P}{1 - p} \\qquad dP = \\frac{R \\circ dW}{1 - p}
+    .. math:: P' = \\frac{\\text{kept} \\circ P}{1 - p} \\qquad dP = \\frac{\\text{kept} \\circ dP'}{1 - p}
 
-    Equation :eq:`eq-op-dropout`. The rows of W no longer sum to 1, and the softmax's own derivative needs P, not W.
-    R is never stored. Whether a weight is kept is read off a number made from ``seed`` and the weight's place
-    (batch, head, query, key), so the backward draws the same R again, a tile at a time, in any order, on any device.
-    It acts on the weights, after the softmax. An integer array for ``seed`` is one seed for each place on the first of
-    the leading axes, and R there what it would be in a call apart. Chapter: :doc:`/chapters/09_variants`.
+    Equation :eq:`eq-op-dropout`. The rows of P′ no longer sum to 1, and the softmax's own derivative needs P, not
+    P′. What is kept is never stored: it is read off a number made from ``seed`` and the weight's place (batch, head,
+    query, key), so the backward draws the same again, a tile at a time, in any order, on any device. It acts on the
+    weights, after the softmax. An integer array for ``seed`` is one seed for each place on the first of the leading
+    axes, and what is kept there what it would be in a call apart. Chapter: :doc:`/chapters/09_variants`.
     """
 
     p: float

@@ -65,8 +65,8 @@ class T5Buckets:
 class RelativeBias(Placed):
     """Add to each score the entry of ``table``, (h, n) or (n,) for all heads, that belongs to its distance.
 
-    .. math:: S'_{ij} = S_{ij} + T_{b(j - i - \\text{shift})} \\qquad dS = dS' \\qquad
-       dT_k = \\sum_{b(j - i - \\text{shift}) = k} dS'_{ij}
+    .. math:: S'_{ij} = S_{ij} + \\hat B_{b(j - i - \\text{shift})} \\qquad dS = dS' \\qquad
+       d\\hat B_k = \\sum_{b(j - i - \\text{shift}) = k} dS'_{ij}
 
     Equations :eq:`def-var-table` and :eq:`eq-var-table-vjp`. Without ``buckets`` the table has 2R + 1 entries for the
     distances −R, …, R, and those beyond share the last on their side; with :class:`T5Buckets` one for each. The shift
