@@ -2,6 +2,8 @@
 
 import json
 import re
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,8 +25,24 @@ from attnbook.book.claims import (
     run,
 )
 from attnbook.book.counterexamples import WEAK, counterexample, passes
-from attnbook.book.wild import CLAIMS, CRASHES, DISTINCT, SETTINGS, SILENT, Listed, gradient_errors, ledger
-from attnbook.checks import check_vjp
+from attnbook.book.wild import (
+    CLAIMS,
+    CRASHES,
+    DISTINCT,
+    ERRORS,
+    IN_OUR_COPY,
+    LIMITS,
+    SETTINGS,
+    SILENT,
+    TEXTS,
+    DistinctErrors,
+    Listed,
+    gradient_errors,
+    ledger,
+)
+from attnbook.book.wild.errors import rows_of
+from attnbook.book.wild.listing_code import PRINTED, REUSE, softmax_cost
+from attnbook.checks import check_vjp, close
 from attnbook.diagnose.mistakes import MISTAKES, Mistake
 
 IDS = (
@@ -37,10 +55,11 @@ IDS = (
 )
 CHAPTER = CHAPTERS / "in_the_wild.ipynb"
 
+
 BY_READING = {
     HOLDS: "S1-17 S2-2 S2-8 S2-13 S2-45 S2-49 S2-67 S3-8",
-    AMBIGUOUS: "S0-4 S2-53",
-    WRONG: "S2-41 S2-43 S2-64 S4-11",
+    AMBIGUOUS: "S0-4 S2-53 S2-64",
+    WRONG: "S2-41 S4-11",
     MISSING: "S0-9 S2-42 S2-47 S2-66 S3-19 S3-20 S4-12",
 }
 """The claims that nothing runs: nothing but this list holds their verdicts."""
@@ -49,13 +68,17 @@ ALIKE = ({CONVENTION, AMBIGUOUS}, *({MISSING, verdict} for verdict in (HOLDS, CO
 """Verdicts that the same comparisons can show, so that only a reader can tell them apart."""
 
 
+all_run = cache(ledger)
+
+
 def chapter_text():
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
     return "\n".join("".join(cell["source"]) for cell in cells)
 
 
 def a_claim(verdict, comparisons):
-    return Claim("T-1", "l.1", "a = b", verdict, "why", "", lambda z: comparisons)
+    errors = ("ds-mean",) if verdict == WRONG else ()
+    return Claim("T-1", "l.1", "a = b", verdict, "why", "", lambda z: comparisons, errors)
 
 
 def test_every_row_is_there():
@@ -76,7 +99,7 @@ def test_another_verdict_is_refused(claim):
     for verdict in VERDICTS:
         if verdict != claim.verdict and {verdict, claim.verdict} not in ALIKE:
             with pytest.raises(AssertionError, match=claim.id):
-                run(claim._replace(verdict=verdict), SETTINGS)
+                run(claim._replace(verdict=verdict, errors=("ds-mean",) if verdict == WRONG else ()), SETTINGS)
 
 
 def test_what_is_not_run_is_known():
@@ -147,13 +170,78 @@ class TestTheLedger:
         with pytest.raises(ValueError, match="T-1"):
             Ledger([claim, claim], [DISTINCT])
 
-    def test_the_table_has_every_row_without_a_script(self):
-        html = ledger()._repr_html_()
-        for name in IDS:
-            assert f'id="row-{name.lower()}"' in html
-        assert html.count("<tr") == len(IDS) + 1
-        assert "hidden" not in html[: html.index("<style")]
-        assert "163 claims" in repr(ledger())
+    def test_a_wrong_claim_says_which_error_it_makes_and_a_right_one_none(self):
+        wrong, right = a_claim(WRONG, {"a": Differs(1.0, 2.0)}), a_claim(HOLDS, {"a": Same(1.0, 1.0)})
+        with pytest.raises(AssertionError, match="does not say which error"):
+            run(wrong._replace(errors=()), [DISTINCT])
+        with pytest.raises(AssertionError, match="names an error"):
+            run(right._replace(errors=("ds-mean",)), [DISTINCT])
+
+    def test_the_page_has_every_row_once_without_a_script(self):
+        html = all_run()._repr_html_()
+        assert sorted(re.findall(r'<li id="row-([\w-]+)"', html)) == sorted(name.lower() for name in IDS)
+        assert html.count("<details") == len(TEXTS)
+        assert not re.search("<script|hidden|overflow: auto|max-height", html)
+
+    def test_rows_are_counted_by_verdict_in_each_text_and_in_all(self):
+        assert sum(len(all_run().of_text(text)) for text in TEXTS) == sum(all_run().counts().values()) == 163
+        assert list(all_run().of_text("X")) == ["EX", "X-1", "X-2", "X-3", "X-4"]
+        for verdict, n in all_run().counts().items():
+            assert n == sum(claim.verdict == verdict for claim in CLAIMS)
+            assert n == sum(all_run().counts(text)[verdict] for text in TEXTS)
+
+
+class TestTheErrors:
+    """Rows are not errors: an error that several rows make counts once."""
+
+    def test_they_are_those_of_the_wrong_rows(self):
+        found = all_run().errors()
+        wrong = [claim for claim in CLAIMS if claim.verdict == WRONG]
+        assert {name for rows in found.values() for name in rows} == {claim.id for claim in wrong}
+        assert set(found) == {error for claim in wrong for error in claim.errors}
+        assert len(found) < len(wrong)
+
+    def test_one_formula_in_five_rows_is_one_error(self):
+        assert all_run().errors()["ds-matrix-product"] == ["S2-5", "S2-6", "S2-7", "S2-12", "S2-22"]
+
+    def test_each_has_words_and_none_is_left_over(self):
+        named = {error for claim in CLAIMS for error in claim.errors}
+        assert named <= set(ERRORS)
+        assert set(ERRORS) - {mistake.slug for mistake in MISTAKES} <= named
+        assert set(IN_OUR_COPY) <= set(all_run().errors())
+
+    def test_the_table_has_them_all(self):
+        html, words = DistinctErrors(all_run())._repr_html_(), repr(DistinctErrors(all_run()))
+        assert html.count("<tr>") - 1 == len(all_run().errors()) == len(words.splitlines()) - 1
+        assert f"{len(all_run().errors())} distinct errors" in words
+        assert f": {len(all_run().errors())} distinct errors" in repr(all_run())
+        assert html.count("perhaps of our copy") == len(IN_OUR_COPY)
+
+
+class TestTheMemoryOfTheListings:
+    """Measured on the lines as they are printed, which subtract a mean."""
+
+    def test_as_printed(self):
+        assert [softmax_cost(lines)[0] for lines in PRINTED.values()] == [3, 2]
+        assert all("np.mean" in lines[1] for lines in PRINTED.values())
+
+    def test_the_lines_compute_what_the_row_on_the_mean_says(self):
+        z = SETTINGS[0]
+        for lines in PRINTED.values():
+            names = {"np": np, "self": SimpleNamespace(A=z.P), "dA": z.dP.copy()}
+            exec("\n".join(lines), names)
+            assert close(names["dS"], z.dP * z.P - (z.dP * z.P).mean(-1, keepdims=True))
+
+    def test_reuse_holds_one_table_and_is_right(self):
+        z = SETTINGS[0]
+        names = {"np": np, "self": SimpleNamespace(A=z.P), "dA": z.dP.copy()}
+        exec("\n".join(REUSE), names)
+        assert close(names["dA"], z.dS)
+        assert softmax_cost(REUSE)[0] == 1
+
+    def test_operations_are_counted(self):
+        assert softmax_cost(["dS = dA * self.A"])[1] == 1
+        assert softmax_cost(["dS = dA * self.A + np.sum(dA, -1, keepdims=True)"])[1] == 3
 
 
 class TestTheListing:
@@ -167,12 +255,12 @@ class TestTheListing:
 
     @pytest.mark.parametrize("fault", SILENT)
     def test_each_silent_error_is_one(self, fault):
-        found = gradient_errors([fault])
-        if fault == "one length":  # it fails aloud where the lengths differ
-            assert max(found.values()) < 1e-12
-            assert "raises" in gradient_errors([fault], n_k=7)
-        else:
-            assert max(found.values()) > 0.1
+        assert max(gradient_errors([fault]).values()) > 0.1
+
+    @pytest.mark.parametrize("limit", LIMITS)
+    def test_a_limit_is_right_in_self_attention_and_fails_aloud_elsewhere(self, limit):
+        assert max(gradient_errors([limit]).values()) < 1e-12
+        assert "raises" in gradient_errors([limit], n_k=7)
 
     def test_an_unknown_fault_is_refused(self):
         with pytest.raises(ValueError, match="typo"):
@@ -188,15 +276,44 @@ def test_every_mistake_has_a_small_counterexample_and_a_section(mistake):
     assert f'counterexample("{mistake.slug}")' in chapter_text()
 
 
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.slug)
+def test_a_mistake_is_said_to_stand_only_in_rows_that_make_it(mistake):
+    make, reading, related = rows_of(mistake.slug, CLAIMS)
+    verdicts = {claim.id: claim.verdict for claim in CLAIMS}
+    assert {verdicts[name] for name in make} <= {WRONG}
+    assert {verdicts[name] for name in reading} <= {AMBIGUOUS}
+    assert {source for source in mistake.sources if source in verdicts} <= {*make, *reading, *related}
+    html = counterexample(mistake.slug)._repr_html_()
+    said = {"Stands in": make, "One reading of": reading, "Related:": related}
+    for words, rows in said.items():
+        assert (words in html) == bool(rows)
+    assert re.findall(r'href="#row-[\w-]+">([\w-]+)<', html) == [*make, *reading, *related]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.slug)
+def test_the_section_of_a_mistake_prints_the_formulas_of_the_catalogue(mistake):
+    bare = lambda tex: re.sub(r"\\bigl|\\bigr|\\textstyle|\s", "", tex)  # noqa: E731
+    section = chapter_text().partition(f"(mistake-{mistake.slug})=")[2].partition("counterexample(")[0]
+    assert f"Wrong: ${bare(mistake.wrong)}$." in bare(section).replace("Wrong:", "Wrong: ")
+    assert f"Right: ${bare(mistake.right)}$, {{eq}}`{mistake.equation}`" in bare(section).replace(
+        "Right:", "Right: "
+    ).replace(",{eq}", ", {eq}")
+
+
 def test_the_right_formulas_get_past_every_weak_test():
     right = Mistake("none", "no mistake", "", "", "", (), (), {})
     assert all(passes(right, weak) for weak in WEAK)
 
 
-def test_links_of_the_table_lead_somewhere():
-    text = chapter_text()
-    here = set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+def test_links_of_the_rows_lead_somewhere():
     for claim in CLAIMS:
         page, _, anchor = claim.see.partition("#")
-        if claim.see and not page:
-            assert anchor in here, claim.id
+        path = CHAPTERS / page.replace(".html", ".ipynb") if page else CHAPTER
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+        label = f"({anchor.removeprefix('equation-')})"
+        marks = re.findall(r"^\([\w-]+\)(?==$)|(?<=\$\$ )\([\w-]+\)", text, re.MULTILINE)
+        assert not anchor or label.lower() in {mark.lower() for mark in marks}, claim.id
+
+
+def test_links_to_rows_lead_to_rows():
+    assert {name.lower() for name in re.findall(r"#row-([\w-]+)", chapter_text())} <= {name.lower() for name in IDS}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.book.claims_page import table
+from attnbook.book.claims_page import page
 from attnbook.checks.check import close
 
 HOLDS, CONVENTION, AMBIGUOUS = "holds", "holds under a convention", "ambiguous"
@@ -50,6 +50,7 @@ class Claim(NamedTuple):
     note: str  # the convention, the correction, or why it cannot be run
     see: str  # where the book explains it: an anchor of the appendix or a chapter
     run: Callable | None  # setting -> {name: Same, Differs or Raises}; None: judged by reading
+    errors: tuple = ()  # which errors it makes if it is wrong, or one way to read it makes if it is ambiguous
 
 
 class Row(NamedTuple):
@@ -78,10 +79,13 @@ class Row(NamedTuple):
 
 
 class Ledger:
-    """All rows of all claims, run at every setting. Shows itself as a table; ``ledger["S2-10"]`` is one row."""
+    """All rows of all claims, run at every setting. Shows itself as lists; ``ledger["S2-10"]`` is one row.
 
-    def __init__(self, claims, settings):
-        self.rows = {}
+    ``texts`` names each text by what its rows begin with; the last takes the rows that belong to none.
+    """
+
+    def __init__(self, claims, settings, texts=None):
+        self.rows, self.texts = {}, texts or {"": "All"}
         for claim in claims:
             if claim.id in self.rows:
                 raise ValueError(f"two claims are called {claim.id}")
@@ -93,34 +97,51 @@ class Ledger:
     def __len__(self):
         return len(self.rows)
 
-    def counts(self):
-        """How many claims have each verdict."""
-        counted = Counter(row.claim.verdict for row in self.rows.values())
+    def of_text(self, text):
+        """The rows of one text."""
+        last = list(self.texts)[-1]
+        of = {name: next((key for key in self.texts if name.startswith(key)), last) for name in self.rows}
+        return {name: row for name, row in self.rows.items() if of[name] == text}
+
+    def counts(self, text=None):
+        """How many claims have each verdict, of one text or of all."""
+        rows = self.rows if text is None else self.of_text(text)
+        counted = Counter(row.claim.verdict for row in rows.values())
         return {verdict: counted[verdict] for verdict in VERDICTS}
+
+    def errors(self):
+        """The distinct errors that the wrong rows make, each with its rows."""
+        made = {}
+        for name, row in self.rows.items():
+            for error in row.claim.errors if row.claim.verdict == WRONG else ():
+                made.setdefault(error, []).append(name)
+        return made
 
     def by_reading(self):
         """The claims that no code can run."""
         return [name for name, row in self.rows.items() if row.claim.run is None]
 
     def __repr__(self):
-        return "\n".join([f"{len(self)} claims", *(f"{n:4} {verdict}" for verdict, n in self.counts().items())])
+        lines = [f"{n:4} {verdict}" for verdict, n in self.counts().items()]
+        lines[VERDICTS.index(WRONG)] += f": {len(self.errors())} distinct errors"
+        return "\n".join([f"{len(self)} claims, {len(self.by_reading())} of them judged by reading", *lines])
 
     def _repr_html_(self):
-        return table(self)
+        return page(self)
 
 
 def recorder(claims):
     """A decorator that appends a :class:`Claim` for the function below it, and a function for claims without one."""
 
-    def claim(name, place, says, verdict, note="", see=""):
+    def claim(name, place, says, verdict, note="", see="", errors=()):
         def keep(run):
-            claims.append(Claim(name, place, says, verdict, note, see, run))
+            claims.append(Claim(name, place, says, verdict, note, see, run, errors))
             return run
 
         return keep
 
-    def reading(name, place, says, verdict, note, see=""):
-        claims.append(Claim(name, place, says, verdict, note, see, None))
+    def reading(name, place, says, verdict, note, see="", errors=()):
+        claims.append(Claim(name, place, says, verdict, note, see, None, errors))
 
     return claim, reading
 
@@ -163,6 +184,8 @@ def raised(call, error):
 
 def run(claim, settings):
     """Run one claim at every setting, and assert what it declares. Returns the outcomes, for a :class:`Row`."""
+    assert claim.errors or claim.verdict != WRONG, f"{claim.id} is wrong, and does not say which error it makes"
+    assert not claim.errors or claim.verdict in (WRONG, AMBIGUOUS), f"{claim.id} is not wrong, and names an error"
     if claim.run is None:
         assert claim.note, f"{claim.id} is not run, and does not say why"
         return {}

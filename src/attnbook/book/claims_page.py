@@ -1,4 +1,4 @@
-"""How a ledger of claims looks on its page: a table, its style, and the script of its two filters."""
+"""How a ledger of claims looks on its page: a list for each text, folded on a screen and open on paper."""
 
 import re
 from html import escape
@@ -14,111 +14,80 @@ def _math(text):
     return re.sub(r"\^(?:\{([^}]*)\}|(\d+|[A-Za-z]))", lambda m: f"<sup>{m[1] or m[2]}</sup>", text)
 
 
-def table(ledger):
-    """HTML: every row, readable without a script; the site's script adds the two filters."""
-    sources = list(dict.fromkeys(name.split("-")[0] for name in ledger.rows))
-    rows = []
-    for name, row in ledger.rows.items():
-        c = row.claim
-        anchor = f"row-{name.lower()}"
-        chapter = re.match(r"0(\d)_", c.see)
-        link = f' <a href="{escape(c.see)}">{f"Chapter {chapter[1]}" if chapter else "More"}</a>' if c.see else ""
-        kind = c.verdict.split()[-1]
-        lines = "".join(f"<li>{_math(line)}</li>" for line in row.comparisons())
-        cells = (
-            f'<th scope="row" role="rowheader"><a href="#{anchor}">{escape(name)}</a> <span>{escape(c.place)}</span>'
-            f'<span class="verdict verdict-{kind}">{escape(c.verdict)}</span></th>',
-            f'<td role="cell">{_math(c.says)}</td>',
-            f'<td role="cell" class="{"note" if c.note else "bare"}">{_math(c.note)}{link}</td>',
-            f'<td role="cell"><ul>{lines}</ul></td>',
-        )
-        attributes = f'role="row" id="{anchor}" data-source="{name.split("-")[0]}" data-verdict="{escape(c.verdict)}"'
-        rows.append(f"<tr {attributes}>{''.join(cells)}</tr>")
-    heads = ("row, place, verdict", "what it says", "convention or correction", "measured")
-    head = "".join(f'<th scope="col" role="columnheader">{h}</th>' for h in heads)
-    body = "\n".join(rows)
-    counts = f"{len(ledger)} of {len(ledger)} rows"
+def page(ledger):
+    """HTML: every row, readable without a script."""
+    texts = "\n".join(_text(ledger, key, title) for key, title in ledger.texts.items() if ledger.of_text(key))
+    return f'<div class="claims">\n<style>{_STYLE}</style>\n{texts}\n</div>'
+
+
+def _text(ledger, key, title):
+    rows = ledger.of_text(key)
+    counts = ", ".join(f"{n} {_kind(verdict)}" for verdict, n in ledger.counts(key).items() if n)
+    items = "\n".join(_row(name, row) for name, row in rows.items())
+    summary = f"<b>{escape(title)}</b>{f' ({key})' if key in rows or key[-1:].isdigit() else ''}: {counts}"
+    return f"<details>\n<summary>{summary}</summary>\n<ul>\n{items}\n</ul>\n</details>"
+
+
+def _row(name, row):
+    c, anchor = row.claim, f"row-{name.lower()}"
+    chapter = re.match(r"(\d\d)_", c.see)
+    link = f' <a href="{escape(c.see)}">{f"Chapter {int(chapter[1])}" if chapter else "More"}</a>' if c.see else ""
+    note = f'<p class="note">{_math(c.note)}{link}</p>' if c.note or link else ""
     return (
-        f'<div class="claims" data-sources="{" ".join(sources)}" data-verdicts="{"|".join(ledger.counts())}">\n'
-        f'<p class="claims-count" role="status">{counts}</p>\n'
-        '<div class="claims-scroll" role="region" tabindex="0" aria-label="Table of all claims">\n'
-        f'<table role="table">\n<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
-        f'<tbody role="rowgroup">\n{body}\n</tbody>\n</table>\n</div>\n'
-        f"<style>{_STYLE}</style>\n<script>{_FILTERS}</script>\n</div>"
+        f'<li id="{anchor}"><p class="head"><a href="#{anchor}">{escape(name)}</a> '
+        f'<span class="verdict {_kind(c.verdict)}">{escape(c.verdict)}</span> <span>{escape(c.place)}</span></p>'
+        f'<div><p class="says">{_math(c.says)}</p>{note}'
+        f'<p class="measured">{_math(row.text())}</p></div></li>'
     )
 
 
-_STYLE = """
-.text_html:has(.claims) { background: transparent !important; color: inherit !important; padding: 0 !important; }
-.claims { container-type: inline-size; }
-.claims-filters { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; }
-.claims-filters select { margin-left: 0.5em; padding: 0.2em; font: inherit; color: inherit;
-  background: var(--pst-color-surface, transparent); border: 1px solid; border-radius: 0.3em; }
-.claims-filters option { color: #111; background: #fff; }
-.claims-scroll { max-height: 75vh; overflow: auto; border: 1px solid var(--pst-color-border, #999); }
-.claims table { border-collapse: collapse; font-size: 0.8em; line-height: 1.45; margin: 0; width: 100%;
-  table-layout: fixed; }
-.claims th, .claims td { padding: 0.5em 0.6em; text-align: left; vertical-align: top; overflow-wrap: anywhere;
-  border-bottom: 1px solid var(--pst-color-border, #999); white-space: normal; color: inherit; background: none; }
-.claims thead th { position: sticky; top: 0; z-index: 1; background: var(--pst-color-surface, #eee); }
-.claims thead th:first-child { width: 7.5rem; }
-.claims tbody tr { scroll-margin-top: 3.5rem; }
-.claims tr:target { outline: 2px solid var(--ab-blue, #0072b2); outline-offset: -2px; }
-.claims tr[hidden] { display: none; }
-.claims tbody th, .claims tbody th span { font-weight: 400; }
-.claims tbody th a, .claims tbody th .verdict { font-weight: 600; }
-.claims ul { list-style: none; margin: 0; padding: 0; }
-.claims li { margin: 0; padding-left: 0.8em; text-indent: -0.8em; }
-.claims .verdict { display: block; }
-.claims .verdict::before { content: "✓ "; }
-.claims .verdict-wrong::before { content: "✗ "; }
-.claims .verdict-ambiguous::before, .claims .verdict-open::before { content: "? "; }
-.claims .verdict-wrong { color: var(--ab-orange, #b04600); }
-@container (max-width: 40rem) {
-  .claims table, .claims tbody, .claims tbody tr, .claims tbody th, .claims tbody td { display: block; }
-  .claims thead { position: absolute; clip-path: inset(50%); height: 1px; overflow: hidden; }
-  .claims table { font-size: 0.9em; }
-  .claims tbody tr { padding: 0.6em; border-bottom: 2px solid var(--pst-color-border, #999); scroll-margin-top: 0; }
-  .claims tbody th, .claims tbody td { padding: 0.15em 0; border: 0; }
-  .claims .verdict { display: inline; margin-left: 0.5em; }
-  .claims td:nth-child(2) { font-size: 1.1em; }
-  .claims .note::before { content: "Convention or correction: "; opacity: 0.8; }
-  .claims td:nth-child(4)::before { content: "Measured: "; opacity: 0.8; }
-}
-"""
+def _kind(verdict):
+    """One word: holds, convention, ambiguous, wrong, open."""
+    return verdict.split()[-1]
 
-_FILTERS = """
-for (const box of document.querySelectorAll(".claims:not(.has-filters)")) {
-  box.classList.add("has-filters");
-  const rows = [...box.querySelectorAll("tbody tr")], count = box.querySelector(".claims-count");
-  const bar = document.createElement("div"), chosen = {};
-  bar.className = "claims-filters";
-  const show = () => {
-    for (const row of rows)
-      row.hidden = Object.entries(chosen).some(([key, want]) => want && row.dataset[key] !== want);
-    count.textContent = rows.filter(row => !row.hidden).length + " of " + rows.length + " rows";
-  };
-  const choices = { source: box.dataset.sources.split(" "), verdict: box.dataset.verdicts.split("|") };
-  for (const [key, words] of Object.entries(choices)) {
-    const label = document.createElement("label"), select = document.createElement("select");
-    select.append(new Option("all", ""), ...words.map(word => new Option(word, word)));
-    select.addEventListener("change", () => { chosen[key] = select.value; show(); });
-    label.append(key === "source" ? "Text" : "Verdict", select);
-    bar.append(label);
-  }
-  // Not before a reader comes near: for a page's fields a browser lays out all that stands around them.
-  new IntersectionObserver((seen, observer) => {
-    if (!seen.some(entry => entry.isIntersecting)) return;
-    observer.disconnect();
-    box.prepend(bar);
-  }, { rootMargin: "100% 0%" }).observe(box);
-  addEventListener("hashchange", () => {
-    const row = document.getElementById(location.hash.slice(1));
-    if (!rows.includes(row) || !row.hidden) return;
-    for (const select of bar.querySelectorAll("select")) select.value = "";
-    for (const key of Object.keys(chosen)) delete chosen[key];
-    show();
-    row.scrollIntoView();
-  });
+
+_STYLE = """
+.text_html:has(.claims, .counterexample, .distinct-errors) { background: transparent !important;
+  color: inherit !important; padding: 0 !important; }
+.claims details { border-bottom: 1px solid var(--pst-color-border, #999); }
+.claims summary { padding: 0.5em 0; cursor: pointer; }
+.claims ul { list-style: none; margin: 0; padding: 0; font-size: 0.88em; line-height: 1.45; }
+.claims li { display: grid; grid-template-columns: 10.5em 1fr; gap: 0 1em; padding: 0.45em 0.3em; margin: 0;
+  border-top: 1px solid var(--pst-color-border, #999); overflow-wrap: anywhere; scroll-margin-top: 4rem; }
+.claims li:target { outline: 2px solid var(--ab-blue, #0072b2); outline-offset: -2px; }
+.claims p { margin: 0; }
+.claims .head > * { display: block; }
+.claims .head a, .claims .verdict { font-weight: 600; }
+.claims .note::before { content: "→ "; }
+.claims .measured { font-size: 0.92em; color: var(--pst-color-text-muted, #555); }
+.claims .verdict { color: var(--ab-green, #00795a); }
+.claims .verdict::before { content: "✓ "; }
+.claims .verdict.convention { color: var(--ab-blue, #0072b2); }
+.claims .verdict.ambiguous { color: var(--ab-purple, #a3437b); }
+.claims .verdict.ambiguous::before { content: "? "; }
+.claims .verdict.wrong { color: var(--ab-orange, #c24e00); }
+.claims .verdict.wrong::before { content: "✗ "; }
+.claims .verdict.open { color: inherit; }
+.claims .verdict.open::before { content: "… "; }
+.counterexample p { margin: 0 0 0.3em; font-size: 0.92em; }
+.counterexample details { margin-bottom: 0.8em; }
+.counterexample summary { cursor: pointer; font-size: 0.92em; }
+.counterexample pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0.3em 0; }
+.distinct-errors td { text-align: left !important; vertical-align: top; overflow-wrap: normal; }
+.distinct-errors td + td { min-width: 8em; }
+@media (max-width: 600px) {
+  .claims li { display: block; }
+  .claims .head > * { display: inline; margin-right: 0.4em; }
+}
+@media print {
+  .claims ul { columns: 2; column-gap: 2em; font-size: 0.75em; line-height: 1.3; }
+  .claims li { display: block; break-inside: avoid; padding: 0.25em 0; }
+  .claims .head > * { display: inline; margin-right: 0.4em; }
+  .cell:has(.counterexample) { margin: 0 !important; }
+  .counterexample pre { columns: 2; padding: 0.2em 0.4em; margin: 0; font-size: 0.72em; line-height: 1.25; }
+  .counterexample p, .counterexample details { margin: 0; font-size: 0.88em; }
+  section[id*="mistake-"] > h4 { margin: 0.9em 0 0.1em; font-size: 1.05em; }
+  section[id*="mistake-"] > p { margin-bottom: 0.2em; }
+  .counterexample summary { display: none; }
 }
 """

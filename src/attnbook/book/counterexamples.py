@@ -4,15 +4,20 @@ Chapter: :doc:`/chapters/in_the_wild`. Compared are a mistake's run and the righ
 (:mod:`attnbook.diagnose.mistakes`).
 """
 
+from html import escape
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
+from attnbook.book.wild import CLAIMS
+from attnbook.book.wild.errors import rows_of
 from attnbook.checks.check import close
 from attnbook.diagnose.mistakes import MISTAKE, Steps
 
 NAMES = ("O", "dQ", "dK", "dV")
+EVERY = "shapes at square sizes"  # the weak test that every mistake gets past
+_MET = ("Stands in", "One reading of", "Related:")
 
 
 class Case(NamedTuple):
@@ -32,15 +37,27 @@ class Counterexample(NamedTuple):
     errors: dict
     passes: tuple
 
-    def __repr__(self):
+    def _lines(self):
         given = [f"{name} = {_short(T)}" for name, T in zip(("Q", "K", "V", "dO"), self.case.inputs, strict=True)]
         options = [f"{name} = {_short(value)}" for name, value in self.case.options.items()]
         lines = ["  ".join(given[:2]), "  ".join(given[2:] + options)]
         for name in self.wrong:
-            lines += [f"{name:2} wrong: {_short(self.wrong[name])}", f"   right: {_short(self.right[name])}"]
-        lines += [f"{where}: {what}" for where, what in self.errors.items()]
-        lines += ["gets past:", *(f"   {weak}" for weak in self.passes or ["none of the weak tests"])]
-        return "\n".join(lines)
+            lines.append(f"{name:2} wrong: {_short(self.wrong[name])}  right: {_short(self.right[name])}")
+        return lines + [f"{where}: {what}" for where, what in self.errors.items()]
+
+    def __repr__(self):
+        past = ["gets past:", *(f"   {weak}" for weak in self.passes or ["none of the weak tests"])]
+        return "\n".join([*self._lines(), *past])
+
+    def _repr_html_(self):
+        """Which rows of the texts have it, which weak tests it gets past, and, folded, the numbers."""
+        said = [f"{words} {_links(rows)}" for words, rows in zip(_MET, rows_of(self.slug, CLAIMS), strict=True) if rows]
+        past = ", ".join(name for name in self.passes if name != EVERY) or f"none but {EVERY}"
+        words, numbers = ". ".join([*said, f"Gets past: {past}"]), escape("\n".join(self._lines()))
+        return (
+            f'<div class="counterexample"><p>{words}.</p>\n<details><summary>Smallest counterexample</summary>'
+            f"<pre>{numbers}</pre></details></div>"
+        )
 
 
 def counterexample(slug):
@@ -153,7 +170,7 @@ _PLAIN = _draw(5, 7, 3, 2)
 _FLAT = (0 * _PLAIN[0], *_PLAIN[1:])
 _SQUARE = _draw(4, 4, 4, 4)
 WEAK = {
-    "shapes at square sizes": (_shapes, [Case(_SQUARE, {})]),
+    EVERY: (_shapes, [Case(_SQUARE, {})]),
     "the output alone": (_output, list(STRONG["distinct sizes"].values())),
     "the keys' gradients sum to 0": (_row_sums, [Case(_PLAIN, {})]),
     "one query": (_all_equal, [Case(_draw(1, 7, 3, 2), {})]),
@@ -192,6 +209,10 @@ def _small_cases():
     for score in (1000.0,):
         one = np.ones((1, 1))
         yield Case((score * one, one, one, one), {"scale": 1.0})
+
+
+def _links(rows):
+    return ", ".join(f'<a href="#row-{name.lower()}">{name}</a>' for name in rows)
 
 
 def _short(T):

@@ -212,9 +212,9 @@ class Mistake(NamedTuple):
 
     ``slug`` names it in links: ``chapters/in_the_wild.html#mistake-SLUG``. ``wrong`` and ``right`` are LaTeX.
     ``equation`` is the label of the right formula in the book. ``spoils`` are the results that come out wrong, in the
-    order O, dQ, dK, dV. ``sources`` say where the mistake was met: rows of the book's audit of its five texts
-    ("S2-10"), its list of questions ("question 11"), or a thread; none, where only tests plant it. ``steps`` are the
-    steps of :class:`Steps` that it replaces, by name.
+    order O, dQ, dK, dV. ``sources`` say what it is related to: rows of the book's audit of its five texts ("S2-10",
+    whose claim says whether the text makes it), its list of questions ("question 11"), or a thread; none, where only
+    tests plant it. ``steps`` are the steps of :class:`Steps` that it replaces, by name.
     """
 
     slug: str
@@ -443,13 +443,13 @@ MISTAKES = (
     Mistake(
         "scale-of-values", "the scale is made of the width of the values",
         r"S = Q K^{\mathsf T} / \sqrt{d_v}", r"S = Q K^{\mathsf T} / \sqrt{d_k}", "def-attention", _ALL,
-        ("S2-1",),
+        (),
         {"width": lambda a: a.d_v},
     ),
     Mistake(
         "scale-of-model", "the scale is made of the width of all heads together",
         r"S = Q K^{\mathsf T} / \sqrt{h\,d_k}", r"S = Q K^{\mathsf T} / \sqrt{d_k}", "def-attention", _ALL,
-        ("S2-1",),
+        (),
         {"width": lambda a: a.h * a.d_k},
     ),
     Mistake(

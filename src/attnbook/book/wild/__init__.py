@@ -8,7 +8,8 @@ import re
 
 from attnbook.book.claims import Ledger
 from attnbook.book.wild import across, blog, explicit, listing, listing_code, question, short
-from attnbook.book.wild.listed import CRASHES, SILENT, Listed, gradient_errors
+from attnbook.book.wild.errors import ERRORS, IN_OUR_COPY, DistinctErrors
+from attnbook.book.wild.listed import CRASHES, LIMITS, SILENT, Listed, gradient_errors
 from attnbook.book.wild.setting import DISTINCT, SQUARE
 
 
@@ -25,20 +26,33 @@ CLAIMS = (
     *across.CLAIMS,
 )
 SETTINGS = (DISTINCT, SQUARE)
+TEXTS = {
+    "S0": "The question and its answer",
+    "S1": "The matrix calculus",
+    "S2": "The long note",
+    "S3": "The explicit note",
+    "S4": "The short note",
+    "X": "All five",
+}
 
 
 def ledger():
     """Run every claim."""
-    return Ledger(CLAIMS, SETTINGS)
+    return Ledger(CLAIMS, SETTINGS, TEXTS)
 
 
 __all__ = [
     "CLAIMS",
     "CRASHES",
     "DISTINCT",
+    "ERRORS",
+    "IN_OUR_COPY",
+    "LIMITS",
     "SETTINGS",
     "SILENT",
     "SQUARE",
+    "TEXTS",
+    "DistinctErrors",
     "Listed",
     "gradient_errors",
     "ledger",

@@ -112,7 +112,7 @@ def _(z):
     "no text checks a gradient by numbers",
     MISSING,
     "differences and automatic differentiation, at sizes that are all distinct",
-    "02_gradients.html",
+    "08_checking.html",
 )
 def _(z):
     t = z.like(z.Q)

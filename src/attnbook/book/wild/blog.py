@@ -6,7 +6,7 @@ random change and compared with the true df, the inner product of gradient and c
 
 import numpy as np
 
-from attnbook.book.claims import CONVENTION, HOLDS, MISSING, WRONG, Differs, Same, recorder
+from attnbook.book.claims import AMBIGUOUS, CONVENTION, HOLDS, MISSING, WRONG, Differs, Same, recorder
 from attnbook.book.wild.setting import blocks, diagonal_blocks, plain_softmax, side
 from attnbook.checks.differences import complex_step as move
 from attnbook.softmax import softmax, softmax_vjp
@@ -109,9 +109,10 @@ def _(z):
     "S1-6",
     "l.22, line 4",
     "tr(W^O Gᵀ d(softmax_1 V, …) diag(W_1^V, …))",
-    WRONG,
-    "tr(W^O Gᵀ d[(softmax_1 V, …) diag(…)]): W^V stands outside of the d that is printed",
+    AMBIGUOUS,
+    "d of the product, as the lines that follow have it; the parentheses may be those of the tuple",
     "#wild-bracket",
+    ("d-of-the-bracket",),
 )
 def _(z):
     m = z.m
@@ -121,8 +122,8 @@ def _(z):
     bracket = move(lambda W: inside + 0 * W.sum(), m.W_V, t)  # the bracket does not contain W^V
     whole = move(lambda W: inside @ blocks(W), m.W_V, t)
     return {
-        "d of the bracket, as printed": Differs(_tr(m.W_O, m.dY.mT, bracket, blocks(m.W_V)), true),
         "d of the whole product": Same(_tr(m.W_O, m.dY.mT, whole), true),
+        "d of the bracket alone": Differs(_tr(m.W_O, m.dY.mT, bracket, blocks(m.W_V)), true),
     }
 
 
@@ -225,22 +226,22 @@ def _(z):
 @claim(
     "S1-13",
     "l.54",
-    "V' = diag(VW_1^V, …), size Hn × d_model, last block typeset in column 2",
-    WRONG,
-    "Hn_k × Hd_v, block h in column h",
+    "V' = diag(VW_1^V, …), size Hn × d_model",
+    CONVENTION,
+    "n is n_k, and H d_v = d_model, as in the paper. In our copy the last block stands in column 2",
     "#wild-blocks",
 )
 def _(z):
     m, b = z.m, _Softmax(z.m)
-    printed = np.zeros(b.V.shape)
+    copied = np.zeros(b.V.shape)
     n_k, d_v = m.V.shape[1:]
     for h in range(m.h):
-        column = h if h < m.h - 1 else 1  # the last block in the second column
-        printed[h * n_k : (h + 1) * n_k, column * d_v : (column + 1) * d_v] = m.V[h]
+        column = h if h < m.h - 1 else 1
+        copied[h * n_k : (h + 1) * n_k, column * d_v : (column + 1) * d_v] = m.V[h]
     return {
-        "as typeset": Differs(b.S @ printed, m.C),
-        "size Hn × d_model": Differs(lambda: b.S @ np.zeros((m.h * n_k, m.X_v.shape[1])), m.C),
         "block h in column h": Same(b.S @ b.V, m.C),
+        "size, where H d_v is not d_model": Differs(b.V.shape, (m.h * n_k, m.X_v.shape[1])),
+        "last block in column 2, of three heads": Differs(b.S @ copied, m.C),
     }
 
 
@@ -392,8 +393,8 @@ def _(z):
     "S1-22",
     "l.86",
     "df = tr(γ (df/dA)ᵀ d(QW_h^Q (W_h^K)ᵀ Kᵀ P_h))",
-    WRONG,
-    "df = Σ_h of it; one term is the partial differential for head h",
+    CONVENTION,
+    "only the weights of head h move; if all move, df is the sum over h",
     "#wild-bracket",
 )
 def _(z):
@@ -402,9 +403,9 @@ def _(z):
     terms = [_tr(m.s * b.dA.mT @ m.X_q @ t[h] @ m.W_K[h].mT @ m.X_k.mT @ _select(m, h)) for h in range(m.h)]
     true = np.sum(m.dW_Q * t, axis=(1, 2))
     return {
-        "one term for all heads": Differs(terms[0], true.sum()),
-        "one term for one head": Same(terms[0], true[0]),
-        "summed": Same(sum(terms), true.sum()),
+        "only head h moves": Same(terms[0], true[0]),
+        "all heads move": Differs(terms[0], true.sum()),
+        "all heads move, summed over h": Same(sum(terms), true.sum()),
     }
 
 
@@ -449,6 +450,7 @@ def _(z):
     WRONG,
     "drop the last factor: γ Kᵀ P_h (df/dA)ᵀ Q W_h^Q",
     "#wild-bracket",
+    ("left-over-d",),
 )
 def _(z):
     m, b = z.m, _Softmax(z.m)

@@ -187,9 +187,7 @@ def _(z):
     }
 
 
-@claim(
-    "S3-12", "l.112", "d_Q L = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i) K", HOLDS, "", "04_single_head.html#equation-eq-omega-gradients"
-)
+@claim("S3-12", "l.112", "d_Q L = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i) K", HOLDS, "", "#equation-eq-omega-gradients")
 def _(z):
     n = _Note(z)
     return {"as printed": Same(n.sum(lambda i: n.ee[i] @ n.Lambda @ z.V.mT @ n.dsigma[i] @ z.K), n.grads.dQ)}
@@ -225,7 +223,7 @@ def _(z):
     "d_K L = Σ dσ(p_i)ᵗ V Λᵗ e_ie_iᵗ Q",
     HOLDS,
     "",
-    "04_single_head.html#equation-eq-omega-gradients",
+    "#equation-eq-omega-gradients",
 )
 def _(z):
     n = _Note(z)
@@ -258,7 +256,7 @@ def _(z):
     "dL = (ΩK, ΩᵗQ, Σ σ(p_i) e_iᵗ Λ)",
     HOLDS,
     "for scale 1; with the scale see S3-2",
-    "04_single_head.html#equation-eq-omega-gradients",
+    "#equation-eq-omega-gradients",
 )
 def _(z):
     n = _Note(z)
@@ -271,7 +269,7 @@ def _(z):
     "Ω = Σ e_ie_iᵗ Λ Vᵗ dσ(p_i), also as stacked rows",
     HOLDS,
     "Ω = dS; by entries it costs n_q·n_k, not n_q·n_k²",
-    "04_single_head.html#equation-eq-omega",
+    "#equation-eq-omega",
 )
 def _(z):
     n = _Note(z)
@@ -295,6 +293,6 @@ reading(
     "l.203-205",
     "does automatic differentiation use Ω twice? (asked)",
     MISSING,
-    "yes, if both gradients are asked for at once; needs torch, so chapter 4 counts it there",
-    "04_single_head.html#equation-eq-omega",
+    "once, if both gradients are asked for in one call; needs torch, so it is counted in the text",
+    "#wild-explicit",
 )

@@ -52,6 +52,7 @@ def _(z):
     WRONG,
     "x W^Q (W^K)ᵀ xᵀ: the last transpose is missing",
     "#wild-no-transpose",
+    ("x-not-transposed",),
 )
 def _(z):
     m = z.m
@@ -107,6 +108,7 @@ def _(z):
     AMBIGUOUS,
     "−∞ before the softmax, or zero after it and divide each row by its new sum",
     "#mistake-mask-after-softmax",
+    ("mask-after-softmax", "mask-multiplies-scores"),
 )
 def _(z):
     n = z.n_k

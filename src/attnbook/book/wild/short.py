@@ -24,6 +24,7 @@ def _jacobian(f, X):
     AMBIGUOUS,
     "two things are called scores, and Z lacks the scale; S = QKᵀ/√d_k enters the softmax",
     "#mistake-no-scale",
+    ("no-scale",),
 )
 def _(z):
     Z = z.Q @ z.K.mT
@@ -39,13 +40,20 @@ def _(z):
     }
 
 
-@claim("S4-3", "l.27", "∂Z/∂Q = K", WRONG, "∂Z_ij/∂Q_kl = δ_ik K_jl, four indices; K is it for one row", "#wild-dz-dq")
+@claim(
+    "S4-3",
+    "l.27",
+    "∂Z/∂Q = K",
+    CONVENTION,
+    "one row of Z by the same row of Q, in numerator layout; in full ∂Z_ij/∂Q_kl = δ_ik K_jl, four indices",
+    "#wild-dz-dq",
+)
 def _(z):
     J = _jacobian(lambda Q: Q @ z.K.mT, z.Q)
     return {
-        "K": Differs(z.K, J),
-        "δ_ik K_jl": Same(np.einsum("ik,jl->ijkl", np.eye(z.n_q), z.K), J),
         "one row": Same(z.K, J[0, :, 0, :]),
+        "the whole derivative": Differs(z.K, J),
+        "δ_ik K_jl": Same(np.einsum("ik,jl->ijkl", np.eye(z.n_q), z.K), J),
     }
 
 
@@ -55,7 +63,7 @@ def _(z):
     "a row of Q influences the same row of Z",
     HOLDS,
     "so for A and O; not so for K",
-    "02_gradients.html#equation-eq-qk-jacobian",
+    "#equation-eq-qk-jacobian",
 )
 def _(z):
     J = _jacobian(lambda Q: Q @ z.K.mT, z.Q)
@@ -66,14 +74,15 @@ def _(z):
     "S4-5",
     "l.32",
     "therefore the derivative is K and not Kᵀ",
-    WRONG,
-    "a layout decides that, not the rows: ⟨dZ, Q~Kᵀ⟩ = ⟨dZ K, Q~⟩",
+    CONVENTION,
+    "numerator layout, which is not said; the rows do not decide it. What one needs is ⟨dZ, Q~Kᵀ⟩ = ⟨dZ K, Q~⟩",
     "#wild-dz-dq",
 )
 def _(z):
     t, one = z.like(z.Q), _jacobian(lambda q: q @ z.K.mT, z.Q[0])
     return {
-        "K in the other layout of one row": Differs(z.K, np.moveaxis(one, 0, 1)),
+        "one row, numerator layout": Same(z.K, one),
+        "one row, denominator layout": Differs(z.K, np.moveaxis(one, 0, 1)),
         "in that layout it is Kᵀ": Same(np.moveaxis(one, 0, 1), z.K.mT),
         "the inner product": Same(np.sum(z.dS * (t @ z.K.mT)), np.sum((z.dS @ z.K) * t)),
     }
@@ -98,6 +107,7 @@ def _(z):
     WRONG,
     "dQ = dZ K with dZ = A ∘ (dA − rowsum(A ∘ dA)) / √d_k",
     "#mistake-ds-skipped",
+    ("ds-skipped",),
 )
 def _(z):
     return {
@@ -114,6 +124,7 @@ def _(z):
     AMBIGUOUS,
     "A was the softmax output; what is meant is dZ",
     "#mistake-ds-skipped",
+    ("ds-skipped",),
 )
 def _(z):
     return {
@@ -126,20 +137,20 @@ def _(z):
     "S4-9",
     "l.50",
     "∂Z/∂K = Qᵀ",
-    WRONG,
-    "∂Z_ij/∂K_kl = δ_jk Q_il; in the layout of l.27 one column gives Q",
+    AMBIGUOUS,
+    "one column of Z, in denominator layout; in the layout of l.27 it is Q. In full δ_jk Q_il",
     "#wild-dz-dq",
 )
 def _(z):
     J = _jacobian(lambda K: z.Q @ K.mT, z.K)
     return {
-        "used as at l.38, dZ Qᵀ": Differs(lambda: (z.s * z.dS) @ z.Q.mT, z.dK),
+        "one column, denominator layout": Same(z.Q.mT, J[:, 0, 0, :].mT),
+        "one column, the layout of l.27": Differs(z.Q.mT, J[:, 0, 0, :]),
         "δ_jk Q_il": Same(np.einsum("jk,il->ijkl", np.eye(z.n_k), z.Q), J),
-        "one column": Same(J[:, 0, 0, :], z.Q),
     }
 
 
-@claim("S4-10", "l.54, l.64", "dK = (∂L/∂A)ᵀ Q", WRONG, "dK = dZᵀ Q", "#mistake-ds-skipped")
+@claim("S4-10", "l.54, l.64", "dK = (∂L/∂A)ᵀ Q", WRONG, "dK = dZᵀ Q", "#mistake-ds-skipped", ("ds-skipped",))
 def _(z):
     return {"A the weights": Differs(z.dP.mT @ z.Q, z.dK), "A read as Z": Same((z.s * z.dS).mT @ z.Q, z.dK)}
 
@@ -150,6 +161,7 @@ reading(
     "headings: gradient of Z, over formulas for the gradient of L",
     WRONG,
     "a label, so nothing to run: they are gradients of L",
+    errors=("headings",),
 )
 reading(
     "S4-12",
