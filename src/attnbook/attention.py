@@ -30,8 +30,8 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
        O = P\\,V \\qquad P = \\operatorname{softmax}(S) \\qquad
        S = \\text{scale}\\cdot Q K^{\\mathsf T} + \\text{bias}
 
-    Equation :eq:`def-attention`. The order of the steps is fixed: scale, then ``ops`` in the order given, then bias,
-    then all that forbids keys, also of ``ops``, then softmax over the keys.
+    Equation :eq:`def-attention`, with ops :eq:`def-op`. The order of the steps is fixed: scale, then ``ops`` in the
+    order given, then bias, then all that forbids keys, also of ``ops``, then softmax over the keys.
 
     Parameters
     ----------
