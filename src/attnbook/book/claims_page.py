@@ -88,6 +88,6 @@ _STYLE = """
   .counterexample p, .counterexample details { margin: 0; font-size: 0.88em; }
   section[id*="mistake-"] > h4 { margin: 0.9em 0 0.1em; font-size: 1.05em; }
   section[id*="mistake-"] > p { margin-bottom: 0.2em; }
-  .counterexample summary { display: none; }
+  .counterexample summary { display: block; font-size: 0.8em; line-height: 1.2; }
 }
 """
