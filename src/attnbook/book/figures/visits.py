@@ -19,13 +19,13 @@ class Visits(Figure):
         super().__init__("".join(picture.svg for picture in cases.values()), alt)
         self._cases = cases
 
-    def _repr_html_(self):
+    def picture(self):
         radios = "".join(
             f'<label><input type="radio" name="visits" value="{i}"{" checked" * (not i)}> {escape(name)}</label>'
             for i, name in enumerate(self._cases)
         )
         boxes = "".join(
-            f'<div class="visits-case" data-case="{i}">{picture._repr_html_()}</div>'
+            f'<div class="visits-case" data-case="{i}">{picture.picture()}</div>'
             for i, picture in enumerate(self._cases.values())
         )
         return (
@@ -98,10 +98,10 @@ def _say(tile, count, total, last):
     here = f"queries {tile.rows.start} to {tile.rows.stop - 1}"
     there = f"keys {tile.cols.start} to {tile.cols.stop - 1}"
     say = (
-        f"Tile {count} of {total}: {here}, {there}. The forward changes O, M and Z of these queries. "
+        f"Tile {count} of {total}: {here}, {there}. The forward changes O, m and Z of these queries. "
         "The backward adds to dQ of these queries, and to dK and dV of these keys."
     )
-    return say + " It is the last tile of these queries: their O, M, Z and dQ are finished." * last
+    return say + " It is the last tile of these queries: their O, m, Z and dQ are finished." * last
 
 
 def _tile(tile, count):
