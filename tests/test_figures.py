@@ -483,3 +483,7 @@ def test_programs_walk_through_the_blocks_that_a_mask_leaves():
     whole = programs([], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
     assert "stroke-dasharray" not in whole.split(">whole<")[0]
     assert whole.count("<polygon") == 3 + 4
+    both = programs([Causal()], n_q=48, n_k=64, rows=16, cols=16, alt=ALT, stack=True).svg
+    wide, tall = both.split('<svg class="ab-tall"')
+    assert wide.count("<polygon") == tall.count("<polygon") == 3 + 3
+    assert (re.search(r'width="(\d+)"', wide)[1], re.search(r'width="(\d+)"', tall)[1]) == ("372", "336")
