@@ -177,7 +177,7 @@ def test_the_answer_s_own_four_formulas(unit):
     example = Example(unit, biases=False)
     right = {row.name: dT for row, dT in example.backward(UNITS[unit].backward)}
     n_k = example.sizes["n_k"]
-    select = np.stack([np.eye(H * n_k)[i * n_k : (i + 1) * n_k] for i in range(H)])
+    select = np.stack([np.eye(H * n_k)[r * n_k : (r + 1) * n_k] for r in range(H)])
     dA = merge_heads(right["dS"])[:, None]
     env = example.forward() | {"dY": example.dY, "dA": dA, "select": select}
     assert [row.name for row in IN_ONE] == ["dW_K", "dW_Q", "dW_V", "dW_O"]
@@ -219,9 +219,9 @@ def test_the_lines_of_torch_give_torch_s_gradients(unit):
     }  # fmt: skip
     forward = {row.name: "".join(torch_lines(row)) for row in UNITS[unit].forward if row.name != "C"}
     backward = [(row, line) for row in UNITS[unit].backward for line in torch_lines(row)]
-    of_a_head = [{"q_i": slice(i * d, (i + 1) * d), "k_i": slice(E + i * d, E + (i + 1) * d),
-                  "v_i": slice(2 * E + i * d, 2 * E + (i + 1) * d), "o_i": slice(i * d, (i + 1) * d)}
-                 for i in range(h)]  # fmt: skip
+    of_a_head = [{"q_r": slice(r * d, (r + 1) * d), "k_r": slice(E + r * d, E + (r + 1) * d),
+                  "v_r": slice(2 * E + r * d, 2 * E + (r + 1) * d), "o_r": slice(r * d, (r + 1) * d)}
+                 for r in range(h)]  # fmt: skip
     for slices in of_a_head:
         env |= slices
         for name in "QKVSPO":
@@ -231,10 +231,10 @@ def test_the_lines_of_torch_give_torch_s_gradients(unit):
     exec(forward["Y"], env)
     assert close(env["output"], output.detach())
     sizes = {"L": lengths[0], "S": lengths[1], "E": E, "d": d}
-    for i, slices in enumerate(of_a_head):
+    for r, slices in enumerate(of_a_head):
         env |= slices
         for row, line in backward:
-            if i == 0 or row.name not in ("dW_O", "db_O"):  # of all heads together: once
+            if r == 0 or row.name not in ("dW_O", "db_O"):  # of all heads together: once
                 exec(line, env)
                 assert tuple(eval(re.split(r" \+?= ", line)[0], env).shape) == tuple(
                     sizes[size] for size in re.findall(r"\w+", torch_shape(row, unit))
@@ -261,18 +261,18 @@ def test_formulas_are_printed_as_they_are_computed():
     ours, answer, flash = (NOTATIONS[name] for name in ("ours", "answer", "flash"))
     rows = {row.name: row for row in BACKWARD + INTO_X}
     assert formula(rows["dS"], ours, "self") == (
-        r"dS_i = P_i \circ \bigl(dP_i - \operatorname{rowsum}(P_i \circ dP_i)\bigr)"
+        r"dS_r = P_r \circ \bigl(dP_r - \operatorname{rowsum}(P_r \circ dP_r)\bigr)"
     )
     assert formula(rows["dX"], ours, "self") == (
-        r"dX = \sum_i \bigl(dQ_i\,(W^Q_i)^\top + dK_i\,(W^K_i)^\top + dV_i\,(W^V_i)^\top\bigr)"
+        r"dX = \sum_r \bigl(dQ_r\,(W^Q_r)^\top + dK_r\,(W^K_r)^\top + dV_r\,(W^V_r)^\top\bigr)"
     )
-    assert formula(rows["dW_K"], ours, "cross") == r"dW^K_i = X_{\mathrm{mem}}^\top\,dK_i"
+    assert formula(rows["dW_K"], ours, "cross") == r"dW^K_r = X_{\mathrm{mem}}^\top\,dK_r"
     assert formula(flash.backward("self")[6], flash, "self") == r"dS = P \circ \bigl(dP - D\bigr)"
     assert formula(IN_ONE[1], answer, "self") == (
         r"\frac{\partial f}{\partial W^Q_h} = \gamma\,Q^\top\,\frac{\partial f}{\partial A}\,\mathbb P_h^\top\,K\,W^K_h"
     )
-    assert list(torch_lines(rows["dW_V"])) == ["in_proj_weight.grad[v_i] += d_v.mT @ value"]
-    assert list(torch_lines(rows["dX"])) == [f"query.grad += d_{n} @ in_proj_weight[{n}_i]" for n in "qkv"]
+    assert list(torch_lines(rows["dW_V"])) == ["in_proj_weight.grad[v_r] += d_v.mT @ value"]
+    assert list(torch_lines(rows["dX"])) == [f"query.grad += d_{n} @ in_proj_weight[{n}_r]" for n in "qkv"]
 
 
 def test_every_formula_leads_to_a_derivation():

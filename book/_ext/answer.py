@@ -133,7 +133,7 @@ class Notation:
     inputs: dict = field(default_factory=dict)
     sizes: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
-    over_heads: str = r"\sum_i"
+    over_heads: str = r"\sum_r"
     concat: str = r"\operatorname{Concat}(O_0, \dots, O_{h-1})"
 
     def letter(self, name, unit):
@@ -165,9 +165,9 @@ class Notation:
 
 
 _OURS = {
-    **{name: f"{name}_i" for name in "QKVSPOD"},
-    **{f"{kind}_{name}": f"{kind}^{name}_i" for kind in "Wb" for name in "QKV"},
-    "W_O": "W_O", "b_O": "b_O", "block_W_O": "W^O_i",
+    **{name: f"{name}_r" for name in "QKVSPOD"},
+    **{f"{kind}_{name}": f"{kind}^{name}_r" for kind in "Wb" for name in "QKV"},
+    "W_O": "W_O", "b_O": "b_O", "block_W_O": "W^O_r",
     "X": "X", "memory": r"X_{\mathrm{mem}}", "C": "C", "Y": "Y", "scale": r"\text{scale}",
 }  # fmt: skip
 _ONE_HEAD = {
@@ -180,7 +180,7 @@ _ONE_HEAD = {
 NOTATIONS = {
     "ours": Notation(
         "This book",
-        "$i$ is a head. $Q_i$, $K_i$, $V_i$ are *projected*.",
+        "$r$ is a head. $Q_r$, $K_r$, $V_r$ are *projected*.",
         _OURS,
         "d@",
     ),
@@ -230,21 +230,21 @@ NOTATIONS = {
 }  # fmt: skip
 
 TORCH_NOTE = (
-    "`torch.nn.MultiheadAttention(E, h)`, one sequence, head i, d = E / h. `q`, `k`, `v` are *projected*; `query`, "
-    "`key`, `value` are the raw inputs. Weights are stored *transposed*: `q_i`, `k_i`, `v_i` slice the rows i·d to "
-    "(i + 1)·d of each third, and `o_i` those columns. `scores`, `weights`, `head` are our $S_i$, $P_i$, "
-    "$O_i$, and `heads` is our $C$. "
+    "`torch.nn.MultiheadAttention(E, h)`, one sequence, head r, d = E / h. `q`, `k`, `v` are *projected*; `query`, "
+    "`key`, `value` are the raw inputs. Weights are stored *transposed*: `q_r`, `k_r`, `v_r` slice the rows r·d to "
+    "(r + 1)·d of each third, and `o_r` those columns. `scores`, `weights`, `head` are our $S_r$, $P_r$, "
+    "$O_r$, and `heads` is our $C$. "
 )
 TORCH_INPUTS = "Here `key` and `value` are `query` itself. "
 TORCH_MEMORY = "Here `key` and `value` are `memory`, of width E too. "
 TORCH_MASK = "In `attn_mask` True = may *not* attend. "
 TORCH = {  # our name: theirs, as an expression
     "X_q": "query", "X_k": "key", "X_v": "value", "X": "query", "memory": "memory",
-    **{f"W_{n.upper()}": f"T(in_proj_weight[{n}_i])" for n in "qkv"},
-    **{f"b_{n.upper()}": f"in_proj_bias[{n}_i]" for n in "qkv"},
-    **{f"dW_{n.upper()}": f"T(in_proj_weight.grad[{n}_i])" for n in "qkv"},
-    **{f"db_{n.upper()}": f"in_proj_bias.grad[{n}_i]" for n in "qkv"},
-    "W_O": "T(out_proj.weight)", "b_O": "out_proj.bias", "block_W_O": "T(out_proj.weight[:, o_i])",
+    **{f"W_{n.upper()}": f"T(in_proj_weight[{n}_r])" for n in "qkv"},
+    **{f"b_{n.upper()}": f"in_proj_bias[{n}_r]" for n in "qkv"},
+    **{f"dW_{n.upper()}": f"T(in_proj_weight.grad[{n}_r])" for n in "qkv"},
+    **{f"db_{n.upper()}": f"in_proj_bias.grad[{n}_r]" for n in "qkv"},
+    "W_O": "T(out_proj.weight)", "b_O": "out_proj.bias", "block_W_O": "T(out_proj.weight[:, o_r])",
     "dW_O": "T(out_proj.weight.grad)", "db_O": "out_proj.bias.grad", "dX": "query.grad", "dmemory": "memory.grad",
     "Q": "q", "K": "k", "V": "v", "S": "scores", "P": "weights", "O": "head", "C": "heads", "Y": "output",
     "scale": "scale",
