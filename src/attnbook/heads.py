@@ -4,7 +4,7 @@ from attnbook.arrays import array_namespace, unbroadcast
 
 
 def split_heads(T, h):
-    """(..., n, h·d) → (..., h, n, d): head i is columns i·d to (i+1)·d (:eq:`eq-split-heads`).
+    """(..., n, h·d) → (..., h, n, d): head r is columns r·d to (r+1)·d (:eq:`eq-split-heads`).
 
     Reshape, then swap axes. A reshape alone to (..., h, n, d) has the same shape and mixes tokens.
     """

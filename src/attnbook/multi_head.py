@@ -90,8 +90,8 @@ def multi_head_attention(
 
     .. math::
        Y = (O_0 \\;\\cdots\\; O_{h-1})\\,W_O + b_O \\qquad
-       O_i = \\operatorname{attention}(X W^Q_i + b^Q_i,\\; X_{\\mathrm{mem}} W^K_i + b^K_i,\\;
-       X_{\\mathrm{mem}} W^V_i + b^V_i)
+       O_r = \\operatorname{attention}(X W^Q_r + b^Q_r,\\; X_{\\mathrm{mem}} W^K_r + b^K_r,\\;
+       X_{\\mathrm{mem}} W^V_r + b^V_r)
 
     Equation :eq:`def-multi-head`. X_mem is X itself in self-attention, and ``memory`` in cross-attention.
 

@@ -557,14 +557,14 @@ MISTAKES = (
     # --- shared key heads
     Mistake(
         "group-mean", "the mean over the query heads that share a key head, not their sum",
-        r"dK_g = \tfrac{1}{|g|} \textstyle\sum_{i \in g} dK_i", r"dK_g = \textstyle\sum_{i \in g} dK_i",
+        r"dK_g = \tfrac{1}{|g|} \textstyle\sum_{r \in g} dK_r", r"dK_g = \textstyle\sum_{r \in g} dK_r",
         "eq-broadcast-vjp", ("dK", "dV"), ("question 42",),
         {"gather": lambda a, dT: Steps.gather(a, dT) * a.h_kv / a.h},
     ),
     Mistake(
         "group-tiled", "repeat in place of repeat_interleave: heads share with strangers",
-        r"\text{head } i \text{ reads key head } i \bmod h_{kv}",
-        r"\text{head } i \text{ reads key head } \lfloor i\,h_{kv} / h \rfloor", "def-attention", _ALL,
+        r"\text{head } r \text{ reads key head } r \bmod h_{kv}",
+        r"\text{head } r \text{ reads key head } \lfloor r\,h_{kv} / h \rfloor", "def-attention", _ALL,
         ("question 42",),
         {
             "share": lambda a, T: np.concatenate([T] * (a.h // a.h_kv), axis=-3) if a.h != a.h_kv else T,

@@ -89,14 +89,14 @@ def latent_attention(
 
     .. math::
        c^Q = \\operatorname{norm}(X W_{DQ}) \\qquad c = \\operatorname{norm}(X W_{DKV}) \\qquad
-       Q_i = \\bigl[c^Q W^{UQ}_i,\\; R(c^Q W^{QR}_i)\\bigr] \\qquad
-       K_i = \\bigl[c\\,W^{UK}_i,\\; R(X W_{KR})\\bigr] \\qquad V_i = c\\,W^{UV}_i
+       Q_r = \\bigl[c^Q W^{UQ}_r,\\; R(c^Q W^{QR}_r)\\bigr] \\qquad
+       K_r = \\bigl[c\\,W^{UK}_r,\\; R(X W_{KR})\\bigr] \\qquad V_r = c\\,W^{UV}_r
 
     Absorbed, the same scores and outputs by products in another order, with one key and value head for all:
 
     .. math::
-       Q'_i = \\bigl[c^Q W^{UQ}_i (W^{UK}_i)^{\\mathsf T},\\; R(c^Q W^{QR}_i)\\bigr] \\qquad
-       K' = \\bigl[c,\\; R(X W_{KR})\\bigr] \\qquad V' = c \\qquad O_i = (P_i\\,c)\\,W^{UV}_i
+       Q'_r = \\bigl[c^Q W^{UQ}_r (W^{UK}_r)^{\\mathsf T},\\; R(c^Q W^{QR}_r)\\bigr] \\qquad
+       K' = \\bigl[c,\\; R(X W_{KR})\\bigr] \\qquad V' = c \\qquad O_r = (P_r\\,c)\\,W^{UV}_r
 
     Equations :eq:`def-var-mla` and :eq:`eq-var-mla-absorbed`; R is the rotation of :eq:`def-var-rope`.
 
@@ -153,14 +153,14 @@ def latent_attention_vjp(dY, res):
     """Pull a gradient back through :func:`latent_attention`: what c is read by adds up, and so does the shared key.
 
     .. math::
-       dc = \\sum_i dK^C_i (W^{UK}_i)^{\\mathsf T} + dV_i (W^{UV}_i)^{\\mathsf T} \\qquad
-       dW^{UK}_i = c^{\\mathsf T} dK^C_i \\qquad dK^R = \\sum_i R^{-1}\\,dK_i^R
+       dc = \\sum_r dK^C_r (W^{UK}_r)^{\\mathsf T} + dV_r (W^{UV}_r)^{\\mathsf T} \\qquad
+       dW^{UK}_r = c^{\\mathsf T} dK^C_r \\qquad dK^R = \\sum_r R^{-1}\\,dK_r^R
 
     Absorbed, W_UK is a product's second factor on the side of the queries, and W_UV stands behind the attention:
 
     .. math::
-       dc = dK'^C + dV' \\qquad dW^{UK}_i = dQ'^{\\mathsf T}_i Q^C_i \\qquad dQ^C_i = dQ'_i W^{UK}_i \\qquad
-       dW^{UV}_i = (P_i c)^{\\mathsf T} dO_i
+       dc = dK'^C + dV' \\qquad dW^{UK}_r = dQ'^{\\mathsf T}_r Q^C_r \\qquad dQ^C_r = dQ'_r W^{UK}_r \\qquad
+       dW^{UV}_r = (P_r c)^{\\mathsf T} dO_r
 
     Equation :eq:`eq-var-mla-vjp`; the rotation goes back as in :eq:`eq-var-rope-vjp`.
 
