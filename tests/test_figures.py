@@ -124,9 +124,12 @@ def test_matrices_show_names_shapes_and_numbers():
     assert words(matrices({"M": [[2, 0]]}, alt=ALT, digits=0)) == ["M  1×2", "2", "0"]
 
 
-def test_matrices_are_blue_above_zero_orange_below_and_empty_at_zero():
-    fills = re.findall(r'<rect [^>]*?(?:fill="([^"]+)"[^>]*)? stroke=', matrices({"A": [1, -1, 0]}, alt=ALT).svg)
-    assert fills == [PALETTE["blue"], PALETTE["orange"], ""]
+def test_matrices_are_blue_above_zero_orange_below_and_empty_or_grey_at_zero():
+    def fills(T, **options):
+        return re.findall(r'<rect [^>]*?(?:fill="([^"]+)"[^>]*)? stroke=', matrices({"A": T}, alt=ALT, **options).svg)
+
+    assert fills([1, -1, 0]) == [PALETTE["blue"], PALETTE["orange"], ""]
+    assert fills([1, 1e-9, 0], grey_zeros=True) == [PALETTE["blue"], "", PALETTE["grey"]]
 
 
 def test_the_largest_number_of_a_matrix_has_the_deepest_colour_beside_infinity_too():

@@ -107,8 +107,7 @@ UNITS = {
     ),
     "cross": Unit(
         FORWARD,
-        tuple(row._replace(labels=("eq-cross-weights",)) if "eq-dW" in row.labels else row for row in BACKWARD)
-        + INTO_BOTH,
+        tuple(row._replace(labels=("eq-dX-cross",)) if "eq-dW" in row.labels else row for row in BACKWARD) + INTO_BOTH,
         {"X_q": "X", "X_k": "memory", "X_v": "memory"},
         {},
     ),

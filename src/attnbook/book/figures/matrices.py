@@ -7,7 +7,9 @@ from attnbook.book.figures.svg import PALETTE, Figure, document, number, switche
 CELL_W, CELL_H, GAP, TOP, LEFT = 54, 30, 44, 46, 26
 
 
-def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common_scale=False, stack=False):
+def matrices(
+    named, *, alt, digits=2, rows=None, cols=None, between=None, common_scale=False, grey_zeros=False, stack=False
+):
     """Draw matrices side by side. Blue cells are positive, orange are negative; deeper is larger; 0 has no colour.
 
     Parameters
@@ -24,6 +26,8 @@ def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common
         What stands between neighbours, such as "=" or "∘".
     common_scale : bool
         One colour scale for all, instead of one each.
+    grey_zeros : bool
+        What is exactly 0 is grey.
     stack : bool
         On a phone, one below the other, each with the labels of its rows, and nothing between.
 
@@ -48,7 +52,7 @@ def matrices(named, *, alt, digits=2, rows=None, cols=None, between=None, common
         for i, label in enumerate(labels or []):
             yield text(x - 8, y + (i + 0.5) * CELL_H, label, anchor="end", size=12, opacity=0.75)
         for (i, j), value in np.ndenumerate(T):
-            yield _cell(x + j * CELL_W, y + i * CELL_H, value, largest[name], digits)
+            yield _cell(x + j * CELL_W, y + i * CELL_H, value, largest[name], digits, grey_zeros)
 
     x, body = margin, []
     for k, (name, (n, m)) in enumerate((name, T.shape) for name, T in arrays.items()):
@@ -126,8 +130,8 @@ def fill(name, T, *, largest=None, digits=2):
     return parts
 
 
-def _cell(x, y, value, largest, digits):
-    hue, depth = _shade(value, largest)
+def _cell(x, y, value, largest, digits, grey_zeros):
+    hue, depth = (PALETTE["grey"], 0.25) if grey_zeros and value == 0 else _shade(value, largest)
     box = f'x="{number(x)}" y="{number(y)}" width="{CELL_W}" height="{CELL_H}"'
     fill = f'fill="{hue}" fill-opacity="{depth}"' if depth else ""
     stroke = f'stroke="{PALETTE["grey"]}" stroke-opacity="0.5"'
