@@ -14,6 +14,7 @@ import make_pdf
 import pytest
 import yaml
 from built_site import SITE, soup
+from clean_notebooks import BRANCH, FOLDER
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -46,24 +47,23 @@ def test_the_front_page_links_the_pdf_that_is_published():
 
 @chapters
 class TestAChapter:
-    def test_colab_opens_a_file_of_the_repository(self, path):
-        url, branch = CONFIG["repository"]["url"], CONFIG["repository"]["branch"]
+    def test_colab_opens_its_clean_copy(self, path):
         opened = urlsplit(buttons(path)["colab.research.google.com"]).path
-        start = f"/github{urlsplit(url).path}/blob/{branch}/"
+        start = f"/github{urlsplit(CONFIG['repository']['url']).path}/blob/{BRANCH}/"
         assert opened.startswith(start)
-        assert (ROOT / opened.removeprefix(start)) == path
+        assert SITE / opened.removeprefix(start) == SITE / FOLDER / path.name
 
-    def test_binder_opens_a_file_of_the_repository(self, path):
-        url, branch = CONFIG["repository"]["url"], CONFIG["repository"]["branch"]
+    def test_binder_opens_its_clean_copy(self, path):
         opened = urlsplit(buttons(path)["mybinder.org"])
-        assert opened.path == f"/v2/gh{urlsplit(url).path}/{branch}"
-        (place,) = parse_qs(opened.query)["urlpath"]
-        assert (ROOT / place.removeprefix("lab/tree/")) == path
+        assert opened.path == f"/v2/gh{urlsplit(CONFIG['repository']['url']).path}/{BRANCH}"
+        assert parse_qs(opened.query)["urlpath"] == [f"lab/tree/{FOLDER}/{path.name}"]
 
-    def test_the_download_is_the_chapter(self, path):
+    def test_the_download_is_its_clean_copy(self, path):
         page = SITE / "chapters" / f"{path.stem}.html"
         (link,) = soup(page).select("a.btn-download-source-button")
-        assert (page.parent / link["href"]).resolve().read_bytes() == path.read_bytes()
+        copy = (page.parent / link["href"]).resolve()
+        assert copy == SITE / FOLDER / path.name
+        assert copy.exists()
 
     def test_its_first_code_cell_fetches_what_is_missing(self, path):
         first = json.loads(path.read_text(encoding="utf-8"))["cells"][1]

@@ -1,0 +1,200 @@
+"""The notebooks that Colab, Binder and the download give: plain Markdown, and the words and numbers of the site."""
+
+import re
+from itertools import pairwise
+from urllib.parse import unquote, urldefrag
+
+import nbformat
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from built_site import ROOT, SITE, anchors, soup
+from clean_notebooks import FOLDER
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from nbclient import NotebookClient
+
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+BASE = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["html"]["baseurl"]
+PLAIN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin)  # what every notebook reads
+RAW = re.compile(r"^\([\w-]+\)=$|^:::|^:\w+:|\{[#.][\w-]+\}")
+ROLE = re.compile(r"\{[\w:+-]+\}$")
+SOLUTION = re.compile(r"^(?:# @title |<details><summary>)(Solution to .*?)(?:</summary>)?$")
+RUN_BY_DEFAULT = "02_gradients"
+
+
+def raw(text):
+    """What of MyST is left in Markdown: roles, targets, directives, labels of formulas, attributes."""
+    tokens = PLAIN.parse(text)
+    inside = [[*token.children, token] for token in tokens if token.type == "inline"]
+    roles = [
+        a.content for line in inside for a, b in pairwise(line) if ROLE.search(a.content) and b.type == "code_inline"
+    ]
+    others = [a.content for line in inside for a in line if a.type == "text" and RAW.search(a.content)]
+    blocks = [t.info for t in tokens if t.info.startswith("{") or t.type == "math_block_label"]
+    return roles + others + blocks
+
+
+def rendered(text):
+    return BeautifulSoup(PLAIN.render(text), "html.parser")
+
+
+def words(tree, *without):
+    for tag in tree.select(", ".join(["script", "svg", ".math", *without])):
+        tag.decompose()
+    for code in tree.select("pre"):  # colored, it is in pieces
+        code.string = code.get_text()
+    return re.findall(r"\w+", tree.get_text(" "))
+
+
+def hidden(cell):
+    """Folded for JupyterLab and for Colab."""
+    title = cell.source.startswith("# @title ")
+    return title and cell.metadata.get("cellView") == "form" and cell.metadata.jupyter.get("source_hidden")
+
+
+def unfolded(cells):
+    """Code cells of solutions, by their names, and Markdown of solutions that a reader sees without opening a fold."""
+    return [
+        cell.id
+        for cell in cells
+        if cell.source.partition("\n")[0].partition("Solution to")[1]
+        and not (
+            hidden(cell) if cell.cell_type == "code" else re.fullmatch(r"<details>.*</details>", cell.source, re.DOTALL)
+        )
+    ]
+
+
+class Pair:
+    """A chapter and its clean copy."""
+
+    def __init__(self, path):
+        self.chapter, self.page = nbformat.read(path, as_version=4), SITE / "chapters" / f"{path.stem}.html"
+        self.clean = nbformat.read(SITE / FOLDER / path.name, as_version=4)
+        self.text = [cell.source for cell in self.clean.cells if cell.cell_type == "markdown"]
+        self.code = {cell.id: cell for cell in self.clean.cells if cell.cell_type == "code"}
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem, scope="module")
+def pair(request):
+    soup(SITE / "index.html")  # fails with a plain line where no site is built
+    return Pair(request.param)
+
+
+class TestACleanNotebook:
+    def test_it_is_a_notebook(self, pair):
+        nbformat.validate(pair.clean)
+
+    def test_no_markdown_of_the_site_is_left(self, pair):
+        assert not [left for text in pair.text for left in raw(text)]
+
+    def test_it_says_what_the_page_says_in_the_same_order(self, pair):
+        # Words of captions, listings, tables, exercises, and the numbers by which all of them are cited.
+        article = BeautifulSoup(pair.page.read_text(encoding="utf-8"), "html.parser").select_one("article")
+        there = words(article, ".cell", ".headerlink", ".run-bar")
+        title, source, *rest = pair.clean.cells[0].source.split("\n\n")
+        assert pair.page.name in source
+        shown = [title, *rest]
+        for cell in pair.clean.cells[1:]:
+            first, _, text = cell.source.partition("\n")
+            if solution := SOLUTION.match(first):  # on each of its cells, and once on the page
+                first = "" if solution[1] in shown else solution[1]
+            shown += [first] if solution else []
+            shown += [text if solution else cell.source] if cell.cell_type == "markdown" else []
+        assert words(rendered("\n\n".join(shown))) == there
+
+    def test_formulas_have_the_numbers_of_the_page(self, pair):
+        numbers = [re.match(r"\(([\w.]+)\)", tag.get_text())[1] for tag in soup(pair.page).select(".math > .eqno")]
+        assert re.findall(r"\\tag\{(.+?)\}", "\n".join(pair.text)) == numbers
+
+    def test_figures_have_the_numbers_of_the_page(self, pair):
+        numbers = [tag.get_text().strip() for tag in soup(pair.page).select("article figure .caption-number")]
+        html = [o.get("data", {}).get("text/html", "") for c in pair.code.values() for o in c.get("outputs", ())]
+        assert re.findall(r"<figcaption>(\w+\.? [\w.]+): ", "".join(html)) == numbers
+
+    def test_its_code_is_the_chapter_s_and_folded_as_there(self, pair):
+        cells = [cell for cell in pair.chapter.cells if cell.cell_type == "code"]
+        assert [cell.id for cell in cells] == list(pair.code)
+        inside = False
+        for cell in pair.chapter.cells:
+            if cell.cell_type == "markdown":
+                begun, ended = cell.source.rfind("{solution-start}"), cell.source.rfind("{solution-end}")
+                inside = begun > ended if max(begun, ended) >= 0 else inside
+                continue
+            clean = pair.code[cell.id]
+            fold = inside or {"hide-cell", "hide-input", "remove-cell"} & set(cell.metadata.get("tags", ()))
+            assert bool(hidden(clean)) == bool(fold), cell.id
+            assert cell.source == (clean.source.partition("\n")[2] if fold else clean.source)
+            if inside:
+                assert clean.source.startswith("# @title Solution to "), cell.id
+                assert clean.metadata.jupyter.outputs_hidden, cell.id
+
+    def test_every_solution_is_folded(self, pair):
+        text = "\n".join(cell.source for cell in pair.chapter.cells)
+        solutions = set(re.findall(r"^`+\{solution(?:-start)?\} (\S+)", text, re.MULTILINE))
+        shown = {title for cell in pair.clean.cells for title in SOLUTION.findall(cell.source.partition("\n")[0])}
+        assert len(shown) == len(solutions)
+        assert not unfolded(pair.clean.cells)
+
+    def test_every_listing_is_shown(self, pair):
+        blocks = soup(pair.page).select("article .highlight pre")
+        there = [block.get_text().strip() for block in blocks if not block.find_parent(class_="cell")]
+        here = [token.content.strip() for text in pair.text for token in PLAIN.parse(text) if token.type == "fence"]
+        assert here == there
+        assert len(here) >= sum(cell.source.count("{literalinclude}") for cell in pair.chapter.cells)
+
+    def test_every_link_leads_somewhere(self, pair):
+        here = {tag["id"] for text in pair.text for tag in rendered(text).find_all("a", id=True)}
+        for link in (tag["href"] for text in pair.text for tag in rendered(text).find_all("a", href=True)):
+            page, anchor = urldefrag(link)
+            if link.startswith(BASE):
+                assert unquote(anchor) in {"", *anchors(SITE / page.removeprefix(BASE))}, link
+            else:
+                assert anchor in here if not page else link.startswith("https://"), link
+
+    @pytest.mark.thorough
+    def test_it_runs(self, pair):
+        run(pair.clean)
+
+
+def run(notebook):
+    copy = nbformat.from_dict(notebook)
+    NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(ROOT / "chapters")}}).execute()
+
+
+def test_one_of_them_runs():
+    run(Pair(ROOT / "chapters" / f"{RUN_BY_DEFAULT}.ipynb").clean)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        "By {eq}`eq-dV`, and",
+        "{py:func}`attention <attnbook.attention.attention>`",
+        "text\n\n(q-13)=\n## Why",
+        "$$\na = b\n$$ (eq-a)",
+        ":::{note}\nText\n:::",
+        "```{literalinclude} ../src/a.py\n:pyobject: f\n```",
+        "````{exercise} By hand\n:label: ex-a\n````",
+        "{.wide}\n| a |",
+    ],
+)
+def test_what_is_left_is_seen(leak):
+    assert raw(leak)
+    assert raw(f"```python\nx\n```\n\n{leak}")
+
+
+def test_code_is_none_of_it():
+    assert not raw("```python\nf = f'{x}`'\n:::\n```\n\n`(a)=` Set $a_{i}$, `{x}` and {1, 2}.")
+
+
+def test_an_open_solution_is_seen():
+    title = "Solution to Exercise 1.1"
+    fold = {"cellView": "form", "jupyter": {"source_hidden": True}}
+    cells = [
+        nbformat.v4.new_markdown_cell(f"<details><summary>{title}</summary>\n\na\n\n</details>", id="folded"),
+        nbformat.v4.new_markdown_cell(f"<details><summary>{title}</summary>\n\na\n\n</details>\n\nb", id="outside"),
+        nbformat.v4.new_code_cell(f"# @title {title}\n1", id="code", metadata=fold),
+        nbformat.v4.new_code_cell(f"# @title {title}\n1", id="open", metadata={"cellView": "form", "jupyter": {}}),
+    ]
+    assert unfolded(cells) == ["outside", "open"]
