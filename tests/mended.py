@@ -3,6 +3,8 @@
 The tests put the page's wrong lines in their place, and see whether the symptom comes.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -28,6 +30,10 @@ def softmax_vjp(dP, P):
     return P * (dP - rowsum(P * dP))
 
 
+def split(T, shape):
+    return T.reshape(*shape, *T.shape[-2:])
+
+
 def head(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
     """All that ``diagnose`` asks for."""
     n_q, n_k = Q.shape[-2], K.shape[-2]
@@ -39,16 +45,17 @@ def head(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
     if scale is None:
         scale = Q.shape[-1] ** -0.5
     scores = scale * Q @ mT(k) + (0 if bias is None else bias)
-    S = scores
-    if causal:
-        corner = n_k - n_q if causal == "bottom-right" else 0
-        keep = np.tri(n_q, n_k, corner, dtype=bool)
-        S = np.where(keep, S, -np.inf)
-    if mask is not None:
-        S = np.where(mask, S, -np.inf)
-    O = softmax(S) @ v
 
-    P = softmax(S)
+    def masked(corner):
+        S = np.where(np.tri(n_q, n_k, corner, dtype=bool), scores, -np.inf) if causal else scores
+        return S if mask is None else np.where(mask, S, -np.inf)
+
+    corner = 0
+    if causal == "bottom-right":
+        corner = n_k - n_q
+    O = softmax(masked(corner)) @ v
+
+    P = softmax(masked(corner))
     dV = mT(P) @ dO
     dP = dO @ mT(v)
     D = rowsum(P * dP)
@@ -56,9 +63,9 @@ def head(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
     dQ = scale * dS @ k
     dK = scale * mT(dS) @ Q
     if group > 1:
-        groups = (*K.shape[:-2], group)
-        dK = dK.reshape(*groups, *dK.shape[-2:]).sum(axis=-3)
-        dV = dV.reshape(*groups, *dV.shape[-2:]).sum(axis=-3)
+        by_group = partial(split, shape=(*K.shape[:-2], group))
+        dK = by_group(dK).sum(axis=-3)
+        dV = by_group(dV).sum(axis=-3)
     return O, dQ, dK, dV
 
 
@@ -84,19 +91,74 @@ def blocks(Q, K, V, dO, *, causal=False):
         Z = shrink * Z + rowsum(E)
         O = shrink * O + E @ V_b
         m = new
-    O, L = O / Z, m + np.log(Z)
-
+    L = m + np.log(Z)
+    O = O / Z
     D = rowsum(dO * O)
+
     dQ = np.zeros_like(Q)
     dK, dV = np.zeros_like(K), np.zeros_like(V)
     for start in range(0, n_k, BLOCK):
         b = slice(start, start + BLOCK)
+        K_b, V_b = K[..., b, :], V[..., b, :]
         P = np.exp(scores(start) - L)
-        dS = P * (dO @ mT(V[..., b, :]) - D)
-        dQ += scale * dS @ K[..., b, :]
-        dK[..., b, :] = scale * mT(dS) @ Q
+        dP = dO @ mT(V_b)
+        dS = scale * P * (dP - D)
+        dQ += dS @ K_b
+        dK[..., b, :] = mT(dS) @ Q
         dV[..., b, :] = mT(P) @ dO
     return O, dQ, dK, dV
+
+
+def tiles(Q, K, V, dO, *, causal=False):
+    """Two loops, as on a GPU: full tiles of keys, with zeros past the end, and scores in bits; then tiles both ways."""
+    if causal not in (False, True):
+        raise NotImplementedError("the other corner")
+    scale = K.shape[-1] ** -0.5
+    n_q, n_k = Q.shape[-2], K.shape[-2]
+    past = [(0, 0)] * (K.ndim - 2) + [(0, -n_k % BLOCK), (0, 0)]
+    full_K, full_V = np.pad(K, past), np.pad(V, past)
+    q = scale * np.log2(np.e) * Q
+    i = np.arange(n_q)[:, None]
+    m, Z, O = np.full((*Q.shape[:-1], 1), -np.inf), 0, 0
+    for keys in cuts(n_k):
+        K_b, V_b = full_K[..., keys, :], full_V[..., keys, :]
+        j = keys.start + np.arange(BLOCK)
+        S = q @ mT(K_b)
+        S = np.where(j < n_k, S, -np.inf)
+        S = np.where(j <= i, S, -np.inf) if causal else S
+        new = np.maximum(m, S.max(axis=-1, keepdims=True))
+        E, shrink = np.exp2(S - new), np.exp2(m - new)
+        Z, O, m = shrink * Z + rowsum(E), shrink * O + E @ V_b, new
+    L = (m + np.log2(Z)) * np.log(2)
+    O = O / Z
+
+    D = rowsum(O * dO)
+    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
+
+    def tile(rows, keys):
+        S = scale * Q[..., rows, :] @ mT(K[..., keys, :])
+        S = np.where(np.arange(n_k)[keys] <= i[rows], S, -np.inf) if causal else S
+        P = np.exp(S - L[..., rows, :])
+        return P, P * (dO[..., rows, :] @ mT(V[..., keys, :]) - D[..., rows, :])
+
+    for keys in cuts(n_k):
+        dK_b = dV_b = 0
+        first = keys.start if causal else 0
+        for rows in cuts(n_q, first):
+            P, dS = tile(rows, keys)
+            Q_b, dO_b = Q[..., rows, :], dO[..., rows, :]
+            dV_b = dV_b + mT(P) @ dO_b
+            dK_b = dK_b + mT(dS) @ Q_b
+        dK[..., keys, :], dV[..., keys, :] = scale * dK_b, dV_b
+    for rows in cuts(n_q):
+        for keys in cuts(n_k):
+            _, dS = tile(rows, keys)
+            dQ[..., rows, :] += scale * dS @ K[..., keys, :]
+    return O, dQ, dK, dV
+
+
+def cuts(n, first=0):
+    return [slice(start, start + BLOCK) for start in range(first, n, BLOCK)]
 
 
 def queries(Q, K, V, dO):
@@ -153,7 +215,7 @@ def sunk(Q, K, V, dO, sink):
     P, P_sink = np.exp(S) / Z, np.exp(sink) / Z
     dP = dO @ mT(V)
     O = P @ V
-    D = rowsum(dO * O)
+    D = rowsum(O * dO)
     dsink = -(P_sink * D).sum()
     dS = Q.shape[-1] ** -0.5 * (P * dP - P * D)
     return O, dS @ K, mT(dS) @ Q, dsink
@@ -188,7 +250,8 @@ def by_autograd(Q, K, V, mask=None):
         return S.softmax(-1) @ V
     dead = ~mask.any(-1, keepdim=True)
     S = S.masked_fill(~mask & ~dead, -torch.inf)
-    return torch.where(dead, 0.0, S.softmax(-1) @ V)
+    O = torch.where(dead, 0.0, S.softmax(-1) @ V)
+    return O  # noqa: RET504 (the page shows the line)
 
 
 def detached(Q, K, V):

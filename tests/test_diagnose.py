@@ -215,6 +215,40 @@ def test_what_is_not_known():
     assert 'no known mistake\n  dQ: in 21 cases, since "plain": relative error 0.08' in str(report)
 
 
+def with_a_flag(*inputs, causal=False):
+    return ours(*inputs, causal=bool(causal))
+
+
+def test_a_flag_cannot_be_asked_for_the_other_corner():
+    """A text is true to Python: what it then gives is right, for the corner that was not asked for."""
+    bottom_right = ("bottom-right, more keys", "bottom-right, fewer keys")
+    report = ab.diagnose(with_a_flag)
+    assert report.ok, str(report)
+    assert {"causal, more keys", "causal, fewer keys"} <= set(report.compared)
+    assert not set(bottom_right) & set(report.compared)
+    assert 'cannot be asked for causal="bottom-right": "bottom-right, more keys"' in " ".join(str(report).split())
+    # nor is it wrong where something else is
+    report = ab.diagnose(lambda Q, K, V, dO, causal=False: with_a_flag(1.5 * Q, K, V, dO, causal=causal))
+    assert set(bottom_right) <= set(report.not_run)
+    # but what knows its corners is asked
+    assert ab.diagnose(MISTAKE["causal-top-left"].run).mistakes == ("causal-top-left",)
+    assert ab.diagnose(MISTAKE["causal-bottom-right"].run).mistakes == ("causal-bottom-right",)
+
+
+def test_the_link_is_that_of_the_simplest_case():
+    """D is forgotten, and the mask: where there is no mask, the first shows alone."""
+
+    def two(Q, K, V, dO, mask=None):
+        return MISTAKE["ds-no-row-sum"].run(Q, K, V, dO)
+
+    report = ab.diagnose(two)
+    assert [f.about for f in report.findings if f.kind == "wrong"] == ["O", "dQ", "dK", "dV"]
+    assert str(report).endswith("#symptom-dq-dk")
+    assert str(ab.diagnose(MISTAKE["dk-dv-swapped"].run)).endswith("#symptom-dk-dv")
+    assert str(ab.diagnose(MISTAKE["group-mean"].run)).endswith("#symptom-dk-dv")
+    assert str(ab.diagnose(MISTAKE["mask-lowest-number"].run)).endswith("#symptom-forward")  # O and dV
+
+
 def test_since_when_and_by_how_much():
     def off(Q, K, V, dO, bias=None, **options):
         O, dQ, dK, dV = ours(Q, K, V, dO, **options, **({} if bias is None else {"bias": bias}))

@@ -552,7 +552,7 @@ MISTAKES = (
     Mistake(
         "causal-top-left", "causal is lined up at the top left, where the bottom right was asked for",
         r"j \le i", r"j \le i + n_k - n_q", "eq-op-causal", _ALL, ("question 31",),
-        {"corner": lambda a: "top-left" if a.causal else None},
+        {"corner": lambda a: {"bottom-right": "top-left"}.get(corner := Steps.corner.func(a), corner)},
     ),
     # --- shared key heads
     Mistake(

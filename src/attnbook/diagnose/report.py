@@ -6,7 +6,7 @@ result with :class:`attnbook.diagnose.mistakes.Steps`, and what is wrong with al
 
 import json
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -29,10 +29,11 @@ SYMPTOM = {
     ("dK",): "#symptom-dk",
     ("dV",): "#symptom-dv",
     ("dQ", "dK"): "#symptom-dq-dk",
+    ("dK", "dV"): "#symptom-dk-dv",
     ("dQ", "dK", "dV"): "#symptom-all",
     ("O", "dQ", "dK", "dV"): "#symptom-forward",
 }
-"""Where the page of symptoms goes on, by what is wrong; at its top for all else."""
+"""Where the page of symptoms goes on, by what is wrong; at its top for all else, or for O where that is wrong."""
 
 _IGNORING = {
     "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
@@ -112,8 +113,14 @@ class Report:
         lines += [""] if self.not_run else []
         by_reason = _grouped((reason, name) for name, reason in self.not_run.items())
         lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in by_reason]
-        lines += [] if self.ok else ["", f"from symptom to cause: {symptom(wrong)}"]
+        lines += [] if self.ok else ["", f"from symptom to cause: {symptom(self._wrong_at_first())}"]
         return "\n".join(_wrapped(line) for line in lines)
+
+    def _wrong_at_first(self):
+        """What is wrong in the simplest of the cases in which anything is."""
+        wrong = [f for f in self.findings if f.kind == "wrong"]
+        since = next((case for case in self.compared if any(case in f.cases for f in wrong)), None)
+        return [f.about for f in wrong if since in f.cases]
 
     def as_json(self):
         """The report as JSON text, for machines."""
@@ -138,9 +145,10 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
         backward(dO, residuals), such as ``(ab.attention, ab.attention_vjp)``; or, on torch tensors, a module or any
         ``fn(Q, K, V, **options) -> O``, whose backward is autograd's. The options are those of
         :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
-        option fn does not know is not run, and that is no mistake. torch's own names (attn_mask, is_causal,
-        enable_gqa) are tried where fn knows those. The arrays have two, three or four axes, (n, d), (h, n, d) or
-        (b, h, n, d); where fewer than four raise, the case is run with axes of length 1 in front, and a note says so.
+        option fn does not know is not run, and that is no mistake; nor is ``causal="bottom-right"`` where any text
+        does for True. torch's own names (attn_mask, is_causal, enable_gqa) are tried where fn knows those. The arrays
+        have two, three or four axes, (n, d), (h, n, d) or (b, h, n, d); where fewer than four raise, the case is run
+        with axes of length 1 in front, and a note says so.
     library : "numpy", "torch" or "cupy"
         Whose arrays fn is given.
     dtype : "float64", "float32", "float16" or, for torch, "bfloat16"
@@ -184,8 +192,21 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
     for case in battery(seed, dtype):
         came = call(case) if late < 2 else Came("not run", "two cases took too long before it")
         late += came.kind == "too long"
-        runs.append(Run(case, came))
+        run = Run(case, came)
+        runs.append(Run(case, TRUE_ONLY) if _takes_any_text(run, call) else run)
     return _report(runs)
+
+
+TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
+"""What came from a function to which causal is True or False: a text is true to Python, whatever it says."""
+
+
+def _takes_any_text(run, call):
+    """Whether the other corner was asked for, and O is wrong there, and the same for a corner that there is not."""
+    if run.case.options.get("causal") != "bottom-right" or not run.compared or run.right_in("O"):
+        return False
+    none = call(replace(run.case, options={**run.case.options, "causal": "no corner"}))
+    return none.kind == "values" and np.array_equal(none.values["O"], run.came.values["O"], equal_nan=True)
 
 
 def link(slug):
@@ -195,7 +216,7 @@ def link(slug):
 
 def symptom(wrong):
     """Where the book goes on from which results are wrong."""
-    return f"{BOOK}book/symptoms.html{SYMPTOM.get(tuple(wrong), '')}"
+    return f"{BOOK}book/symptoms.html{SYMPTOM.get(NAMES if 'O' in wrong else tuple(wrong), '')}"
 
 
 def title_of(slug):
