@@ -300,6 +300,7 @@ def seen_rows(planted):
     O, res = ab.attention(Q, K, V, method="dense")
     P, dP, D = res.P, dO @ V.T, (dO * O).sum(axis=-1, keepdims=True)
     assert np.allclose((P * dP).sum(axis=-1, keepdims=True), D)
+    assert not np.allclose(ab.attention_vjp(0 * dO, res, dL=np.ones(5)).dK.sum(axis=0), 0)
     for wrong in (np.roll(dP, 1, axis=-1), 0.9 * dP):  # D is right: it comes from O
         assert not np.allclose((P * wrong).sum(axis=-1, keepdims=True), D)
         assert not keys_sum_to_0(P * (wrong - D), Q)
@@ -312,10 +313,10 @@ def seen_rows(planted):
 def test_where_the_keys_gradients_need_not_sum_to_0():
     """The page lists what chapter 9 found, by name."""
     cells = json.loads((ROOT / "chapters" / "09_variants.ipynb").read_text(encoding="utf-8"))["cells"]
-    (table,) = ("".join(cell["outputs"][0]["text"]) for cell in cells if cell.get("id") == "prove-laws")
+    (table,) = ("".join(cell["outputs"][0]["text"]) for cell in cells if cell.get("id") == "laws-table")
     found = {line[:10].strip() for line in table.splitlines()[1:] if line[10:].split()[1] == "NO"}
     listed = {"softcap": "soft cap", "rotary": "rotary positions"}
-    sentence = re.search(r"\(It \*need\* not be after ([^:]+):", PAGE)[1]
+    sentence = re.search(r"\(It need not be 0 after ([^:]+):", PAGE)[1]
     assert all(listed.get(name, name) in sentence for name in found)
     assert len(re.split(", | or ", sentence)) == len(found)
 

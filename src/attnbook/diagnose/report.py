@@ -198,7 +198,7 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
-"""What came from a function to which causal is True or False: a text is true to Python, whatever it says."""
+"""What came from a function to which causal is True or False, and any text is true, as Python has it."""
 
 
 def _takes_any_text(run, call):
