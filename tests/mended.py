@@ -4,6 +4,7 @@ The tests put the page's wrong lines in their place, and see whether the symptom
 """
 
 from functools import partial
+from math import inf
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ def rowsum(T):
 
 def softmax(S):
     m = S.max(axis=-1, keepdims=True)
-    E = np.exp(S - np.where(np.isneginf(m), 0, m))
+    m = np.where(np.isneginf(m), 0, m)
+    E = np.exp(S - m)
     Z = rowsum(E)
     return E / np.where(Z == 0, 1, Z)
 
@@ -249,8 +251,10 @@ def by_autograd(Q, K, V, mask=None):
     if mask is None:
         return S.softmax(-1) @ V
     dead = ~mask.any(-1, keepdim=True)
-    S = S.masked_fill(~mask & ~dead, -torch.inf)
-    O = torch.where(dead, 0.0, S.softmax(-1) @ V)
+    some = mask | dead
+    S = S.masked_fill(~some, -inf)
+    O = S.softmax(-1) @ V
+    O = O.masked_fill(dead, 0)
     return O  # noqa: RET504 (the page shows the line)
 
 
