@@ -58,6 +58,6 @@ def test_what_is_read_in_the_dark_is_printed_in_the_light(browser, address):
     assert tab.evaluate(theme) == "dark"
     text = " ".join("".join(page.extract_text() for page in pdf.pages).split())
     tab.context.close()
-    assert "Solution to Exercise 6.1" in text
+    assert "Solution to Exercise 7.1" in text
     assert "The token learns." in text  # in the solution
     assert "Run this chapter" not in text

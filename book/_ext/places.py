@@ -52,7 +52,7 @@ def _formulas(env, trees, called):
     for page, tree in trees.items():
         numbers = env.toc_fignumbers.get(page, {}).get("displaymath", {})
         for node in tree.findall(nodes.math_block):
-            if label := node.get("label"):
+            if (label := node.get("label")) and not label.startswith("step-"):  # a step is no place to look for
                 anchor = nodes.make_id(f"equation-{label}")
                 number = ".".join(map(str, numbers[anchor]))
                 text = plain(node.astext())
