@@ -13,7 +13,7 @@ from equations import ROOT
 from reading import FENCE, order, read
 
 PAGE = (ROOT / "book" / "notation.md").read_text(encoding="utf-8")
-CHAPTERS = [path for path in order() if path.stem < "09"]
+CHAPTERS = [path for path in order() if path.stem[:2].isdigit()]
 
 GREEK = r"\\(?:ell|[Gg]amma|[Dd]elta|[Tt]heta|[Ll]ambda|[Xx]i|[Pp]i|[Ss]igma|[Pp]hi|[Pp]si|[Oo]mega|alpha|beta|zeta|eta"
 GREEK += r"|(?:var)?epsilon|var(?:phi|theta)|iota|kappa|mu|nu|rho|tau|chi|upsilon)(?![A-Za-z])"
