@@ -112,6 +112,14 @@ def test_a_gradient_may_be_left_out():
     checks.check_vjp(lambda x, y: x * y, [None, c * x], at=[x, y], cotangent=c)
 
 
+def test_not_every_gradient_may_be_left_out():
+    (x, y, c) = draw((5,), (5,), (5,))
+    with pytest.raises(ValueError, match="grads"):
+        checks.check_vjp(lambda x, y: x * y, [None, None], at=[x, y], cotangent=c)
+    with pytest.raises(ValueError, match="grads"):
+        checks.check_vjp(np.sin, None, at=x, cotangent=c)
+
+
 def test_ones_are_a_bad_cotangent():
     """Why every check here draws it: the gradient of softmax's sum is 0, so a backward of zeros passes."""
     from attnbook import softmax

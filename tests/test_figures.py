@@ -2,7 +2,9 @@
 
 import json
 import re
+from functools import partial
 from itertools import product
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +14,7 @@ from bs4 import BeautifulSoup
 from attnbook.attention import attention, attention_vjp
 from attnbook.book.figures import (
     Control,
+    Figure,
     Shape,
     State,
     arrows,
@@ -25,6 +28,7 @@ from attnbook.book.figures import (
     programs,
     score_shapes,
     visits,
+    whole_head,
 )
 from attnbook.book.figures.matrices import fill, grid
 from attnbook.book.figures.plots import STAND_INS
@@ -33,6 +37,7 @@ from attnbook.book.formats import FORMATS, rounded
 from attnbook.ops import Causal, Mask
 from attnbook.softmax import softmax, softmax_jacobian
 
+ROOT = Path(__file__).parents[1]
 ALT = 'Weights "P" & scores, n < m'
 
 
@@ -90,6 +95,46 @@ def test_its_alt_text_is_read_out_and_printed(make):
     shown = ElementTree.fromstring(figure._repr_html_())
     assert shown.get("aria-label") == ALT
     assert shown.get("role") == "img"
+
+
+NAMED = re.findall(r"`(fig-[\w-]+)`", (ROOT / "book/teaching.md").read_text(encoding="utf-8"))
+
+
+def drawn_in_a_chapter(name):
+    (svg,) = [
+        html[html.index("<svg") :]
+        for path in sorted((ROOT / "chapters").glob("*.ipynb"))
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in cell.get("outputs", [])
+        if f'<figure id="{name}">' in (html := "".join(output.get("data", {}).get("text/html", "")))
+    ]
+    return Figure(svg, ALT)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *FIGURES.values(),
+        lambda: whole_head(alt=ALT),
+        lambda: matrices({"P": np.eye(2, 3), "dP": np.eye(2, 3)}, alt=ALT, stack=True),
+        *(partial(drawn_in_a_chapter, name) for name in NAMED),
+    ],
+    ids=[*FIGURES, "whole head", "stacked", *NAMED],
+)
+def test_saved_it_stands_alone(make, tmp_path):
+    path = tmp_path / "figure.svg"
+    make().save(path)
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.get("display") is None
+    assert len(list(root.iter())) > 5
+    assert not re.search("var\\(|currentColor|inherit", path.read_text(encoding="utf-8"))
+
+
+def test_a_saved_one_is_whole_where_it_holds_others(tmp_path):
+    figure = Figure(document(9, 9, document(1, 1, "<g/>") + text(1, 1, "last")) + document(2, 2, "second"), ALT)
+    figure.save(tmp_path / "figure.svg")
+    assert "".join(ElementTree.parse(tmp_path / "figure.svg").getroot().itertext()) == "last"
 
 
 def test_a_caption_stands_below_with_a_name_to_call_it_by():

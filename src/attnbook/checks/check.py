@@ -46,7 +46,7 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     f : callable
         Written for any array library. May hand back (output, residuals).
     grads : array or sequence of arrays
-        One for each entry of ``at``, with its shape. None for an input that is not checked.
+        One for each entry of ``at``, with its shape. None for an input that is not checked, not for all.
     at : array or sequence of arrays, float64
         Where the derivative is taken.
     cotangent : array of the shape of the output
@@ -68,6 +68,8 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     at, grads = _as_tuple(at), _as_tuple(grads)
     if len(at) != len(grads):
         raise ValueError(expected("grads", f"{len(at)} arrays, one for each input", len(grads)))
+    if all(dx is None for dx in grads):
+        raise ValueError(expected("grads", "at least one array", "None alone"))
     _check_float64(at=at, cotangent=(cotangent,), grads=grads)
     Y = output_of(f(*at))
     if Y.shape != cotangent.shape:

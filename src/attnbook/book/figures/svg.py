@@ -4,7 +4,9 @@ Colours are CSS variables with a fallback, so that the page decides light or dar
 The four hues keep apart for the common kinds of colour blindness (after Okabe and Ito); none carries meaning alone.
 """
 
+import re
 from html import escape
+from pathlib import Path
 
 PALETTE = {
     "blue": "var(--ab-blue, #0072b2)",
@@ -14,6 +16,7 @@ PALETTE = {
     "grey": "var(--ab-grey, #767676)",
     "ink": "currentColor",
 }
+INK = "#222"  # what currentColor is in a file, which has no page around it
 
 
 class Figure:
@@ -32,6 +35,17 @@ class Figure:
     def picture(self):
         """The element itself, without its caption."""
         return f'<figure class="attnbook" tabindex="0" role="img" aria-label="{escape(self.alt)}">{self.svg}</figure>'
+
+    def save(self, path):
+        """Write the picture to an SVG file that stands alone: the first, widest form, in the light page's colours."""
+        depth = 0
+        for tag in re.finditer(r"<svg\b|</svg>", self.svg):  # an SVG may hold others
+            depth += 1 if tag[0] == "<svg" else -1
+            if depth == 0:
+                break
+        svg = re.sub(r"var\([\w-]+, ([^()]+)\)", r"\1", self.svg[: tag.end()])
+        svg = svg.replace("currentColor", INK).replace("inherit", "sans-serif")
+        Path(path).write_text(svg, encoding="utf-8")
 
     def _repr_html_(self):
         if self.caption is None:
