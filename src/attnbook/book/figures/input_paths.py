@@ -92,7 +92,7 @@ def _tables(kind, paths, sums):
         for name in names:
             x, part = CENTRES[name], f"{kind} {name}"
             start, end = (x, TABLES + len(T) * CELL_H + 2), (centre + 0.2 * (x - centre), sums - 18)
-            title = f"d{name} {'U' if total == 'dX_mem' else 'W'}_{name}ᵀ"
+            title = f"d{name} W_{name}ᵀ"
             body.append(
                 f'<g data-part="{part}"><g data-choose="Path:{_place(name)}">'
                 f"{_table(part, title, paths[name], x, TABLES, COLOURS[name])}</g>{arrow([start, end])}</g>"
