@@ -8,6 +8,7 @@ import pytest
 
 import attnbook as ab
 from attnbook.checks import check_vjp
+from attnbook.diagnose.battery import battery
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -17,8 +18,8 @@ def blocks(page):
     return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-def run(code):
-    names = {"__name__": __name__}
+def run(code, **names):
+    names = {"__name__": __name__} | names
     exec(compile(code, "page", "exec"), names)
     return names
 
@@ -82,3 +83,53 @@ def test_the_eight_lines_of_the_first_page():
     _, res = ab.attention(Q, K, V, scale=scale)
     grads = backward(dO, Q, K, V, res.P, scale)
     check_vjp(lambda Q, K, V: ab.attention(Q, K, V, scale=scale), grads, at=(Q, K, V), cotangent=dO)
+
+
+HEAD = """
+def head(Q, K, V, dO):
+    scale = Q.shape[-1] ** -0.5
+    P = ab.softmax(scale * Q @ K.mT)
+    dP = dO @ V.mT
+    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
+    return P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO
+"""
+ALL_CASES = {case.name for case in battery()}
+TWO_AXES = "    if Q.ndim > 2:\n        raise NotImplementedError\n    scale"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "ok", "passed", "wrong"),
+    [
+        (("", ""), True, True, set()),
+        (("scale * dS @ K", "dS @ K"), False, False, {"dQ"}),
+        ((".mT", ".T"), False, False, {"O", "dQ", "dK", "dV"}),
+        (("    scale", TWO_AXES), True, False, set()),
+    ],
+)
+def test_the_head_that_the_page_for_instructors_grades(mistake, ok, passed, wrong):
+    _, code, _ = blocks("book/teaching.md")
+    names = run(code, head=run(HEAD.replace(*mistake), ab=ab)["head"])
+    assert (names["report"].ok, names["passed"], names["wrong"]) == (ok, passed, wrong)
+    assert names["required"] <= ALL_CASES
+
+
+def test_the_cases_that_the_page_for_instructors_names_exist():
+    text = (ROOT / "book/teaching.md").read_text(encoding="utf-8")
+    assert set(re.findall(r'`"([^"]+)"`', text)) <= ALL_CASES
+
+
+def test_the_layer_that_the_page_for_instructors_grades(capsys):
+    *_, code = blocks("book/teaching.md")
+
+    def student(dY, X, W_Q, W_K, W_V, W_O):
+        Q, K, V = X @ W_Q, X @ W_K, X @ W_V
+        O, dQ, dK, dV = run(HEAD, ab=ab)["head"](Q, K, V, dY @ W_O.T)
+        dX = dQ @ W_Q.T + dK @ W_K.T + dV @ W_V.T
+        return dX, *((T.mT @ dT).sum(axis=0) for T, dT in ((X, dQ), (X, dK), (X, dV), (O, dY)))
+
+    run(code, student=student)
+    assert capsys.readouterr().out == "agrees with differences and autograd\n"
+    with pytest.raises(AssertionError):
+        run(code, student=lambda *given: (*student(*given)[:-1], None))
+    with pytest.raises(AssertionError, match="disagrees"):
+        run(code, student=lambda *given: (2 * student(*given)[0], *student(*given)[1:]))
