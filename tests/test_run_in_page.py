@@ -249,6 +249,7 @@ class Page:
     def result(self, place):
         """What stands below a cell once nothing runs any more."""
         self.tab.locator("[data-run=all]").wait_for(state="visible")
+        self.cell(place).scroll_into_view_if_needed()  # what is far away is not laid out, and has no text
         return self.cell(place).locator(".run-result").inner_text()
 
     def give(self, place, source):

@@ -3,6 +3,7 @@
 from docutils import nodes
 from docutils.statemachine import StringList
 from equations import CHAPTERS, COLUMNS, checked_labels, checks_of, equations
+from reading import read
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -40,7 +41,8 @@ class Coverage(SphinxDirective):
         return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
 
     def _details(self, chapter, found):
-        yield f":::{{dropdown}} Every formula of {{doc}}`/chapters/{chapter}`"
+        title = read(CHAPTERS / f"{chapter}.ipynb")[0]["source"].splitlines()[0].removeprefix("# ")
+        yield f":::{{dropdown}} Every formula of “{title}”"
         yield "| Formula | Name | " + " | ".join(COLUMNS) + " |"
         yield "|---|---|" + ":-:|" * len(COLUMNS)
         for e in found:
