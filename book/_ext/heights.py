@@ -4,6 +4,8 @@ Were it too little, a section that is laid out late would lie over the next one 
 scroll bar would mislead.
 """
 
+import re
+
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx_design.dropdown import dropdown_main
@@ -20,6 +22,14 @@ def length(node):
     return len(node.astext()) - sum(len(math.astext()) * 2 // 3 for math in node.findall(nodes.math))
 
 
+def written(html):
+    """Pixels of the words of a piece of HTML; of what is closed, of its summary; those of a drawing have its room."""
+    html = re.sub(r"<(svg|script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
+    closed = html.count("<details")
+    words = re.sub(r"<[^>]+>", "", re.sub(r"<details.*?</details>", "", html, flags=re.DOTALL)).strip()
+    return closed * (GAP + LINE) + (GAP + LINE * (len(words) // CHARACTERS + 1) if words else 0)
+
+
 def height(node):
     """Pixels, from what the section holds."""
     if not isinstance(node, nodes.Element):
@@ -31,7 +41,7 @@ def height(node):
     if isinstance(node, nodes.math_block):
         return FORMULA + LINE * node.astext().count("\\\\")
     if isinstance(node, nodes.raw):
-        return PICTURE if "<svg" in node.astext() else 0
+        return written(node.astext()) + (PICTURE if "<svg" in node.astext() else 0)
     if isinstance(node, nodes.row):
         return GAP + LINE * max(length(cell) // CELL + 1 for cell in node)
     if isinstance(node, (solution_node, dropdown_main)) or "dropdown" in node.get("classes", ()):
