@@ -1,0 +1,116 @@
+(** * Products, sums and broadcasts (chapter 2)
+
+    What attention is made of besides softmax. All of it is linear in each of its inputs. *)
+
+From attnbook Require Export calculus.
+
+(** ** Matrices *)
+
+Definition matmul {m n p} (A : tensor [m; n]) (B : tensor [n; p]) : tensor [m; p] := fun i j => ∑ k < n, A i k * B k j.
+Definition transpose {m n} (A : tensor [m; n]) : tensor [n; m] := fun j i => A i j.
+Definition hadamard {m n} (A B : tensor [m; n]) : tensor [m; n] := fun i j => A i j * B i j.
+Definition add {m n} (A B : tensor [m; n]) : tensor [m; n] := fun i j => A i j + B i j.
+Definition scaled {m n} (c : R) (A : tensor [m; n]) : tensor [m; n] := fun i j => c * A i j.
+Definition rowsum {m n} (A : tensor [m; n]) : tensor [m] := fun i => ∑ j < n, A i j.
+Definition colsum {m n} (A : tensor [m; n]) : tensor [n] := fun j => ∑ i < m, A i j.
+
+Notation "A × B" := (matmul A B) (at level 40, left associativity).
+Notation "A ^T" := (transpose A) (at level 8, format "A ^T").
+Notation "A ∘ B" := (hadamard A B) (at level 40, left associativity).
+Notation "A ⊕ B" := (add A B) (at level 50, left associativity).
+Notation "c • A" := (scaled c A) (at level 39, right associativity).
+
+(** The four moves of an inner product. *)
+
+Lemma dot_matmul_l {m n p} (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]) :
+  ⟨A, B × C⟩ = ⟨B^T × A, C⟩.
+Proof.
+  unfold matmul, transpose. simpl.
+  transitivity (∑ i < m, ∑ k < n, ∑ j < p, A i j * (B i k * C k j)).
+  { apply sum_ext; intros. rewrite sum_swap. apply sum_ext; intros. now rewrite sum_l. }
+  rewrite sum_swap. apply sum_ext; intros k _. rewrite sum_swap. apply sum_ext; intros j _.
+  rewrite sum_r. apply sum_ext; intros. ring.
+Qed.
+
+Lemma dot_matmul_r {m n p} (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]) :
+  ⟨A, B × C⟩ = ⟨A × C^T, B⟩.
+Proof.
+  unfold matmul, transpose. simpl. apply sum_ext; intros i _.
+  transitivity (∑ k < n, ∑ j < p, A i j * (B i k * C k j)).
+  { rewrite sum_swap. apply sum_ext; intros. now rewrite sum_l. }
+  apply sum_ext; intros k _. rewrite sum_r. apply sum_ext; intros. ring.
+Qed.
+
+Lemma dot_hadamard {m n} (A B C : tensor [m; n]) : ⟨A, B ∘ C⟩ = ⟨A ∘ B, C⟩.
+Proof. unfold hadamard. simpl. apply sum_ext; intros. apply sum_ext; intros. ring. Qed.
+
+Lemma dot_transpose {m n} (A : tensor [n; m]) (B : tensor [m; n]) : ⟨A, B^T⟩ = ⟨A^T, B⟩.
+Proof. unfold transpose. simpl. apply sum_swap. Qed.
+
+Lemma dot_add_r {m n} (A B C : tensor [m; n]) : ⟨A, B ⊕ C⟩ = ⟨A, B⟩ + ⟨A, C⟩.
+Proof.
+  unfold add. simpl. rewrite <- sum_plus. apply sum_ext; intros. rewrite <- sum_plus. apply sum_ext; intros. ring.
+Qed.
+
+Lemma dot_add_l {m n} (A B C : tensor [m; n]) : ⟨A ⊕ B, C⟩ = ⟨A, C⟩ + ⟨B, C⟩.
+Proof. rewrite dot_comm, dot_add_r, (dot_comm C A), (dot_comm C B). reflexivity. Qed.
+
+Lemma dot_scaled_r {m n} c (A B : tensor [m; n]) : ⟨A, c • B⟩ = c * ⟨A, B⟩.
+Proof. unfold scaled. simpl. rewrite sum_l. apply sum_ext; intros. rewrite sum_l. apply sum_ext; intros. ring. Qed.
+
+Lemma dot_scaled_l {m n} c (A B : tensor [m; n]) : ⟨c • A, B⟩ = c * ⟨A, B⟩.
+Proof. rewrite dot_comm, dot_scaled_r, dot_comm. reflexivity. Qed.
+
+Lemma transpose_matmul {m n p} (A : tensor [m; n]) (B : tensor [n; p]) : equal ((A × B)^T) (B^T × A^T).
+Proof. unfold matmul, transpose. intros j _ i _. simpl. apply sum_ext; intros. ring. Qed.
+
+Lemma matmul_assoc {m n p q} (A : tensor [m; n]) (B : tensor [n; p]) (C : tensor [p; q]) : equal (A × B × C) (A × (B × C)).
+Proof.
+  unfold matmul. intros i _ j _. simpl.
+  transitivity (∑ k < p, ∑ l < n, A i l * B l k * C k j); [apply sum_ext; intros; apply sum_r|].
+  rewrite sum_swap. apply sum_ext; intros. rewrite sum_l. apply sum_ext; intros. ring.
+Qed.
+
+(** ** How they move *)
+
+Lemma matmul_moves {m n p} (a : R -> tensor [m; n]) (b : R -> tensor [n; p]) t tA tB :
+  moves a t tA -> moves b t tB -> moves (s := [m; p]) (fun u => a u × b u) t (tA × b t ⊕ a t × tB).
+Proof.
+  intros HA HB i Hi j Hj. unfold matmul, add. rewrite <- sum_plus. apply (sum_derive n (fun k u => a u i k * b u k j)).
+  intros k Hk. apply derive_mult; [now apply HA|now apply HB].
+Qed.
+
+Lemma transpose_moves {m n} (a : R -> tensor [m; n]) t tA : moves a t tA -> moves (s := [n; m]) (fun u => (a u)^T) t (tA^T).
+Proof. intros H i Hi j Hj. now apply H. Qed.
+
+Lemma add_moves {m n} (a b : R -> tensor [m; n]) t tA tB :
+  moves a t tA -> moves b t tB -> moves (s := [m; n]) (fun u => a u ⊕ b u) t (tA ⊕ tB).
+Proof. intros HA HB i Hi j Hj. apply (derive_plus (fun u => a u i j)); [now apply HA|now apply HB]. Qed.
+
+Lemma scaled_moves {m n} c (a : R -> tensor [m; n]) t tA : moves a t tA -> moves (s := [m; n]) (fun u => c • a u) t (c • tA).
+Proof. intros HA i Hi j Hj. apply (derive_scale c (fun u => a u i j)). now apply HA. Qed.
+
+Lemma hadamard_moves {m n} (a b : R -> tensor [m; n]) t tA tB :
+  moves a t tA -> moves b t tB -> moves (s := [m; n]) (fun u => a u ∘ b u) t (tA ∘ b t ⊕ a t ∘ tB).
+Proof. intros HA HB i Hi j Hj. apply (derive_mult (fun u => a u i j)); [now apply HA|now apply HB]. Qed.
+
+(** ** The chapter's theorems *)
+
+(** A product moves by each factor in turn. *)
+Theorem eq_matmul_jvp m n p (a : R -> tensor [m; n]) (b : R -> tensor [n; p]) t tA tB :
+  moves a t tA -> moves b t tB -> moves (s := [m; p]) (fun u => a u × b u) t (tA × b t ⊕ a t × tB).
+Proof. apply matmul_moves. Qed.
+
+(** For Y = A B: if dY is the gradient of any loss at Y, then dY Bᵀ is its gradient at A, and Aᵀ dY its gradient at B. *)
+Theorem eq_matmul_vjp m n p (A : tensor [m; n]) (B : tensor [n; p]) (ℓ : tensor [m; p] -> R) (dY : tensor [m; p]) :
+  gradient ℓ (A × B) dY ->
+  gradient (fun A => ℓ (A × B)) A (dY × B^T) /\ gradient (fun B => ℓ (A × B)) B (A^T × dY).
+Proof.
+  intro Hℓ. split.
+  - apply (backward (fun A => A × B) A (fun tA => tA × B) ℓ dY); [|intro; now rewrite dot_matmul_r|exact Hℓ].
+    intros x t tA _ Ht i Hi j Hj. apply (sum_derive n (fun k u => x u i k * B k j)). intros k Hk.
+    eapply derive_eq; [apply derive_mult; [now apply Ht|apply derive_const]|cbv beta; ring].
+  - apply (backward (fun B => A × B) B (fun tB => A × tB) ℓ dY); [|intro; now rewrite dot_matmul_l|exact Hℓ].
+    intros x t tB _ Ht i Hi j Hj. apply (sum_derive n (fun k u => A i k * x u k j)). intros k Hk.
+    apply (derive_scale (A i k) (fun u => x u k j)). now apply Ht.
+Qed.
