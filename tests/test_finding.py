@@ -21,6 +21,7 @@ from equations import equations
 from PIL import Image
 from plain_math import html, plain
 from previews import SIZE, descriptions, draw
+from reading import order, read
 from test_docstrings import TOOLS
 from which_gradient import LAYERS, choices
 
@@ -283,10 +284,20 @@ def test_every_public_function_leads_to_its_chapter_and_equations():
             assert chapters & {urldefrag(link)[0] for link in links if "#equation-" in link}, name
 
 
+def listings():
+    """Page and name of each public function or class whose lines a chapter shows; a method counts as its class."""
+    shown = r"\{literalinclude\} \.\./src/(\S+)\.py\n(?::[\w-]+:.*\n)*?:pyobject: ([a-zA-Z]\w*)"
+    for path in order():
+        text = "\n".join(cell["source"] for cell in read(path) if cell["cell_type"] == "markdown")
+        for file, name in re.findall(shown, text):
+            yield f"chapters/{path.stem}.html", f"{file.replace('/', '.')}.{name}"
+
+
 def test_chapters_lead_to_the_package_and_it_leads_back():
-    leads = {a["href"].partition("#")[2] for page in PAGES for a in soup(SITE / page).select("p.source-of a")}
-    assert len(leads) > 15
-    assert leads <= anchors(SITE / "book/api.html")
+    links = [(page, a["href"]) for page in PAGES for a in soup(SITE / page).select("p.source-of a")]
+    assert {(page, href.partition("#")[2]) for page, href in links} == set(listings())
+    assert len(links) == len(list(listings()))
+    assert {name for _, name in listings()} <= anchors(SITE / "book/api.html")
 
 
 def test_previous_and_next():
