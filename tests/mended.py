@@ -104,9 +104,9 @@ def blocks(Q, K, V, dO, *, causal=False):
         K_b, V_b = K[..., b, :], V[..., b, :]
         P = np.exp(scores(start) - L)
         dP = dO @ mT(V_b)
-        dS = scale * P * (dP - D)
-        dQ += dS @ K_b
-        dK[..., b, :] = mT(dS) @ Q
+        scaled_dS = scale * P * (dP - D)
+        dQ += scaled_dS @ K_b
+        dK[..., b, :] = mT(scaled_dS) @ Q
         dV[..., b, :] = mT(P) @ dO
     return O, dQ, dK, dV
 
@@ -219,8 +219,8 @@ def sunk(Q, K, V, dO, sink):
     O = P @ V
     D = rowsum(O * dO)
     dsink = -(P_sink * D).sum()
-    dS = Q.shape[-1] ** -0.5 * (P * dP - P * D)
-    return O, dS @ K, mT(dS) @ Q, dsink
+    scaled_dS = Q.shape[-1] ** -0.5 * (P * dP - P * D)
+    return O, scaled_dS @ K, mT(scaled_dS) @ Q, dsink
 
 
 def capped(Q, K, V, dO, cap):

@@ -105,7 +105,7 @@ def test_every_section_has_its_parts():
 
 
 def test_it_is_short():
-    assert count(re.sub(r"```python[\s\S]*?```", "", PAGE)) <= 2700
+    assert count(re.sub(r"```python[\s\S]*?```", "", PAGE)) <= 2600
 
 
 def test_its_code_fits_a_phone():
@@ -281,6 +281,9 @@ def seen_dk_dv(planted):
     assert wrongs([last], "tiles", draw(n_q=1)) == [[]]
     assert wrongs([later], "tiles", causal=True) == [["dK", "dV"]]
     assert wrongs([later], "tiles") == [[]]
+    for n_q, corner, earlier in ((9, "top-left", 0), (9, "bottom-right", -2), (5, "bottom-right", 2)):
+        sees = ab.attention(*draw(n_q)[:3], causal=corner, method="dense")[1].P != 0
+        assert sees.argmax(axis=0).tolist() == [max(0, j - earlier) for j in range(7)]
     swapped = MISTAKE["dk-dv-swapped"].run(*draw())
     assert not wrong_ones([swapped[i] for i in (0, 1, 3, 2)], RIGHT["head"](*draw()))
 
