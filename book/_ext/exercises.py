@@ -30,7 +30,8 @@ class Exercises(SphinxDirective):
         rows = []
         for chapter, one in exercises():
             self.env.note_dependency(str(ROOT / "chapters" / f"{chapter}.ipynb"))
-            rows.append((int(chapter[:2]), f"[{one['title']}](#{one['label']})", *map(one.get, COLUMNS)))
+            number = int(chapter[:2]) if chapter[:2].isdigit() else "A"  # the only appendix
+            rows.append((number, f"[{one['title']}](#{one['label']})", *map(one.get, COLUMNS)))
         lines = table(("Chapter", "Exercise", *map(str.capitalize, COLUMNS)), rows, right=("Level", "Minutes"))
         box = nodes.container()
         self.state.nested_parse(StringList(lines, "exercises"), self.content_offset, box)
