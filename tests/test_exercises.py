@@ -3,22 +3,28 @@
 import re
 
 import pytest
-from exercises import EXERCISE, exercises
-from reading import CHAPTERS, order
+from exercises import of_the_book
+from reading import CHAPTERS, exercises, order
 
 
 def test_it_has_each_exercise_of_the_book():
     texts = "".join(path.read_text(encoding="utf-8") for path in CHAPTERS.glob("*.ipynb"))
     labels = re.findall(r":label: (ex-[\w-]+)", texts)
-    assert sorted(one["label"] for _, one in exercises()) == sorted(labels)
-    assert {chapter for chapter, _ in exercises()} == {path.stem for path in order()}
+    assert sorted(one.label for _, one in of_the_book()) == sorted(labels)
+    assert {chapter for chapter, _ in of_the_book()} == {path.stem for path in order()}
 
 
+@pytest.mark.parametrize("fence", ["```", "````", ":::"])
+@pytest.mark.parametrize("space", ["", "\n"])
 @pytest.mark.parametrize(
     ("more", "answer"),
-    [("", "solved"), (" · answered by `diagnose`", "`diagnose`"), (" · answered by a friend", "a friend")],
+    [("", None), (" · answered by `diagnose`", "`diagnose`"), (" · answered by a friend", "a friend")],
 )
-def test_it_says_what_the_first_line_says(more, answer):
-    text = f"```{{exercise}} A title\n:label: ex-a\n\n*Level 2 · 15 minutes{more}.* Do it.\n```"
-    found = EXERCISE.search(text).groupdict("solved")
-    assert found == {"title": "A title", "label": "ex-a", "level": "2", "minutes": "15", "answer": answer}
+def test_it_says_what_the_first_line_says(more, answer, space, fence):
+    text = f"{fence}{{exercise}} A title\n:label: ex-a\n{space}*Level 2 · 15 minutes{more}.* Do it.\n{fence}\n\nNext."
+    assert list(exercises(text)) == [("A title", "ex-a", "2", "15", answer, " Do it.\n")]
+
+
+def test_what_is_not_said_is_none():
+    (one,) = exercises("```{exercise} A title\n:class: easy\n\nDo it.\n```")
+    assert one == ("A title", None, None, None, None, "Do it.\n")

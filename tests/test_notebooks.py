@@ -11,6 +11,7 @@ import pytest
 import yaml
 from equations import cannot_fail
 from gpu_record import invented
+from reading import exercises
 
 from attnbook.book.figures import gpu
 
@@ -93,12 +94,12 @@ class TestNotebook:
     def test_every_chapter_has_pictures_exercises_and_the_package_s_lines(self, path):
         cells = read(path)["cells"]
         text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-        exercises = re.findall(r"\{exercise(?:-start)?\}.*\n:label: (ex-[\w-]+)\n+(.*)", text)
         solved = set(re.findall(r"\{solution(?:-start)?\} (ex-[\w-]+)", text))
-        asked = [label for label, first_line in exercises if "answered by" in first_line]
-        assert len(exercises) >= 4
+        asked = [one.label for one in exercises(text) if one.answer]
+        labels = [one.label for one in exercises(text)]
+        assert len(labels) >= 4
         assert solved.isdisjoint(asked)
-        assert solved.union(asked) == {label for label, _ in exercises}
+        assert solved.union(asked) == set(labels)
         asking = [cell for cell in cells if cell["id"].startswith("ask-")]
         assert len(asking) == len(asked)
         for cell in asking:  # it runs, and says that the answer is still to be found

@@ -84,6 +84,7 @@ class TestTheReader:
             ([("markdown", "$$\na\n$$ (step-a)\n\n## Next\n\n$$\nb\n$$ (def-b)", [])], "leads to no checked formula"),
             ([("markdown", "| a |\n|---|\n| b |", [])], "a table has no caption"),
             ([("markdown", "```{exercise} Easy\n:label: ex-a\nDo it.\n```", [])], "no level and time"),
+            ([("markdown", "```{exercise} Easy\n*Level 1 · 5 minutes.* Do it.\n```", [])], "has no label"),
             ([("code", "f()", [], {"data": {"text/html": '<figure class="attnbook">'}})], "a figure has no caption"),
         ],
     )

@@ -16,7 +16,12 @@ FOLDED_TEXT = {"dropdown", "solution", "solution-start"}
 FENCE = re.compile(r"^(`{3,}|:{3,})(?:\{([\w-]+)\})?(.*)$")
 BARE_FIGURE = re.compile(r'\A\s*<figure class="attnbook')
 TABLE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)
-LEVEL = re.compile(r"\*Level [123] · \d+ minutes?( · answered by [^.*]+)?\.\*")
+EXERCISE = re.compile(
+    r"^(?P<fence>`{3,}|:{3,})\{exercise(?:-start)?\} *(?P<title>[^\n]*)\n(?P<options>(?::[^\n]*\n)*)\s*"
+    r"(?:\*Level (?P<level>[123]) · (?P<minutes>\d+) minutes(?: · answered by (?P<answer>[^*]+))?\.\*)?"
+    r"(?P<text>[\s\S]*?)(?:^(?P=fence) *$|\Z)",
+    re.MULTILINE,
+)
 LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|\{(?:eq|numref|cite|doc|py:\w+|index)\}`[^`]*`|`[^`]*`")
 
 logger = logging.getLogger(__name__)
@@ -30,6 +35,19 @@ class Load(NamedTuple):
     open_lines: int
 
 
+class Exercise(NamedTuple):
+    """What the first lines of an exercise say of it, None where they do not; ``answer`` says what checks it, if not a
+    printed solution.
+    """
+
+    title: str
+    label: str | None
+    level: str | None
+    minutes: str | None
+    answer: str | None
+    text: str
+
+
 def read(path):
     """The cells of a notebook, each with its source as one string."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -40,6 +58,13 @@ def count(text):
     """The words of a Markdown text; a formula in a line counts as one, a displayed one as none."""
     text = re.sub(r"\$[^$]*\$", "x", re.sub(r"\$\$.*?\$\$", " ", text, flags=re.DOTALL))
     return len(re.findall(r"[A-Za-z']+", text))
+
+
+def exercises(text):
+    """The exercises of a Markdown text."""
+    for match in EXERCISE.finditer(text):
+        label = re.search(r"^:label: (\S+)$", match["options"], re.MULTILINE)
+        yield Exercise(match["title"], label and label[1], *match.group("level", "minutes", "answer", "text"))
 
 
 def main_line(text):
@@ -99,9 +124,11 @@ def faults(path):
         for table in TABLE.finditer(source):
             if not re.search(r"\{(table|list-table)\} \S[^\n]*\n(:[^\n]*\n|\n)*\|[^\n]*\n\Z", source[: table.start()]):
                 yield name, "a table has no caption"
-        for match in re.finditer(r"\{exercise(?:-start)?\}[^\n]*\n(?::[^\n]*\n)*\s*([^\n]*)", source):
-            if not LEVEL.match(match[1]):
-                yield name, f"an exercise says no level and time: {match[1][:40]}"
+        for one in exercises(source):
+            if not one.level:
+                yield name, f"an exercise says no level and time: {one.title}"
+            if not one.label:
+                yield name, f"an exercise has no label: {one.title}"
     yield from (("end", f"{label} is a step that leads to no checked formula") for label in waiting)
 
 
