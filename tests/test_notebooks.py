@@ -79,6 +79,7 @@ class TestNotebook:
         ids = [cell["id"] for cell in notebook["cells"]]
         assert len(ids) == len(set(ids))
         assert not [i for i in ids if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f-]+)?", i)], "an id made by a machine"
+        assert not [i for i in ids if re.match("prov[ei]", i)], "a cell draws numbers: it checks"
         for cell in notebook["cells"]:
             assert set(cell["metadata"]) <= {"tags"}, cell["id"]
 
