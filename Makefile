@@ -12,11 +12,12 @@ QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax o
 	workers checks mutations mistakes diagnose bad_input devices import docstrings)
 TIER := -m "not thorough"
 
-.PHONY: help book pdf quick test thorough links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
+.PHONY: help book pdf proofs quick test thorough links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
+	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
 	@echo "make quick      test the style and the core of the package (two minutes)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (12 minutes)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
@@ -48,6 +49,9 @@ book: .venv/installed book/node_modules/installed
 	@echo "Building the book ..."
 	@$(BIN)/jupyter-book build . --all -W -n --keep-going --quiet
 	@echo "The book is built. Open $(CURDIR)/$(SITE)/index.html or run 'make serve'."
+
+proofs: .venv/installed
+	@$(BIN)/python book/commands/prove.py
 
 quick: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from docutils import nodes
 from docutils.statemachine import StringList
 from equations import CHAPTERS, COLUMNS, checked_labels, checks_of, equations
+from proofs import by_label
 from reading import read
 from sphinx.util.docutils import SphinxDirective
 
@@ -16,12 +17,15 @@ class Coverage(SphinxDirective):
         for chapter in chapters:
             self.env.note_dependency(str(CHAPTERS / f"{chapter}.ipynb"))
         asserted, defined = sum(bool(e.checks) for e in found), sum(e.is_definition for e in found)
+        self.proved = by_label()
+        proved = sum(e.label in self.proved for e in found)
         lines = [
             f"**{len(found)} displayed formulas: {asserted} are checked by a cell that runs, {defined} are "
-            f"definitions, {len(found) - asserted - defined} are steps on the way to a checked one.**",
+            f"definitions, {len(found) - asserted - defined} are steps on the way to a checked one. {proved} are "
+            "proved for all sizes by a theorem that a machine accepts: [](proofs.md).**",
             "",
-            "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " |",
-            "|---|" + "--:|" * (3 + len(COLUMNS)),
+            "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " | proved |",
+            "|---|" + "--:|" * (4 + len(COLUMNS)),
             *(self._summary(chapter, [e for e in found if e.chapter == chapter]) for chapter in chapters),
             "",
         ]
@@ -37,18 +41,20 @@ class Coverage(SphinxDirective):
             sum(e.is_definition for e in found),
             sum(e.is_step for e in found),
             *(sum(c in e.checks for e in found) for c in COLUMNS),
+            sum(e.label in self.proved for e in found),
         ]
         return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
 
     def _details(self, chapter, found):
         title = read(CHAPTERS / f"{chapter}.ipynb")[0]["source"].splitlines()[0].removeprefix("# ")
         yield f":::{{dropdown}} Every formula of “{title}”"
-        yield "| Formula | Name | " + " | ".join(COLUMNS) + " |"
-        yield "|---|---|" + ":-:|" * len(COLUMNS)
+        yield "| Formula | Name | " + " | ".join(COLUMNS) + " | proved |"
+        yield "|---|---|" + ":-:|" * (len(COLUMNS) + 1)
         for e in found:
             name = e.label.partition("-")[2].replace("-", " ")
             kind = "definition" if e.is_definition else "step"
             marks = ["yes" if c in e.checks else "–" for c in COLUMNS] if e.checks else [kind, "", ""]
+            marks.append(f"[yes](proofs.md#{self.proved[e.label][0].name})" if e.label in self.proved else "–")
             yield f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |"
         yield ":::"
         yield ""

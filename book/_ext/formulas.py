@@ -66,16 +66,18 @@ def visit_inline(self, node):
 
 
 def visit_display(self, node):
-    """The formula, and beside it its number with a link to itself, and with one to its check."""
+    """The formula; beside it its number with a link to itself, one to its check, and what opens its theorem."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body.append(_rendered(node, node.astext() if node["nowrap"] else in_lines(node.astext()), True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
+        button, box = node.get("proved", ("", ""))
+        self.body.append('<span class="marks">')
         if how := node.get("checked"):
             said = f'title="Checked: {how}" aria-label="Checked: {how}"'
             self.body.append(f'<a class="checked" href="#check-{node["label"]}" {said}>✓</a>')
-        self.body.append("</span>")
+        self.body.append(f"{button}</span></span>{box}")
     self.body.append("</div>\n")
     raise nodes.SkipNode
 

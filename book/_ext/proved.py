@@ -1,0 +1,134 @@
+"""Beside a formula that a theorem proves: "proved", which opens the theorem. And the page of all proofs."""
+
+from html import escape
+
+import graph
+from docutils import nodes
+from docutils.statemachine import StringList
+from proofs import by_label, files, line_of, record, required, theorems, title
+from sphinx.util.docutils import SphinxDirective
+
+START, END = "calculus.derive_exp", "eq_dQ"  # the picture of the way from the exponential to the layer
+
+
+def source(app, path, line):
+    """The address of a line of the repository."""
+    url, branch = (app.config.html_theme_options.get(key) for key in ("repository_url", "repository_branch"))
+    return f"{url}/blob/{branch}/{path}#L{line}"
+
+
+def statement(app, theorem):
+    """A theorem as written, what it assumes, and where it is proved."""
+    to = source(app, theorem.where, theorem.line)
+    return (
+        f'<pre tabindex="0" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
+        f"<p>Assumes what stands before each <code>-&gt;</code>, and {axioms_of(theorem.name)}. "
+        f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>.</p>'
+    )
+
+
+def axioms_of(name):
+    """What a theorem assumes beyond its statement, in words."""
+    count = len(record()["theorems"].get(name, "").split())
+    return f"the {count} axioms of Coq’s real numbers" if count else "no axiom"
+
+
+def mark_formulas(app, doctree):
+    """Give each formula that has theorems the button and the box that its HTML shows."""
+    proved = by_label()
+    for block in list(doctree.findall(nodes.math_block)):
+        label = block.get("label") or ""
+        if label in proved:
+            box = "".join(f"<p>{escape(theorem.reading)}</p>{statement(app, theorem)}" for theorem in proved[label])
+            block["proved"] = (
+                f'<button type="button" class="proved" popovertarget="proved-{label}">proved</button>',
+                f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">Proved, for all sizes'
+                f'<button type="button" popovertarget="proved-{label}" popovertargetaction="hide" '
+                f'aria-label="Close">×</button></p>{box}</div>',
+            )
+
+
+def way(start=START, end=END):
+    """What the theorem ``end`` rests on that itself rests on the lemma ``start``: each with what it uses of these."""
+    uses = {item: of.split() for item, of in record()["uses"].items()}
+    (end,) = [item for item in uses if item.partition(".")[2] == end]
+
+    def above(item, found):
+        for other in uses.get(item, ()):
+            if other not in found:
+                found.add(other)
+                above(other, found)
+        return found
+
+    between = [item for item in above(end, {end}) if item == start or start in above(item, set())]
+    return {item: [of for of in uses[item] if of in between and item != start] for item in uses if item in between}
+
+
+class Proofs(SphinxDirective):
+    """``{proofs} numbers``, ``files``, ``way``, ``theorems`` or ``axioms``: one part of the page of proofs."""
+
+    required_arguments = 1
+
+    def run(self):
+        for name in files():
+            self.env.note_dependency(f"proofs/{name}.v")
+        return getattr(self, f"_{self.arguments[0]}")()
+
+    def _numbers(self):
+        known = record()
+        return self._parsed(
+            [
+                f"**{len(theorems())} theorems, {len(by_label())} of the book’s formulas among them, in "
+                f"{known['lines']:,} lines. Coq {known['prover']} reads all of them in {known['seconds']} seconds.**"
+            ]
+        )
+
+    def _files(self):
+        count = {name: sum(t.file == name for t in theorems().values()) for name in files()}
+        boxes = {n: graph.Box(n, f"#{n}-v", f"{title(n)[0]}: {count[n]} theorems") for n in files()}
+        edges = {n: required(n) for n in files()}
+        return self._picture(boxes, edges, "The files of proofs, each below those it rests on")
+
+    def _way(self):
+        edges, boxes = way(), {}
+        for item in edges:
+            name, _, stated = item.partition(".")
+            known = stated in theorems()
+            link = f"#{stated}" if known else source(self.env.app, f"book/proofs/{name}.v", line_of(item))
+            boxes[item] = graph.Box(stated, link, f"{'Theorem' if known else 'Lemma'} of {name}.v")
+        return self._picture(boxes, edges, "The steps from the derivative of the exponential to the layer")
+
+    def _theorems(self):
+        """A section for each file: what it is about, and its theorems, folded."""
+        found = []
+        for name in files():
+            head, about = title(name)
+            section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
+            lines = [about, ""]
+            for theorem in (t for t in theorems().values() if t.file == name):
+                summary = f"<summary><code>{theorem.name}</code> {escape(theorem.reading)}</summary>"
+                opened = f'<details class="theorem" id="{theorem.name}">{summary}'
+                proves = [f"Proves {{eq}}`{theorem.label}`.", ""] if theorem.label else []
+                lines += ["```{raw} html", opened, "```", *proves, "```{raw} html"]
+                lines += [f"{statement(self.env.app, theorem)}</details>", "```", ""]
+            section += self._parsed(lines)
+            found.append(section)
+        return found
+
+    def _axioms(self):
+        return self._parsed([f"- `{name}`: `{says}`" for name, says in record()["axioms"].items()])
+
+    def _picture(self, boxes, edges, label):
+        picture = graph.svg(boxes, edges, label)
+        return [nodes.raw("", f'<div class="graph-box" tabindex="0">{picture}</div>', format="html")]
+
+    def _parsed(self, lines):
+        box = nodes.container(classes=["proofs"])
+        self.state.nested_parse(StringList(lines, "proofs"), self.content_offset, box)
+        return box.children
+
+
+def setup(app):
+    app.add_directive("proofs", Proofs)
+    app.connect("doctree-read", mark_formulas)
+    return {"parallel_read_safe": True}
