@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from exercises import of_the_book
+from exercises import of_the_book, purpose
 from reading import CHAPTERS, exercises, order
 
 
@@ -28,3 +28,17 @@ def test_it_says_what_the_first_line_says(more, answer, space, fence):
 def test_what_is_not_said_is_none():
     (one,) = exercises("```{exercise} A title\n:class: easy\n\nDo it.\n```")
     assert one == ("A title", None, None, None, None, "Do it.\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "what"),
+    [
+        ("", "Derive it.", "practice"),
+        (" · answered by `diagnose`", "Mend the line.", "practice"),
+        (" · answered by `diagnose`", "Write the backward; what does it recommend?", "marks"),
+        (" · answered by `check_vjp`", "Mend the line.", "marks"),
+    ],
+)
+def test_what_an_exercise_is_for(more, text, what):
+    (one,) = exercises(f"```{{exercise}} A title\n:label: ex-a\n*Level 2 · 15 minutes{more}.* {text}\n```")
+    assert purpose(one) == what

@@ -1,5 +1,6 @@
 """The code on the prose pages and in the README runs, checks what it says, and notices a wrong derivative."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import attnbook as ab
+from attnbook.arrays import mT
 from attnbook.checks import check_vjp
 from attnbook.diagnose.battery import battery
 
@@ -116,6 +118,17 @@ def test_the_head_that_the_page_for_instructors_grades(mistake, ok, passed, wron
 def test_the_cases_that_the_page_for_instructors_names_exist():
     text = (ROOT / "book/teaching.md").read_text(encoding="utf-8")
     assert set(re.findall(r'`"([^"]+)"`', text)) <= ALL_CASES
+
+
+def test_the_mistake_that_the_page_for_instructors_shows():
+    cells = json.loads((ROOT / "chapters" / "02_gradients.ipynb").read_text(encoding="utf-8"))["cells"]
+    (lines,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "ask-head")
+    for right, wrong in (("dV = P @ dO", "dV = mT(P) @ dO"), ("scale * dS @ K", "dS @ K")):
+        assert right in lines
+        lines = lines.replace(right, wrong)
+    report = run(lines, ab=ab, mT=mT)["report"]
+    assert report.mistakes == ("scale-missing-in-dq",)
+    assert re.search(r"\n\nthe scale is missing in dQ\n.*\n.*\n\nnot run", str(report))
 
 
 def test_the_layer_that_the_page_for_instructors_grades(capsys):

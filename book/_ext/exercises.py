@@ -1,4 +1,6 @@
-"""``{exercises}``: all exercises of the chapters in a table: level, minutes, and what has the answer."""
+"""``{exercises}``: all exercises in a table: level, minutes, what has the answer, and what each is for."""
+
+import re
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -16,14 +18,21 @@ def of_the_book():
                 yield from ((path.stem, one) for one in exercises(cell["source"]))
 
 
+def purpose(one):
+    """Practice, or marks: none for what is printed, nor for a mistake to mend of which ``diagnose`` tells."""
+    told = "diagnose" in (one.answer or "") and re.search(r"\b(mend|repair|set right)", one.text, re.IGNORECASE)
+    return "practice" if told or not one.answer else "marks"
+
+
 class Exercises(SphinxDirective):
     def run(self):
         rows = []
         for chapter, one in of_the_book():
             self.env.note_dependency(str(ROOT / "chapters" / f"{chapter}.ipynb"))
             number = int(chapter[:2]) if chapter[:2].isdigit() else "A"  # the only appendix
-            rows.append((number, f"[{one.title}](#{one.label})", one.level, one.minutes, one.answer or "solved"))
-        lines = table(("Chapter", "Exercise", "Level", "Minutes", "Answer"), rows, right=("Level", "Minutes"))
+            title, answer = f"[{one.title}](#{one.label})", one.answer or "solved"
+            rows.append((number, title, one.level, one.minutes, answer, purpose(one)))
+        lines = table(("Chapter", "Exercise", "Level", "Minutes", "Answer", "For"), rows, right=("Level", "Minutes"))
         box = nodes.container()
         self.state.nested_parse(StringList(lines, "exercises"), self.content_offset, box)
         return [box]
