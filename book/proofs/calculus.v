@@ -201,13 +201,6 @@ Proof.
   induction s as [|n s IH]; simpl; [ring|]. apply functional_extensionality. intro i. apply IH.
 Qed.
 
-(** A straight line through X with direction tX is one of the curves. *)
-Lemma moves_along {s} (X tX : tensor s) t : moves (fun u => along X u tX) t tX.
-Proof.
-  induction s as [|n s IH]; simpl; [|intros; apply IH].
-  auto_derive; [trivial|ring].
-Qed.
-
 Fixpoint zero {s : list nat} : tensor s :=
   match s with
   | [] => 0
@@ -278,6 +271,15 @@ Lemma derive_ln (f : R -> R) (t a : R) : is_derive f t a -> 0 < f t -> is_derive
 Proof.
   intros Hf H. eapply derive_eq; [apply (derive_after ln f t a (/ f t)); [now apply is_derive_ln|exact Hf]|].
   unfold Rdiv. ring.
+Qed.
+
+(** A straight line through X with direction tX is one of the curves. *)
+Lemma moves_along {s} (X tX : tensor s) t : moves (fun u => along X u tX) t tX.
+Proof.
+  induction s as [|n s IH]; simpl; [|intros; apply IH].
+  eapply derive_eq; [apply (derive_plus (fun _ => X) (fun u => u * tX)); [apply derive_const|]|].
+  - apply (derive_mult (fun u => u) (fun _ => tX)); [apply is_derive_id|apply derive_const].
+  - unfold one; simpl. ring.
 Qed.
 
 (** ** What a gradient is good for *)
