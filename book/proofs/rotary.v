@@ -277,7 +277,8 @@ Proof.
       destruct lay, Ea as [-> | ->]; cbn -[cos sin INR]; rewrite !Rmult_1_r, ?cos_neg, ?sin_neg; simpl INR; rewrite ?cos_0, ?sin_0; unfold V; simpl INR; field.
     - intros x t tX Hx Ht. eapply derive_eq; [exact (Ht 0%nat ltac:(lia) 0%nat ltac:(lia))|]. simpl. now rewrite Rmult_1_l, !Rplus_0_l. }
   split; [exact H|]. intro H0. pose proof (gradient_unique (s := [2%nat]) _ _ _ _ (fun a => if a =? 1 then 1 else 0) H H0) as C.
-  simpl in C. assert (0 < sin 1) by (apply sin_gt_0; pose proof PI2_3_2; lra). lra.
+  simpl in C. destruct (pre_sin_bound 1 0) as [S _]; [lra|lra|]. simpl Nat.mul in S. simpl Nat.add in S.
+  replace (sin_approx 1 1) with (5 / 6) in S by (unfold sin_approx, sin_term; simpl; field). lra.
 Qed.
 
 (** ** The two layouts *)
