@@ -4,10 +4,12 @@ import json
 import re
 import stat
 
+import graph
 import proofs
 import prove
 import pytest
-from equations import equations
+from built_site import SITE, soup
+from equations import CHAPTERS, equations
 
 AXIOMS = {  # of Coq's real numbers, and nothing else
     "ClassicalDedekindReals.sig_forall_dec",
@@ -127,3 +129,54 @@ class TestWithoutCoq:
 
     def test_the_record_is_plain(self):
         assert json.loads(proofs.RECORD.read_text(encoding="utf-8"))["prover"]
+
+
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
+    page = soup(SITE / "chapters" / f"{path.stem}.html")
+    here = {e.label for e in equations() if e.chapter == path.stem} & set(proofs.by_label())
+    buttons = page.select("button.proved")
+    assert {button["popovertarget"] for button in buttons} == {f"proved-{label}" for label in here}
+    for label in here:
+        box = page.find(id=f"proved-{label}")
+        shown = [pre.get_text() for pre in box.select("pre")]
+        assert shown == [theorem.statement for theorem in proofs.by_label()[label]]
+        for theorem, link in zip(proofs.by_label()[label], box.select("a"), strict=True):
+            place, _, line = link["href"].partition("#L")
+            assert place.endswith(f"/blob/main/{theorem.where}")
+            lines = (proofs.ROOT / theorem.where).read_text(encoding="utf-8").splitlines()
+            assert lines[int(line) - 1].startswith(f"Theorem {theorem.name} ")
+
+
+def test_a_box_opens_by_keyboard_and_closes(browser, address):
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(f"{address}chapters/04_single_head.html")
+    button, box = tab.locator("[popovertarget='proved-eq-dQ']").first, tab.locator("#proved-eq-dQ")
+    assert not box.is_visible()
+    button.focus()
+    tab.keyboard.press("Enter")
+    assert box.is_visible()
+    assert "dS × K" in box.inner_text()
+    assert box.bounding_box()["width"] <= 390
+    tab.keyboard.press("Escape")
+    assert not box.is_visible()
+    tab.close()
+
+
+def test_the_page_of_proofs_has_them_all_and_its_pictures_lead_to_them():
+    page = soup(SITE / "book" / "proofs.html")
+    assert {fold["id"] for fold in page.select("details.theorem")} == set(proofs.theorems())
+    links = [link["href"] for link in page.select("svg.graph a")]
+    assert len(links) > len(proofs.files())
+    for link in links:
+        assert page.find(id=link[1:]) if link.startswith("#") else "/blob/main/book/proofs/" in link, link
+
+
+class TestThePicture:
+    """Boxes in rows, each below what it rests on; no arrow that a longer way makes superfluous."""
+
+    def test_an_arrow_beside_a_longer_way_is_left_out(self):
+        assert graph.reduced({"a": [], "b": ["a"], "c": ["a", "b"]}) == {"a": [], "b": ["a"], "c": ["b"]}
+
+    def test_each_stands_below_what_it_rests_on(self):
+        assert graph.rows_of({"c": ["b"], "b": ["a"], "a": [], "d": ["a"]}) == [["a"], ["b", "d"], ["c"]]

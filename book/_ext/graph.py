@@ -51,7 +51,7 @@ def rows_of(edges):
     return rows
 
 
-def svg(boxes, edges, label):
+def svg(boxes, edges):
     """The picture of ``boxes``, by name; ``edges`` say on which others each rests."""
     edges = reduced(edges)
     rows = rows_of(edges)
@@ -78,6 +78,6 @@ def svg(boxes, edges, label):
         )
     height = len(rows) * ROW - (ROW - HEIGHT) + 4
     return (
-        f'<svg class="graph" viewBox="0 0 {whole:.0f} {height}" width="{whole:.0f}" height="{height}" role="group" '
-        f'aria-label="{escape(label)}">{"".join(lines)}</svg>'
+        f'<svg class="graph" viewBox="0 0 {whole:.0f} {height}" width="{whole:.0f}" height="{height}">'
+        f"{''.join(lines)}</svg>"
     )

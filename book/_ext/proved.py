@@ -21,7 +21,7 @@ def statement(app, theorem):
     """A theorem as written, what it assumes, and where it is proved."""
     to = source(app, theorem.where, theorem.line)
     return (
-        f'<pre tabindex="0" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
+        f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
         f"<p>Assumes what stands before each <code>-&gt;</code>, and {axioms_of(theorem.name)}. "
         f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>.</p>'
     )
@@ -41,7 +41,8 @@ def mark_formulas(app, doctree):
         if label in proved:
             box = "".join(f"<p>{escape(theorem.reading)}</p>{statement(app, theorem)}" for theorem in proved[label])
             block["proved"] = (
-                f'<button type="button" class="proved" popovertarget="proved-{label}">proved</button>',
+                f'<button type="button" class="proved" popovertarget="proved-{label}" '
+                f'aria-label="proved: {label}">proved</button>',
                 f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">Proved, for all sizes'
                 f'<button type="button" popovertarget="proved-{label}" popovertargetaction="hide" '
                 f'aria-label="Close">×</button></p>{box}</div>',
@@ -119,8 +120,14 @@ class Proofs(SphinxDirective):
         return self._parsed([f"- `{name}`: `{says}`" for name, says in record()["axioms"].items()])
 
     def _picture(self, boxes, edges, label):
-        picture = graph.svg(boxes, edges, label)
-        return [nodes.raw("", f'<div class="graph-box" tabindex="0">{picture}</div>', format="html")]
+        picture = graph.svg(boxes, edges)
+        return [
+            nodes.raw(
+                "",
+                f'<div class="graph-box" tabindex="0" role="group" aria-label="{label}">{picture}</div>',
+                format="html",
+            )
+        ]
 
     def _parsed(self, lines):
         box = nodes.container(classes=["proofs"])
