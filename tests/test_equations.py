@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from equations import CHAPTERS, ROOT, check_cells, checks_of, equations
+from checked import Coverage
+from equations import CHAPTERS, ROOT, Equation, check_cells, checks_of, equations
 
 EQUATIONS = equations()
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
@@ -30,6 +31,13 @@ def test_every_formula_is_a_definition_a_step_or_checked(chapter):
     assert not bad_label
     unchecked = [e.label for e in of_chapter if not (e.is_definition or e.is_step or e.checks)]
     assert not unchecked
+
+
+def test_the_table_leaves_a_formula_without_a_number_to_the_warning_that_ends_the_build():
+    found = [Equation(None, "03_softmax", "a = b", ()), Equation("def-c", "03_softmax", "c = d", ())]
+    assert [line for line in Coverage._details(None, "03_softmax", found) if "{eq}" in line] == [
+        "| {eq}`def-c` | c | definition |  |  |"
+    ]
 
 
 def test_no_label_is_used_twice():

@@ -50,7 +50,7 @@ class Coverage(SphinxDirective):
         yield f":::{{dropdown}} Every formula of “{title}”"
         yield "| Formula | Name | " + " | ".join(COLUMNS) + " | proved |"
         yield "|---|---|" + ":-:|" * (len(COLUMNS) + 1)
-        for e in found:
+        for e in (e for e in found if e.label):  # where there is none, the reader warns (reading.py)
             name = e.label.partition("-")[2].replace("-", " ")
             kind = "definition" if e.is_definition else "step"
             marks = ["yes" if c in e.checks else "–" for c in COLUMNS] if e.checks else [kind, "", ""]

@@ -179,12 +179,12 @@ def warn(app, docname, source):
     """Each fault of a chapter is a warning of the build, and ends it where warnings do."""
     if docname.startswith("chapters/"):
         for cell, fault in faults(ROOT / f"{docname}.ipynb"):
-            logger.warning("%s", fault, location=f"{docname}#{cell}")
+            logger.warning("%s", fault, location=f"{docname}.ipynb:{cell}")
 
 
 def warn_of_terms(app, env):
     for chapter, cell, fault in too_early(order(), terms()):
-        logger.warning("%s", fault, location=f"chapters/{chapter}#{cell}")
+        logger.warning("%s", fault, location=f"chapters/{chapter}.ipynb:{cell}")
 
 
 def setup(app):
