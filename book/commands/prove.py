@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "_ext"))
@@ -18,6 +19,7 @@ import proofs
 
 WORK = proofs.ROOT / "_build" / "proofs"
 OLDEST = (8, 16)
+JOBS = 2
 QUIET = ["-w", "-ambiguous-paths"]  # Coquelicot's own
 
 
@@ -39,8 +41,11 @@ def why_not(path=None):
     return None
 
 
-def prove(folder=proofs.PROOFS, work=WORK):
-    """What the prover says of every proof in ``folder``. :class:`ProofError` where it takes one for wrong."""
+def prove(folder=proofs.PROOFS, work=WORK, each=True):
+    """What the prover says of every proof in ``folder``. :class:`ProofError` where it takes one for wrong.
+
+    What a theorem assumes takes a second to find: without ``each``, what all of them together assume is said instead.
+    """
     work.mkdir(parents=True, exist_ok=True)
     names = proofs.files(folder)
     for old in work.glob("*.v"):
@@ -53,38 +58,43 @@ def prove(folder=proofs.PROOFS, work=WORK):
     started = time.monotonic()
     arguments = ["-Q", ".", "attnbook", "-arg", " ".join(QUIET), *(f"{name}.v" for name in names)]
     told(["coq_makefile", *arguments, "-o", "Makefile"], work)
-    told(["make", "--no-print-directory", "-k", f"-j{min(2, os.cpu_count() or 1)}"], work)
-    theorems = proofs.theorems(folder)
-    axioms, assumed = assumptions(names, list(theorems), work)
-    rests = uses(names, work)
+    told(["make", "--no-print-directory", "-k", f"-j{JOBS}"], work)
+    seconds = time.monotonic() - started
+    theorems = list(proofs.theorems(folder))
+    axioms, assumed = assumptions(names, theorems if each else [f"({', '.join('@' + t for t in theorems)})"], work)
     return {
         "prover": _run(["coqc", "--version"]).stdout.split("version ")[1].split()[0],
-        "seconds": round(time.monotonic() - started),
+        "seconds": round(seconds),
         "sources": proofs.digest(folder),
         "lines": sum(len((folder / f"{name}.v").read_text(encoding="utf-8").splitlines()) for name in names),
         "axioms": axioms,
         "theorems": assumed,
-        "uses": {item: " ".join(of) for item, of in rests.items()},
+        "uses": {item: " ".join(of) for item, of in uses(names, work).items()},
     }
 
 
-def assumptions(names, theorems, work):
-    """The axioms by name with what they say, and which of them each theorem assumes: ``Print Assumptions``."""
-    asked = [f"From attnbook Require Import {' '.join(names)}.", *(f"Print Assumptions {name}." for name in theorems)]
+def assumptions(names, terms, work):
+    """The axioms by name with what they say, and which of them each term assumes: ``Print Assumptions``."""
     (work / "asked").mkdir(exist_ok=True)
-    (work / "asked" / "assumptions.v").write_text("\n".join(asked) + "\n", encoding="utf-8")
-    answer = told(["coqc", *QUIET, "-Q", ".", "attnbook", "asked/assumptions.v"], work)
-    answers = re.split(r"^(?=Axioms:|Closed under)", answer, flags=re.MULTILINE)[1:]
-    if len(answers) != len(theorems):
-        raise ProofError(
-            f"asked for the assumptions of {len(theorems)} theorems, got {len(answers)} answers:\n{answer}"
-        )
+
+    def answers(part):
+        asked = [f"From attnbook Require Import {' '.join(names)}."]
+        for i, term in enumerate(terms[part::JOBS]):
+            asked += [f"Definition asked{i} := {term}.", f"Print Assumptions asked{i}."]
+        path = work / "asked" / f"assumptions{part}.v"
+        path.write_text("\n".join(asked) + "\n", encoding="utf-8")
+        answer = told(["coqc", *QUIET, "-Q", ".", "attnbook", str(path)], work)
+        return re.split(r"^(?=Axioms:|Closed under)", answer, flags=re.MULTILINE)[1:]
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        by_part = list(pool.map(answers, range(JOBS)))
     axioms, assumed = {}, {}
-    for name, answer in zip(theorems, answers, strict=True):
+    for i, term in enumerate(terms):
+        answer = by_part[i % JOBS][i // JOBS]
         found = re.findall(r"^([\w.']+)\s*:\s*(.*?)(?=^\S|\Z)", answer.partition("\n")[2], re.MULTILINE | re.DOTALL)
         axioms |= {axiom: " ".join(says.split()) for axiom, says in found}
-        assumed[name] = " ".join(sorted(axiom for axiom, _ in found))
-    return axioms, assumed
+        assumed[term] = " ".join(sorted(axiom for axiom, _ in found))
+    return dict(sorted(axioms.items())), assumed
 
 
 def uses(names, work):
