@@ -150,3 +150,470 @@ Theorem eq_dK n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tens
   gradient ℓ (attention M scale Q K V B) dO ->
   gradient (fun K => ℓ (attention M scale Q K V B)) K (scale • (dS^T × Q)).
 Proof. intros P dP dS H. exact (gradient_K M scale Q K V B ℓ dO H). Qed.
+
+(** ** What an input gets, from the scores on *)
+
+(** Whatever the loss does with the scores: what their gradient dS gives to the query, the key, the bias, the scale. *)
+Lemma scores_backward {n_q n_k d_k} scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (B : tensor [n_q; n_k]) ℓ dS :
+  gradient ℓ (scores scale Q K B) dS ->
+  gradient (fun Q => ℓ (scores scale Q K B)) Q (scale • (dS × K)) /\
+  gradient (fun K => ℓ (scores scale Q K B)) K (scale • (dS^T × Q)) /\
+  gradient (fun B => ℓ (scores scale Q K B)) B dS /\
+  gradient (s := []) (fun scale => ℓ (scores scale Q K B)) scale ⟨dS, Q × K^T⟩.
+Proof.
+  intro H. split; [|split; [|split]]; intros x t tx Hx Ht.
+  - eapply derive_eq; [apply (H (fun u => scores scale (x u) K B)); [now rewrite Hx|]|].
+    + exact (scores_moves (fun _ => scale) x (fun _ => K) (fun _ => B) t 0 tx zero zero
+        (derive_const _ _) Ht (moves_const _ _) (moves_const _ _)).
+    + rewrite (scores_adjoint (fun _ => scale) x (fun _ => K) t), !dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => scores scale Q (x u) B)); [now rewrite Hx|]|].
+    + exact (scores_moves (fun _ => scale) (fun _ => Q) x (fun _ => B) t 0 zero tx zero
+        (derive_const _ _) (moves_const _ _) Ht (moves_const _ _)).
+    + rewrite (scores_adjoint (fun _ => scale) (fun _ => Q) x t), !dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => scores scale Q K (x u))); [now rewrite Hx|]|].
+    + exact (scores_moves (fun _ => scale) (fun _ => Q) (fun _ => K) x t 0 zero zero tx
+        (derive_const _ _) (moves_const _ _) (moves_const _ _) Ht).
+    + rewrite (scores_adjoint (fun _ => scale) (fun _ => Q) (fun _ => K) t), !dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => scores (x u) Q K B)); [now rewrite Hx|]|].
+    + exact (scores_moves x (fun _ => Q) (fun _ => K) (fun _ => B) t tx zero zero zero
+        Ht (moves_const _ _) (moves_const _ _) (moves_const _ _)).
+    + rewrite (scores_adjoint x (fun _ => Q) (fun _ => K) t), !dot_zero. simpl. ring.
+Qed.
+
+Lemma softmax_dead {m n} M (S : tensor [m; n]) i j : ~ live M n i -> (j < n)%nat -> softmax M S i j = 0.
+Proof.
+  intros H Hj. apply softmax_forbidden. destruct (live_or_dead M n i) as [HL|HD]; [contradiction|now apply HD].
+Qed.
+
+(** The rows of what comes out of [centered] sum to 0, in dead rows too. *)
+Lemma centered_rows {m n} M (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
+Proof.
+  unfold centered. set (a := ∑ k < n, softmax M S i k * X i k).
+  transitivity (∑ j < n, (softmax M S i j * X i j - a * softmax M S i j)); [apply sum_ext; intros; ring|].
+  rewrite sum_minus, <- sum_l. fold a. destruct (live_or_dead M n i) as [HL|HD].
+  - rewrite softmax_sum by exact HL. ring.
+  - unfold a. rewrite !sum_0; [ring|..]; intros; rewrite softmax_forbidden by auto; ring.
+Qed.
+
+Lemma centered_dead {m n} M (S X : tensor [m; n]) i j : ~ live M n i -> (j < n)%nat -> centered (softmax M S) X i j = 0.
+Proof. intros H Hj. unfold centered. rewrite softmax_dead by assumption. ring. Qed.
+
+Lemma average_of_products {n_q n_k d_v} (P : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) i :
+  ∑ j < n_k, P i j * (dO × V^T) i j = ∑ l < d_v, dO i l * (P × V) i l.
+Proof.
+  unfold matmul, transpose.
+  transitivity (∑ j < n_k, ∑ l < d_v, dO i l * (P i j * V j l)).
+  { apply sum_ext; intros j _. rewrite sum_l. apply sum_ext; intros. ring. }
+  rewrite sum_swap. apply sum_ext; intros l _. now rewrite sum_l.
+Qed.
+
+(** One row of dO meets values that are moved by the output: dO · (V_j − O_i). *)
+Lemma dP_less_D {n_q n_k d_v} (P : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) i j :
+  (dO × V^T) i j - ∑ k < n_k, P i k * (dO × V^T) i k = ∑ a < d_v, dO i a * (V j a - (P × V) i a).
+Proof.
+  rewrite average_of_products. unfold matmul at 1. unfold transpose. rewrite <- sum_minus.
+  apply sum_ext; intros. ring.
+Qed.
+
+(** D can be had without the weights: the row's average of dP is the product of the row's dO and O. *)
+Theorem eq_D n_q n_k d_v (P : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :
+  let O := P × V in
+  let dP := dO × V^T in
+  forall i, ∑ j < n_k, P i j * dP i j = ∑ l < d_v, dO i l * O i l.
+Proof. intros O dP i. apply average_of_products. Qed.
+
+(** dS = P (dP − D), with D from the output and its gradient alone. *)
+Theorem eq_dS_D n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R)
+    (dO : tensor [n_q; d_v]) :
+  let P := softmax M S in
+  let O := P × V in
+  let dP := dO × V^T in
+  let D := fun i => ∑ l < d_v, dO i l * O i l in
+  gradient ℓ O dO ->
+  gradient (fun S => ℓ (softmax M S × V)) S (fun i j => P i j * (dP i j - D i)).
+Proof.
+  intros P O dP D H. apply (gradient_ext _ _ (centered P dP)).
+  - intros i _ j _. simpl. unfold centered, D, O, dP. now rewrite average_of_products.
+  - apply (eq_softmax_vjp n_q n_k M S (fun P => ℓ (P × V)) dP). exact (eq_dP _ _ _ P V ℓ dO H).
+Qed.
+
+(** For one number of Q, with sums alone. The last line is the gradient; the lines before it are the same number.
+    Line b begins with dS, line d with the Jacobian of softmax. *)
+Theorem eq_dQ_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let O := P × V in
+  let dP := dO × V^T in
+  let D := fun i => ∑ k < n_k, P i k * dP i k in
+  let dS := fun i j => P i j * (dP i j - D i) in
+  let b := fun i l => scale * ∑ j < n_k, dS i j * K j l in
+  let d := fun i l => scale * ∑ j < n_k, ∑ k < n_k, dP i k * (P i k * (δ k j - P i j)) * K j l in
+  let e := fun i l => scale * ∑ j < n_k, P i j * (dP i j - D i) * K j l in
+  let f := fun i l => scale * ∑ j < n_k, P i j * (∑ a < d_v, dO i a * (V j a - O i a)) * K j l in
+  gradient ℓ (attention M scale Q K V B) dO ->
+  gradient (fun Q => ℓ (attention M scale Q K V B)) Q f /\ forall i l, b i l = d i l /\ d i l = e i l /\ e i l = f i l.
+Proof.
+  intros P O dP D dS b d e f H. split.
+  - apply (gradient_ext _ _ (scale • (dS × K))); [|exact (gradient_Q M scale Q K V B ℓ dO H)].
+    intros i _ l _. simpl. unfold f, scaled, matmul at 1, dS, D, dP. f_equal. apply sum_ext; intros j _.
+    now rewrite dP_less_D.
+  - intros i l. assert (Hd : d i l = e i l).
+    { unfold d, e. f_equal. apply sum_ext; intros j Hj. rewrite <- sum_r. f_equal. unfold D.
+      transitivity (∑ k < n_k, (δ j k * (dP i k * P i k) - P i j * (P i k * dP i k))).
+      { apply sum_ext; intros k _. rewrite (δ_comm k j). ring. }
+      rewrite sum_minus, <- sum_l, (sum_δ n_k j (fun k => dP i k * P i k) Hj). ring. }
+    split; [rewrite Hd; reflexivity|split; [exact Hd|]].
+    unfold e, f, D, dP. f_equal. apply sum_ext; intros j _. now rewrite dP_less_D.
+Qed.
+
+(** The same for one number of K: the factor is the query's, and the sum goes over the queries. *)
+Theorem eq_dK_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let O := P × V in
+  gradient ℓ (attention M scale Q K V B) dO ->
+  gradient (fun K => ℓ (attention M scale Q K V B)) K
+    (fun j l => scale * ∑ i < n_q, P i j * (∑ a < d_v, dO i a * (V j a - O i a)) * Q i l).
+Proof.
+  intros P O H. apply (gradient_ext _ _ (scale • ((centered P (dO × V^T))^T × Q))); [|exact (gradient_K M scale Q K V B ℓ dO H)].
+  intros j _ l _. simpl. unfold scaled. f_equal. apply sum_ext; intros i _.
+  unfold transpose at 1. unfold centered. now rewrite dP_less_D.
+Qed.
+
+(** The loss may look at the weights too: a second gradient G arrives at P, and D gets a second term. *)
+Theorem eq_D_weights n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
+    (ℓ : tensor [n_q; d_v] -> tensor [n_q; n_k] -> R) (dO : tensor [n_q; d_v]) (G : tensor [n_q; n_k]) :
+  let P := softmax M S in
+  let O := P × V in
+  let dP := dO × V^T ⊕ G in
+  gradient2 ℓ O P dO G ->
+  gradient (fun P => ℓ (P × V) P) P dP /\
+  gradient (fun S => ℓ (softmax M S × V) (softmax M S)) S (fun i j => P i j * (dP i j - rowsum (dP ∘ P) i)) /\
+  forall i, rowsum (dP ∘ P) i = rowsum (dO ∘ O) i + rowsum (G ∘ P) i.
+Proof.
+  intros P O dP H.
+  assert (HP : gradient (fun P => ℓ (P × V) P) P dP).
+  { intros x t tP Hx Ht. eapply derive_eq; [apply (H (fun u => x u × V) x)|].
+    - now rewrite Hx.
+    - exact Hx.
+    - apply (matmul_moves x (fun _ => V)); [exact Ht|apply moves_const].
+    - exact Ht.
+    - unfold dP. rewrite dot_add_r, dot_add_l, dot_matmul_r, (dot_matmul_l dO (x t) zero), dot_zero. ring. }
+  split; [exact HP|split].
+  - apply (gradient_ext _ _ (centered P dP)); [|exact (eq_softmax_vjp n_q n_k M S (fun P => ℓ (P × V) P) dP HP)].
+    intros i _ j _. simpl. unfold centered, rowsum, hadamard. f_equal. f_equal. apply sum_ext; intros. ring.
+  - intro i. unfold rowsum, hadamard, O, dP, add. rewrite <- (average_of_products P V dO), <- sum_plus.
+    apply sum_ext; intros. ring.
+Qed.
+
+(** A loss of the output and of the log-sum-exp L: hand D − dL to the backward in place of D. (In a dead row L is −∞ in the
+    book; here it is a constant that no score moves, and dS is 0 there.) *)
+Theorem eq_dS_L n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
+    (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
+  let P := softmax M S in
+  let O := P × V in
+  let L := logsumexp M S in
+  let dP := dO × V^T in
+  let D := fun i => ∑ l < d_v, dO i l * O i l in
+  gradient2 ℓ O L dO dL ->
+  gradient (fun S => ℓ (softmax M S × V) (logsumexp M S)) S (fun i j => P i j * (dP i j - D i) + dL i * P i j) /\
+  forall i j, P i j * (dP i j - D i) + dL i * P i j = P i j * (dP i j - (D i - dL i)).
+Proof.
+  intros P O L dP D H. split; [|intros; ring].
+  intros x t tS Hx Ht. eapply derive_eq; [apply (H (fun u => softmax M (x u) × V) (fun u => logsumexp M (x u)))|].
+  - now rewrite Hx.
+  - now rewrite Hx.
+  - apply (matmul_moves (fun u => softmax M (x u)) (fun _ => V)); [exact (softmax_moves M x t tS Ht)|apply moves_const].
+  - exact (logsumexp_moves M x t tS Ht).
+  - rewrite Hx. fold P. rewrite dot_add_r, (dot_matmul_l dO P zero), dot_zero, dot_matmul_r. fold dP.
+    rewrite centered_adjoint. simpl. rewrite Rplus_0_r, <- sum_plus. apply sum_ext; intros i _.
+    rewrite sum_l, <- sum_plus. apply sum_ext; intros j _.
+    unfold centered, D, O, dP. rewrite average_of_products. ring.
+Qed.
+
+(** All inputs move at once: scores, weights and output move so. *)
+Theorem eq_attention_jvp n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
+    (V : R -> tensor [n_k; d_v]) (B : R -> tensor [n_q; n_k]) t (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k])
+    (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) :
+  let P := weights M scale (Q t) (K t) (B t) in
+  let tS := scale • (tQ × (K t)^T ⊕ Q t × tK^T) ⊕ tB in
+  let tP : tensor [n_q; n_k] := fun i j => P i j * (tS i j - rowsum (tS ∘ P) i) in
+  moves Q t tQ -> moves K t tK -> moves V t tV -> moves B t tB ->
+  moves (s := [n_q; n_k]) (fun u => scores scale (Q u) (K u) (B u)) t tS /\
+  moves (s := [n_q; n_k]) (fun u => weights M scale (Q u) (K u) (B u)) t tP /\
+  moves (s := [n_q; d_v]) (fun u => attention M scale (Q u) (K u) (V u) (B u)) t (tP × V t ⊕ P × tV).
+Proof.
+  intros P tS tP HQ HK HV HB.
+  assert (HS : moves (s := [n_q; n_k]) (fun u => scores scale (Q u) (K u) (B u)) t tS).
+  { intros i Hi j Hj. eapply derive_eq.
+    - exact (scores_moves (fun _ => scale) Q K B t 0 tQ tK tB (derive_const _ _) HQ HK HB i Hi j Hj).
+    - unfold tscores, tS, add, scaled. ring. }
+  assert (HP : moves (s := [n_q; n_k]) (fun u => weights M scale (Q u) (K u) (B u)) t tP).
+  { intros i Hi j Hj. eapply derive_eq; [exact (softmax_moves M (fun u => scores scale (Q u) (K u) (B u)) t tS HS i Hi j Hj)|].
+    unfold centered, tP, rowsum, hadamard. f_equal. f_equal. apply sum_ext; intros. apply Rmult_comm. }
+  split; [exact HS|split; [exact HP|]].
+  exact (matmul_moves (fun u => weights M scale (Q u) (K u) (B u)) V t tP tV HP HV).
+Qed.
+
+(** The backward pass is the adjoint of the forward one: what the output's change is worth is the sum of what the inputs'
+    changes are worth. *)
+Theorem attention_dot_product_test n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (tQ : tensor [n_q; d_k])
+    (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  let tS := scale • (tQ × K^T ⊕ Q × tK^T) ⊕ tB in
+  let tP : tensor [n_q; n_k] := fun i j => P i j * (tS i j - ∑ k < n_k, P i k * tS i k) in
+  ⟨dO, tP × V ⊕ P × tV⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩ + ⟨P^T × dO, tV⟩ + ⟨dS, tB⟩.
+Proof.
+  intros P dP dS tS tP. rewrite dot_add_r, (dot_matmul_r dO tP), (dot_matmul_l dO P).
+  change tP with (centered P tS). rewrite centered_adjoint. change (centered P (dO × V^T)) with dS.
+  assert (E : equal tS (tscores (fun _ => scale) (fun _ => Q) (fun _ => K) 0 0 tQ tK tB)).
+  { intros i _ j _. unfold tscores, tS, add, scaled. simpl. ring. }
+  rewrite (dot_ext dS dS _ _ (equal_refl dS) E), (scores_adjoint (fun _ => scale) (fun _ => Q) (fun _ => K)). ring.
+Qed.
+
+(** Four checks for free. Rows of dS sum to 0, the rows of dK add up to 0, those of dV to those of dO (if no row is dead), and
+    the last one ties dQ to dK. *)
+Theorem eq_oracles n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  let dQ := scale • (dS × K) in
+  let dK := scale • (dS^T × Q) in
+  let dV := P^T × dO in
+  (forall i, ∑ j < n_k, dS i j = 0) /\
+  (forall l, ∑ j < n_k, dK j l = 0) /\
+  ((forall i, (i < n_q)%nat -> live M n_k i) -> forall l, ∑ j < n_k, dV j l = ∑ i < n_q, dO i l) /\
+  (forall k l, (Q^T × dQ) k l = ((K^T × dK)^T) k l).
+Proof.
+  intros P dP dS dQ dK dV.
+  assert (Hr : forall i, ∑ j < n_k, dS i j = 0) by (intro i; apply centered_rows).
+  split; [exact Hr|split; [|split]].
+  - intro l. unfold dK, scaled, matmul, transpose. rewrite <- sum_l, sum_swap, sum_0; [ring|].
+    intros i _. rewrite <- sum_r, Hr. ring.
+  - intros HL l. unfold dV, matmul, transpose. rewrite sum_swap. apply sum_ext; intros i Hi.
+    rewrite <- sum_r. unfold P, weights. rewrite softmax_sum by auto. ring.
+  - intros k l. unfold dQ, dK, scaled, matmul, transpose.
+    transitivity (∑ i < n_q, ∑ j < n_k, scale * Q i k * dS i j * K j l).
+    { apply sum_ext; intros i _. rewrite !sum_l. apply sum_ext; intros. ring. }
+    rewrite sum_swap. apply sum_ext; intros j _. rewrite !sum_l. apply sum_ext; intros. ring.
+Qed.
+
+(** The gradient of the scale: the inner product of dS with QKᵀ, or of Q with dQ, over the scale. *)
+Theorem eq_dscale n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  let dQ := scale • (dS × K) in
+  gradient ℓ (attention M scale Q K V B) dO ->
+  gradient (s := []) (fun scale => ℓ (attention M scale Q K V B)) scale ⟨dS, Q × K^T⟩ /\
+  (scale <> 0 -> ⟨dS, Q × K^T⟩ = ⟨Q, dQ⟩ / scale).
+Proof.
+  intros P dP dS dQ H. split; [exact (gradient_scale M scale Q K V B ℓ dO H)|].
+  intro H0. unfold dQ. rewrite dot_scaled_r, dot_matmul_r, (dot_comm Q). unfold Rdiv.
+  change ((K^T)^T) with K. field. exact H0.
+Qed.
+
+(** dQ is the scale times a covariance, with the weights of the row: of where the keys are, and what they are worth. *)
+Theorem eq_dQ_covariance n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let D := fun i => ∑ k < n_k, P i k * dP i k in
+  let dS := fun i j => P i j * (dP i j - D i) in
+  let mean_key := fun i l => ∑ j < n_k, P i j * K j l in
+  gradient ℓ (attention M scale Q K V B) dO ->
+  gradient (fun Q => ℓ (attention M scale Q K V B)) Q
+    (fun i l => scale * ∑ j < n_k, P i j * (dP i j - D i) * (K j l - mean_key i l)) /\
+  forall i l, ∑ j < n_k, dS i j * K j l = ∑ j < n_k, dS i j * (K j l - mean_key i l).
+Proof.
+  intros P dP D dS mean_key H.
+  assert (E : forall i l, ∑ j < n_k, dS i j * K j l = ∑ j < n_k, dS i j * (K j l - mean_key i l)).
+  { intros i l. transitivity (∑ j < n_k, (dS i j * K j l - dS i j * mean_key i l)); [|apply sum_ext; intros; ring].
+    assert (H0 : sum n_k (dS i) = 0) by exact (centered_rows M (scores scale Q K B) dP i).
+    rewrite sum_minus, <- (sum_r (mean_key i l) n_k (dS i)), H0. ring. }
+  split; [|exact E].
+  apply (gradient_ext _ _ (scale • ((centered P dP) × K))); [|exact (gradient_Q M scale Q K V B ℓ dO H)].
+  intros i _ l _. simpl. unfold scaled. f_equal. exact (E i l).
+Qed.
+
+(** ** What may stand between the scores and the softmax *)
+
+(** An op that multiplies all scores: its gradient and its tangent are multiplied by the same number. *)
+Theorem eq_op_scale m n scale (S : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
+  (gradient ℓ (scale • S) dS' -> gradient (fun S => ℓ (scale • S)) S (scale • dS')) /\
+  (forall s t tS, moves s t tS -> moves (s := [m; n]) (fun u => scale • s u) t (scale • tS)).
+Proof.
+  split; [|intros s t tS; apply scaled_moves].
+  apply (backward (fun S => scale • S) S (fun tS => scale • tS) ℓ dS'); [intros x t tX _; apply scaled_moves|].
+  intro tS. now rewrite dot_scaled_r, dot_scaled_l.
+Qed.
+
+(** [place r c B]: each score takes its bias from entry (r i j, c i j) of B. Every way of stretching an array is one. *)
+Definition place {m n p q} (r c : nat -> nat -> nat) (B : tensor [p; q]) : tensor [m; n] := fun i j => B (r i j) (c i j).
+
+Lemma place_moves {m n p q} r c (b : R -> tensor [p; q]) t tB :
+  (forall i j, (i < m)%nat -> (j < n)%nat -> (r i j < p)%nat /\ (c i j < q)%nat) ->
+  moves b t tB -> moves (s := [m; n]) (fun u => place r c (b u)) t (place r c tB).
+Proof. intros Hin H i Hi j Hj. destruct (Hin i j Hi Hj). now apply H. Qed.
+
+Lemma place_adjoint {m n p q} r c (dS : tensor [m; n]) (B : tensor [p; q]) :
+  (forall i j, (i < m)%nat -> (j < n)%nat -> (r i j < p)%nat /\ (c i j < q)%nat) ->
+  dot (s := [m; n]) dS (place r c B) =
+  dot (s := [p; q]) (fun k l => ∑ i < m, ∑ j < n, δ (r i j) k * δ (c i j) l * dS i j) B.
+Proof.
+  intro Hin. simpl. unfold place.
+  transitivity (∑ i < m, ∑ j < n, ∑ k < p, ∑ l < q, δ (r i j) k * (δ (c i j) l * (dS i j * B k l))).
+  - apply sum_ext; intros i Hi. apply sum_ext; intros j Hj. destruct (Hin i j Hi Hj) as [Hk Hl].
+    transitivity (∑ k < p, δ (r i j) k * ∑ l < q, δ (c i j) l * (dS i j * B k l)); [|apply sum_ext; intros; apply sum_l].
+    rewrite (sum_δ p (r i j)) by exact Hk. rewrite (sum_δ q (c i j)) by exact Hl. reflexivity.
+  - transitivity (∑ i < m, ∑ k < p, ∑ j < n, ∑ l < q, δ (r i j) k * (δ (c i j) l * (dS i j * B k l)));
+      [apply sum_ext; intros; apply sum_swap|].
+    rewrite sum_swap. apply sum_ext; intros k _.
+    transitivity (∑ i < m, ∑ l < q, ∑ j < n, δ (r i j) k * (δ (c i j) l * (dS i j * B k l)));
+      [apply sum_ext; intros; apply sum_swap|].
+    rewrite sum_swap. apply sum_ext; intros l _.
+    rewrite sum_r. apply sum_ext; intros i _. rewrite sum_r. apply sum_ext; intros. ring.
+Qed.
+
+(** A bias that is added to the scores: the scores get dS' as it is, and so does a bias of the full shape. *)
+Theorem eq_op_bias m n (S B : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
+  gradient ℓ (S ⊕ B) dS' -> gradient (fun S => ℓ (S ⊕ B)) S dS' /\ gradient (fun B => ℓ (S ⊕ B)) B dS'.
+Proof.
+  intro H. split; intros x t tx Hx Ht.
+  - eapply derive_eq; [apply (H (fun u => x u ⊕ B)); [now rewrite Hx|]|].
+    + apply (add_moves x (fun _ => B) t tx zero Ht (moves_const _ _)).
+    + rewrite dot_add_r, dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => S ⊕ x u)); [now rewrite Hx|]|].
+    + apply (add_moves (fun _ => S) x t zero tx (moves_const _ _) Ht).
+    + rewrite dot_add_r, dot_zero. ring.
+Qed.
+
+(** However an array B is repeated over the scores, an entry of dB is the sum of dS' over the places that took that entry. *)
+Theorem eq_op_bias__any m n p q (r c : nat -> nat -> nat) (S : tensor [m; n]) (B : tensor [p; q])
+    (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
+  (forall i j, (i < m)%nat -> (j < n)%nat -> (r i j < p)%nat /\ (c i j < q)%nat) ->
+  gradient ℓ (S ⊕ (fun i j => B (r i j) (c i j))) dS' ->
+  gradient (fun B : tensor [p; q] => ℓ (S ⊕ (fun i j => B (r i j) (c i j)))) B
+    (fun k l => ∑ i < m, ∑ j < n, δ (r i j) k * δ (c i j) l * dS' i j).
+Proof.
+  intros Hin H. apply (backward (place r c) B (place r c) (fun B' => ℓ (S ⊕ B')) dS').
+  - intros x t tB _ Ht. now apply place_moves.
+  - intro tB. now apply place_adjoint.
+  - exact (proj2 (eq_op_bias m n S (place r c B) ℓ dS' H)).
+Qed.
+
+(** The usual repetitions: one bias a key, one a query, one in all. The gradient is summed over the repeated axes. *)
+Theorem eq_op_bias__axes m n (S : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
+  (forall b : tensor [n], gradient ℓ (S ⊕ (fun i j => b j)) dS' ->
+    gradient (fun b : tensor [n] => ℓ (S ⊕ (fun i j => b j))) b (fun j => ∑ i < m, dS' i j)) /\
+  (forall b : tensor [m], gradient ℓ (S ⊕ (fun i j => b i)) dS' ->
+    gradient (fun b : tensor [m] => ℓ (S ⊕ (fun i j => b i))) b (fun i => ∑ j < n, dS' i j)) /\
+  (forall b : tensor [], gradient ℓ (S ⊕ (fun i j => b)) dS' ->
+    gradient (fun b : tensor [] => ℓ (S ⊕ (fun i j => b))) b (∑ i < m, ∑ j < n, dS' i j)).
+Proof.
+  split; [|split]; intros b H.
+  - apply (backward (r := [m; n]) (fun b : tensor [n] => (fun i j => b j) : tensor [m; n]) b
+      (fun tb => (fun i j => tb j) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
+    + intros x t tb _ Ht i Hi j Hj. now apply Ht.
+    + intro tb. apply dot_rows.
+    + exact (proj2 (eq_op_bias m n S (fun i j => b j) ℓ dS' H)).
+  - apply (backward (r := [m; n]) (fun b : tensor [m] => (fun i j => b i) : tensor [m; n]) b
+      (fun tb => (fun i j => tb i) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
+    + intros x t tb _ Ht i Hi j Hj. now apply Ht.
+    + intro tb. simpl. apply sum_ext; intros. now rewrite sum_r.
+    + exact (proj2 (eq_op_bias m n S (fun i j => b i) ℓ dS' H)).
+  - apply (backward (s := []) (r := [m; n]) (fun b => (fun i j => b) : tensor [m; n]) b
+      (fun tb => (fun i j => tb) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
+    + intros x t tb _ Ht i Hi j Hj. exact Ht.
+    + intro tb. simpl. rewrite sum_r. apply sum_ext; intros. now rewrite sum_r.
+    + exact (proj2 (eq_op_bias m n S (fun i j => b) ℓ dS' H)).
+Qed.
+
+(** An op that overwrites the forbidden scores, with whatever: the allowed scores get dS', the forbidden ones exactly 0. *)
+Theorem eq_op_mask m n (M : mask) (S c : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
+  let fill := fun S : tensor [m; n] => (fun i j => if M i j then S i j else c i j) : tensor [m; n] in
+  gradient ℓ (fill S) dS' -> gradient (fun S => ℓ (fill S)) S (fun i j => if M i j then dS' i j else 0).
+Proof.
+  intro fill. apply (backward fill S (fun tS => (fun i j => if M i j then tS i j else 0) : tensor [m; n]) ℓ dS').
+  - intros x t tS _ Ht i Hi j Hj. unfold fill. destruct (M i j); [now apply Ht|apply derive_const].
+  - intro tS. simpl. apply sum_ext; intros i _. apply sum_ext; intros j _. destruct (M i j); ring.
+Qed.
+
+(** Causal masks: counted from the top left corner of the table, or from the bottom right. *)
+Definition causal : mask := fun i j => (j <=? i)%nat.
+Definition causal_bottom_right (n_q n_k : nat) : mask := fun i j => (j + n_q <=? i + n_k)%nat.
+
+(** Query i sees the keys up to i + shift. The shift is 0 from the top left, n_k − n_q from the bottom right. *)
+Theorem eq_op_causal n_q n_k i j :
+  (causal i j = true <-> INR j <= INR i + 0) /\
+  (causal_bottom_right n_q n_k i j = true <-> INR j <= INR i + (INR n_k - INR n_q)).
+Proof.
+  unfold causal, causal_bottom_right. rewrite !Nat.leb_le. split.
+  - rewrite Rplus_0_r. split; [apply le_INR|apply INR_le].
+  - split; intro H.
+    + apply le_INR in H. rewrite !plus_INR in H. lra.
+    + apply INR_le. rewrite !plus_INR. lra.
+Qed.
+
+(** ** Gradients that are exactly 0 *)
+
+(** A dead row has no weights and the output 0, and neither its scores nor its query get a gradient. *)
+Theorem dead_row_gets_nothing n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) i :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (forall k, (k < n_k)%nat -> M i k = false) ->
+  (forall j, (j < n_k)%nat -> P i j = 0 /\ dS i j = 0) /\
+  (forall l, attention M scale Q K V B i l = 0) /\
+  (forall l, (scale • (dS × K)) i l = 0).
+Proof.
+  intros P dP dS HD. assert (HP : forall j, (j < n_k)%nat -> P i j = 0) by (intros; apply softmax_forbidden; auto).
+  split; [|split].
+  - intros j Hj. split; [now apply HP|]. unfold dS. rewrite HP by exact Hj. ring.
+  - intro l. apply sum_0. intros j Hj. fold P. rewrite (HP j Hj). ring.
+  - intro l. unfold scaled, matmul. rewrite sum_0; [ring|]. intros j Hj. unfold dS. rewrite HP by exact Hj. ring.
+Qed.
+
+(** A query that sees one key, or none, learns nothing: it has the weight 1 whatever its score is. So under a causal mask the
+    first query's dQ is 0, and with a single key all of dQ and dK. *)
+Theorem one_key_no_gradient n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) i :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (forall j k, (j < n_k)%nat -> (k < n_k)%nat -> M i j = true -> M i k = true -> j = k) ->
+  (forall j, (j < n_k)%nat -> dS i j = 0) /\ (forall l, (scale • (dS × K)) i l = 0).
+Proof.
+  intros P dP dS H1. assert (H0 : forall j, (j < n_k)%nat -> dS i j = 0).
+  { intros j Hj. unfold dS. destruct (M i j) eqn:HM.
+    - assert (Hother : forall k, (k < n_k)%nat -> k <> j -> P i k = 0).
+      { intros k Hk Hne. apply softmax_forbidden. destruct (M i k) eqn:HM'; [|reflexivity]. exfalso. apply Hne. now apply H1. }
+      assert (Hone : P i j = 1).
+      { rewrite <- (softmax_sum M (scores scale Q K B) i) by now exists j. symmetry. apply (sum_one n_k j); auto. }
+      rewrite (sum_one n_k j); [rewrite Hone; ring|exact Hj|]. intros k Hk Hne. rewrite Hother by assumption. ring.
+    - unfold P, weights. rewrite (softmax_forbidden M _ i j HM). ring. }
+  split; [exact H0|]. intro l. unfold scaled, matmul. rewrite sum_0; [ring|]. intros j Hj. rewrite H0 by exact Hj. ring.
+Qed.
+
+(** If all values are equal, whoever wins, the output is the same: no score gets a gradient. *)
+Theorem equal_values_no_gradient n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (forall j k l, (j < n_k)%nat -> (k < n_k)%nat -> (l < d_v)%nat -> V j l = V k l) ->
+  forall i j, (j < n_k)%nat -> dS i j = 0.
+Proof.
+  intros P dP dS HV i j Hj. unfold dS. destruct (M i j) eqn:HM.
+  - assert (E : ∑ k < n_k, P i k * dP i k = dP i j); [|rewrite E; ring].
+    transitivity (∑ k < n_k, P i k * dP i j).
+    + apply sum_ext; intros k Hk. f_equal. unfold dP, matmul, transpose. apply sum_ext; intros l Hl. f_equal. now apply HV.
+    + rewrite <- sum_r. unfold P, weights. rewrite softmax_sum; [ring|]. now exists j.
+  - unfold P, weights. rewrite (softmax_forbidden M _ i j HM). ring.
+Qed.

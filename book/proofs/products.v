@@ -114,3 +114,60 @@ Proof.
     intros x t tB _ Ht i Hi j Hj. apply (sum_derive n (fun k u => A i k * x u k j)). intros k Hk.
     apply (derive_scale (A i k) (fun u => x u k j)). now apply Ht.
 Qed.
+
+(** ** The linear layer *)
+
+(** Y = X W + 1 b: every row is multiplied by the same matrix, and gets the same bias. *)
+Definition linear {n d p} (X : tensor [n; d]) (W : tensor [d; p]) (b : tensor [p]) : tensor [n; p] :=
+  fun i j => (X × W) i j + b j.
+
+Lemma linear_moves {n d p} (x : R -> tensor [n; d]) (w : R -> tensor [d; p]) (b : R -> tensor [p]) t tX tW tb :
+  moves x t tX -> moves w t tW -> moves b t tb ->
+  moves (s := [n; p]) (fun u => linear (x u) (w u) (b u)) t (fun i j => (tX × w t) i j + (x t × tW) i j + tb j).
+Proof.
+  intros HX HW Hb i Hi j Hj. unfold linear. apply (derive_plus (fun u => (x u × w u) i j) (fun u => b u j)); [|now apply Hb].
+  now apply (matmul_moves x w).
+Qed.
+
+Lemma dot_rows {m n} (A : tensor [m; n]) (b : tensor [n]) : dot (s := [m; n]) A (fun _ j => b j) = ⟨colsum A, b⟩.
+Proof. unfold colsum. simpl. rewrite sum_swap. apply sum_ext; intros. now rewrite sum_r. Qed.
+
+Lemma linear_adjoint {n d p} (dY : tensor [n; p]) (X : tensor [n; d]) (W : tensor [d; p]) tX tW tb :
+  dot (s := [n; p]) dY (fun i j => (tX × W) i j + (X × tW) i j + tb j) = ⟨dY × W^T, tX⟩ + ⟨X^T × dY, tW⟩ + ⟨colsum dY, tb⟩.
+Proof.
+  change (⟨dY, (tX × W ⊕ X × tW) ⊕ (fun _ j => tb j)⟩ = ⟨dY × W^T, tX⟩ + ⟨X^T × dY, tW⟩ + ⟨colsum dY, tb⟩).
+  rewrite !dot_add_r, (dot_matmul_r dY tX), (dot_matmul_l dY X). f_equal. apply dot_rows.
+Qed.
+
+(** A linear layer moves by its input, its matrix and its bias. *)
+Theorem eq_linear_jvp n d p (X : R -> tensor [n; d]) (W : R -> tensor [d; p]) (b : R -> tensor [p]) t tX tW tb :
+  moves X t tX -> moves W t tW -> moves b t tb ->
+  moves (s := [n; p]) (fun u => linear (X u) (W u) (b u)) t (fun i j => (tX × W t) i j + (X t × tW) i j + tb j).
+Proof. apply linear_moves. Qed.
+
+(** Backwards through a linear layer: the input gets dY Wᵀ, the matrix Xᵀ dY, the bias the sum over the rows of dY. *)
+Theorem eq_linear_vjp n d p (X : tensor [n; d]) (W : tensor [d; p]) (b : tensor [p]) (ℓ : tensor [n; p] -> R)
+    (dY : tensor [n; p]) :
+  gradient ℓ (linear X W b) dY ->
+  gradient (fun X => ℓ (linear X W b)) X (dY × W^T) /\
+  gradient (fun W => ℓ (linear X W b)) W (X^T × dY) /\
+  gradient (fun b => ℓ (linear X W b)) b (fun j => ∑ i < n, dY i j).
+Proof.
+  intro H. split; [|split]; intros x t tx Hx Ht.
+  - eapply derive_eq; [apply (H (fun u => linear (x u) W b)); [now rewrite Hx|]|].
+    + apply (linear_moves x (fun _ => W) (fun _ => b) t tx zero zero Ht (moves_const _ _) (moves_const _ _)).
+    + cbv beta. rewrite linear_adjoint, !dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => linear X (x u) b)); [now rewrite Hx|]|].
+    + apply (linear_moves (fun _ => X) x (fun _ => b) t zero tx zero (moves_const _ _) Ht (moves_const _ _)).
+    + cbv beta. rewrite linear_adjoint, !dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => linear X W (x u))); [now rewrite Hx|]|].
+    + apply (linear_moves (fun _ => X) (fun _ => W) x t zero zero tx (moves_const _ _) (moves_const _ _) Ht).
+    + cbv beta. rewrite linear_adjoint, !dot_zero. unfold colsum. ring.
+Qed.
+
+(** The product Xᵀ dY is a sum over the rows: each token adds one outer product of its input and its gradient. *)
+Theorem eq_linear_row_sum n d p (X : tensor [n; d]) (W : tensor [d; p]) (b : tensor [p]) (ℓ : tensor [n; p] -> R)
+    (dY : tensor [n; p]) :
+  gradient ℓ (linear X W b) dY ->
+  gradient (fun W => ℓ (linear X W b)) W (fun k l => ∑ i < n, X i k * dY i l).
+Proof. intro H. exact (proj1 (proj2 (eq_linear_vjp n d p X W b ℓ dY H))). Qed.
