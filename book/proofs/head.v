@@ -617,3 +617,33 @@ Proof.
     + rewrite <- sum_r. unfold P, weights. rewrite softmax_sum; [ring|]. now exists j.
   - unfold P, weights. rewrite (softmax_forbidden M _ i j HM). ring.
 Qed.
+
+(** A loss of the output and of L: with dL in dS, the formulas of dQ, dK and dB stay as they are, and dV does not see L. *)
+Theorem gradients_with_L n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v])
+    (dL : tensor [n_q]) :
+  let P := weights M scale Q K B in
+  let O := P × V in
+  let dP := dO × V^T in
+  let D := fun i => ∑ l < d_v, dO i l * O i l in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - (D i - dL i)) in
+  let loss := fun Q K V B => ℓ (attention M scale Q K V B) (logsumexp M (scores scale Q K B)) in
+  gradient2 ℓ O (logsumexp M (scores scale Q K B)) dO dL ->
+  gradient (fun Q => loss Q K V B) Q (scale • (dS × K)) /\
+  gradient (fun K => loss Q K V B) K (scale • (dS^T × Q)) /\
+  gradient (fun V => loss Q K V B) V (P^T × dO) /\
+  gradient (fun B => loss Q K V B) B dS.
+Proof.
+  intros P O dP D dS loss H.
+  assert (HS : gradient (fun S => ℓ (softmax M S × V) (logsumexp M S)) (scores scale Q K B) dS).
+  { destruct (eq_dS_L n_q n_k d_v M (scores scale Q K B) V ℓ dO dL H) as [H1 H2].
+    refine (gradient_ext _ _ _ _ _ H1). intros i _ j _. apply H2. }
+  destruct (scores_backward scale Q K B _ dS HS) as [HQ [HK [HB _]]].
+  split; [exact HQ|split; [exact HK|split; [|exact HB]]].
+  intros x t tV Hx Ht. eapply derive_eq; [apply (H (fun u => P × x u) (fun _ => logsumexp M (scores scale Q K B)))|].
+  - now rewrite Hx.
+  - reflexivity.
+  - apply (matmul_moves (fun _ => P) x t zero tV (moves_const _ _) Ht).
+  - apply moves_const.
+  - rewrite dot_zero, dot_add_r, (dot_matmul_r dO zero), dot_zero, dot_matmul_l. ring.
+Qed.

@@ -171,3 +171,12 @@ Theorem eq_linear_row_sum n d p (X : tensor [n; d]) (W : tensor [d; p]) (b : ten
   gradient ℓ (linear X W b) dY ->
   gradient (fun W => ℓ (linear X W b)) W (fun k l => ∑ i < n, X i k * dY i l).
 Proof. intro H. exact (proj1 (proj2 (eq_linear_vjp n d p X W b ℓ dY H))). Qed.
+
+(** ** Moving numbers *)
+
+Lemma gradient_transpose {m n} (A : tensor [m; n]) (ℓ : tensor [n; m] -> R) (dY : tensor [n; m]) :
+  gradient ℓ (A^T) dY -> gradient (fun A => ℓ (A^T)) A (dY^T).
+Proof.
+  apply (backward transpose A transpose ℓ dY); [intros x t tX _; apply transpose_moves|].
+  intro tX. apply dot_transpose.
+Qed.

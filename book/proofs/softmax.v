@@ -121,3 +121,28 @@ Theorem eq_softmax_jvp n_q n_k (M : mask) (S : R -> tensor [n_q; n_k]) t (tS : t
   moves S t tS ->
   moves (s := [n_q; n_k]) (fun u => softmax M (S u)) t (fun i j => P i j * (tS i j - ∑ k < n_k, P i k * tS i k)).
 Proof. apply softmax_moves. Qed.
+
+(** ** Only differences matter *)
+
+Lemma E_shift {m n} M (S : tensor [m; n]) (c : tensor [m]) i j :
+  E (m := m) (n := n) M (fun i j => S i j + c i) i j = exp (c i) * E M S i j.
+Proof. unfold E. destruct (M i j); [rewrite exp_plus; ring|ring]. Qed.
+
+Lemma Z_shift {m n} M (S : tensor [m; n]) (c : tensor [m]) i :
+  Z (m := m) (n := n) M (fun i j => S i j + c i) i = exp (c i) * Z M S i.
+Proof. unfold Z. rewrite sum_l. apply sum_ext; intros. apply E_shift. Qed.
+
+(** A number added to a whole row of scores changes no weight: softmax sees only differences. *)
+Theorem eq_softmax_shift n_q n_k (M : mask) (S : tensor [n_q; n_k]) (c : tensor [n_q]) :
+  forall i j, softmax (m := n_q) (n := n_k) M (fun i j => S i j + c i) i j = softmax M S i j.
+Proof.
+  intros i j. unfold softmax. rewrite E_shift, Z_shift. unfold Rdiv. rewrite Rinv_mult.
+  transitivity (exp (c i) * / exp (c i) * (E M S i j * / Z M S i)); [ring|].
+  rewrite Rinv_r by (pose proof (exp_pos (c i)); lra). ring.
+Qed.
+
+(** The stable form: subtract from each row any number m_i, such as its largest score. *)
+Theorem eq_softmax_stable n_q n_k (M : mask) (S : tensor [n_q; n_k]) (m : tensor [n_q]) :
+  forall i j, softmax M S i j =
+    (if M i j then exp (S i j - m i) else 0) / ∑ k < n_k, (if M i k then exp (S i k - m i) else 0).
+Proof. intros i j. rewrite <- (eq_softmax_shift n_q n_k M S (fun i => - m i)). reflexivity. Qed.
