@@ -1,0 +1,464 @@
+(** * Several heads (chapter 5)
+
+    The whole layer: a batch of sequences, each with a memory of its own; projections with biases, split, h heads,
+    merge, output matrix. Query head r reads key head [g r]: with [g r = r] each has its own, with
+    [g r = r * h_kv / h] neighbours share. Any masks (one a sequence and head), any biases of the scores B. *)
+
+From attnbook Require Export head.
+
+(** ** Definitions *)
+
+(** [Q.[r]]: the matrix of head r in an array of heads, or the sequence s of a batch. *)
+Definition part {n s} (T : tensor (n :: s)) (r : nat) : tensor s := T r.
+Notation "T .[ r ]" := (part T r) (at level 2, r at level 200, left associativity, format "T .[ r ]").
+
+Definition split {n h d} (T : tensor [n; (h * d)%nat]) : tensor [h; n; d] := fun r i l => T i (r * d + l)%nat.
+Definition merge {n h d} (T : tensor [h; n; d]) : tensor [n; (h * d)%nat] := fun i c => T (c / d)%nat i (c mod d)%nat.
+
+Definition rows {m n} (b : tensor [n]) : tensor [m; n] := fun _ j => b j.
+Definition linear {m n p} (X : tensor [m; n]) (W : tensor [n; p]) (b : tensor [p]) : tensor [m; p] := X × W ⊕ rows b.
+
+(** The columns of W that make head r, and the rows of W_O that read it. *)
+Definition columns {n h d} (W : tensor [n; (h * d)%nat]) (r : nat) : tensor [n; d] := fun a l => W a (r * d + l)%nat.
+Definition rows_of {h d n} (W : tensor [(h * d)%nat; n]) (r : nat) : tensor [d; n] := fun l c => W (r * d + l)%nat c.
+
+Definition heads {h h_kv n_q n_k d_k d_v} (g : nat -> nat) (M : nat -> mask) scale (Q : tensor [h; n_q; d_k])
+  (K : tensor [h_kv; n_k; d_k]) (V : tensor [h_kv; n_k; d_v]) (B : tensor [h; n_q; n_k]) : tensor [h; n_q; d_v] :=
+  fun r => attention (M r) scale Q.[r] K.[g r] V.[g r] B.[r].
+
+Definition layer {batch n_q n_k d_x d_m d_k d_v d_y} h h_kv (g : nat -> nat) (M : nat -> nat -> mask) scale
+  (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+  (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])
+  (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat])
+  (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y]) : tensor [batch; n_q; d_y] :=
+  fun s =>
+    let Q := split (linear X.[s] W_Q b_Q) in
+    let K := split (linear X_mem.[s] W_K b_K) in
+    let V := split (linear X_mem.[s] W_V b_V) in
+    linear (merge (heads g (M s) scale Q K V B.[s])) W_O b_O.
+
+Definition own : nat -> nat := fun r => r.
+
+(** ** Split, merge, groups: how numbers change places *)
+
+Lemma block_lt h d r l : (r < h)%nat -> (l < d)%nat -> (r * d + l < h * d)%nat.
+Proof. nia. Qed.
+
+Lemma div_block d r l : (l < d)%nat -> ((r * d + l) / d)%nat = r.
+Proof. intro H. rewrite Nat.div_add_l by lia. rewrite Nat.div_small by exact H. lia. Qed.
+
+Lemma mod_block d r l : (l < d)%nat -> ((r * d + l) mod d)%nat = l.
+Proof. intro H. rewrite Nat.add_comm, Nat.mod_add by lia. now apply Nat.mod_small. Qed.
+
+Lemma block_of h d c : (c < h * d)%nat -> (c / d < h)%nat /\ (c mod d < d)%nat /\ (c / d * d + c mod d)%nat = c.
+Proof.
+  intro H. assert (d <> 0)%nat by (intro; subst; lia). repeat split.
+  - apply Nat.div_lt_upper_bound; [assumption|]. lia.
+  - now apply Nat.mod_upper_bound.
+  - rewrite Nat.mul_comm. symmetry. now apply Nat.div_mod.
+Qed.
+
+Lemma dot_split {n h d} (A : tensor [h; n; d]) (T : tensor [n; (h * d)%nat]) : ⟨A, split T⟩ = ⟨merge A, T⟩.
+Proof.
+  unfold split, merge. simpl. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_mul.
+  apply sum_ext; intros r _. apply sum_ext; intros l Hl. now rewrite div_block, mod_block.
+Qed.
+
+Lemma dot_merge {n h d} (A : tensor [n; (h * d)%nat]) (T : tensor [h; n; d]) : ⟨A, merge T⟩ = ⟨split A, T⟩.
+Proof. now rewrite dot_comm, <- dot_split, dot_comm. Qed.
+
+Lemma split_moves {n h d} (x : R -> tensor [n; (h * d)%nat]) t tX :
+  moves x t tX -> moves (s := [h; n; d]) (fun u => split (x u)) t (split tX).
+Proof. intros H r Hr i Hi l Hl. apply H; [exact Hi|now apply block_lt]. Qed.
+
+Lemma merge_moves {n h d} (x : R -> tensor [h; n; d]) t tX :
+  moves x t tX -> moves (s := [n; (h * d)%nat]) (fun u => merge (x u)) t (merge tX).
+Proof. intros H i Hi c Hc. destruct (block_of h d c Hc) as (H1 & H2 & _). now apply H. Qed.
+
+(** What the query heads of a group hold, added up for their key head. *)
+Definition collect {n d} h (g : nat -> nat) (A : nat -> tensor [n; d]) : nat -> tensor [n; d] :=
+  fun k i l => ∑ r < h, if Nat.eqb (g r) k then A r i l else 0.
+
+Lemma dot_collect {h h_kv n d} g (A : nat -> tensor [n; d]) (K : tensor [h_kv; n; d]) :
+  (forall r, (r < h)%nat -> (g r < h_kv)%nat) -> ∑ r < h, ⟨A r, K.[g r]⟩ = ∑ k < h_kv, ⟨collect h g A k, K.[k]⟩.
+Proof.
+  intro Hg. unfold collect. simpl.
+  transitivity (∑ r < h, ∑ k < h_kv, δ (g r) k * ∑ i < n, ∑ l < d, A r i l * K k i l).
+  { apply sum_ext; intros r Hr. now rewrite sum_δ by auto. }
+  rewrite sum_swap. apply sum_ext; intros k _.
+  transitivity (∑ r < h, ∑ i < n, ∑ l < d, (if Nat.eqb (g r) k then A r i l else 0) * K k i l).
+  { apply sum_ext; intros r _. rewrite sum_l. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros l _.
+    unfold δ. destruct (Nat.eqb (g r) k); ring. }
+  rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros l _. now rewrite sum_r.
+Qed.
+
+Lemma collect_own {h n d} (A : nat -> tensor [n; d]) : equal (s := [h; n; d]) (collect h own A) A.
+Proof.
+  intros k Hk i _ l _. unfold collect, own. simpl. rewrite (sum_one h k); [|exact Hk|].
+  - now rewrite Nat.eqb_refl.
+  - intros r _ Hr. destruct (Nat.eqb_spec r k); [contradiction|reflexivity].
+Qed.
+
+(** ** The linear maps, for a batch *)
+
+Lemma dot_total2 {m n} b (A : tensor [b; m; n]) (T : tensor [m; n]) :
+  ∑ s < b, ⟨A.[s], T⟩ = dot (s := [m; n]) (fun i j => ∑ s < b, A s i j) T.
+Proof.
+  simpl. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_r.
+Qed.
+
+Lemma dot_total1 {n} b (A : tensor [b; n]) (T : tensor [n]) :
+  ∑ s < b, ⟨A.[s], T⟩ = dot (s := [n]) (fun j => ∑ s < b, A s j) T.
+Proof. simpl. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_r. Qed.
+
+Lemma dot_rows {m n} (A : tensor [m; n]) (b : tensor [n]) : ⟨A, rows b⟩ = ⟨colsum A, b⟩.
+Proof. unfold rows, colsum. simpl. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_r. Qed.
+
+Definition tlinear {m n p} (X : tensor [m; n]) (W : tensor [n; p]) (tX : tensor [m; n]) (tW : tensor [n; p])
+  (tb : tensor [p]) : tensor [m; p] := (tX × W ⊕ X × tW) ⊕ rows tb.
+
+Lemma linear_moves {m n p} (x : R -> tensor [m; n]) (w : R -> tensor [n; p]) (b : R -> tensor [p]) t tX tW tb :
+  moves x t tX -> moves w t tW -> moves b t tb ->
+  moves (s := [m; p]) (fun u => linear (x u) (w u) (b u)) t (tlinear (x t) (w t) tX tW tb).
+Proof.
+  intros HX HW Hb. apply (add_moves (fun u => x u × w u) (fun u => rows (b u))).
+  - now apply matmul_moves.
+  - intros i Hi j Hj. now apply Hb.
+Qed.
+
+Lemma linear_adjoint {b m n p} (A : tensor [b; m; p]) (X : tensor [b; m; n]) (W : tensor [n; p]) (tX : tensor [b; m; n])
+    (tW : tensor [n; p]) (tb : tensor [p]) :
+  ∑ s < b, ⟨A.[s], tlinear X.[s] W tX.[s] tW tb⟩ =
+    dot (s := [b; m; n]) (fun s => A.[s] × W^T) tX + dot (s := [n; p]) (fun a c => ∑ s < b, (X.[s]^T × A.[s]) a c) tW +
+    dot (s := [p]) (fun c => ∑ s < b, ∑ i < m, A s i c) tb.
+Proof.
+  rewrite <- (dot_total2 b (fun s => X.[s]^T × A.[s])), <- (dot_total1 b (fun s => colsum A.[s])).
+  change (dot (s := [b; m; n]) (fun s => A.[s] × W^T) tX) with (∑ s < b, dot (s := [m; n]) (A.[s] × W^T) tX.[s]).
+  rewrite <- !sum_plus. apply sum_ext; intros s _. unfold tlinear.
+  now rewrite !dot_add_r, dot_rows, (dot_matmul_r A.[s] tX.[s]), (dot_matmul_l A.[s] X.[s]).
+Qed.
+
+(** ** The heads *)
+
+(** How the output of one head moves when its queries, keys and values do. *)
+Definition tattention {n_q n_k d_k d_v} (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+  (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k])
+  (tV : tensor [n_k; d_v]) : tensor [n_q; d_v] :=
+  let P := weights M scale Q K B in centered P (scale • (tQ × K^T ⊕ Q × tK^T)) × V ⊕ P × tV.
+
+Lemma tattention_moves {n_q n_k d_k d_v} M scale (q : R -> tensor [n_q; d_k]) (k : R -> tensor [n_k; d_k])
+    (v : R -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) t tQ tK tV :
+  moves q t tQ -> moves k t tK -> moves v t tV ->
+  moves (s := [n_q; d_v]) (fun u => attention M scale (q u) (k u) (v u) B) t (tattention M scale (q t) (k t) (v t) B tQ tK tV).
+Proof.
+  intros HQ HK HV.
+  refine (matmul_moves (fun u => weights M scale (q u) (k u) B) v t _ _ _ HV).
+  refine (softmax_moves M (fun u => scores scale (q u) (k u) B) t _ _).
+  intros i Hi j Hj. unfold scores. eapply derive_eq.
+  - apply (derive_plus (fun u => (scale • (q u × (k u)^T)) i j) (fun _ => B i j)); [|apply derive_const].
+    apply (scaled_moves scale (fun u => q u × (k u)^T) t _ (matmul_moves q (fun u => (k u)^T) t _ _ HQ (transpose_moves k t _ HK)) i Hi j Hj).
+  - cbv beta. ring.
+Qed.
+
+Lemma tattention_adjoint {n_q n_k d_k d_v} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v])
+    (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dS := centered P (dO × V^T) in
+  ⟨dO, tattention M scale Q K V B tQ tK tV⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩ + ⟨P^T × dO, tV⟩.
+Proof.
+  intros P dS. unfold tattention. fold P.
+  rewrite dot_add_r, (dot_matmul_r dO), (dot_matmul_l dO P), centered_adjoint. fold dS.
+  rewrite dot_scaled_r, dot_add_r, !dot_scaled_l, (dot_matmul_r dS tQ), (dot_matmul_l dS Q), dot_transpose.
+  replace ⟨dS × (K^T)^T, tQ⟩ with ⟨dS × K, tQ⟩ by reflexivity.
+  replace ⟨(Q^T × dS)^T, tK⟩ with ⟨dS^T × Q, tK⟩; [ring|].
+  apply dot_ext; [|apply equal_refl].
+  intros i _ j _. unfold matmul, transpose. simpl. apply sum_ext; intros. ring.
+Qed.
+
+(** A loss of three arrays. *)
+Definition gradient3 {s r p : list nat} (ℓ : tensor s -> tensor r -> tensor p -> R) (X : tensor s) (Y : tensor r)
+  (Z : tensor p) dX dY dZ : Prop :=
+  forall (x : R -> tensor s) (y : R -> tensor r) (z : R -> tensor p) (t : R) tX tY tZ,
+    x t = X -> y t = Y -> z t = Z -> moves x t tX -> moves y t tY -> moves z t tZ ->
+    is_derive (fun u => ℓ (x u) (y u) (z u)) t (⟨dX, tX⟩ + ⟨dY, tY⟩ + ⟨dZ, tZ⟩).
+
+Lemma gradient3_each {s r p} (ℓ : tensor s -> tensor r -> tensor p -> R) X Y Z dX dY dZ :
+  gradient3 ℓ X Y Z dX dY dZ ->
+  gradient (fun X => ℓ X Y Z) X dX /\ gradient (fun Y => ℓ X Y Z) Y dY /\ gradient (fun Z => ℓ X Y Z) Z dZ.
+Proof.
+  intro H. refine (conj _ (conj _ _)).
+  - intros x t tX Hx Ht. eapply derive_eq; [apply (H x (fun _ => Y) (fun _ => Z) t tX zero zero); auto using moves_const|].
+    rewrite !dot_zero. ring.
+  - intros y t tY Hy Ht. eapply derive_eq; [apply (H (fun _ => X) y (fun _ => Z) t zero tY zero); auto using moves_const|].
+    rewrite !dot_zero. ring.
+  - intros z t tZ Hz Ht. eapply derive_eq; [apply (H (fun _ => X) (fun _ => Y) z t zero zero tZ); auto using moves_const|].
+    rewrite !dot_zero. ring.
+Qed.
+
+Lemma sum_plus3 n f g k : ∑ i < n, (f i + g i + k i) = sum n f + sum n g + sum n k.
+Proof. now rewrite !sum_plus. Qed.
+
+(** All heads, for a batch. [dK] and [dV] are any names for what the groups collect. *)
+Lemma heads_derive {batch h h_kv n_q n_k d_k d_v} g (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v])
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v])
+    (dK : tensor [batch; h_kv; n_k; d_k]) (dV : tensor [batch; h_kv; n_k; d_v]) :
+  let P := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r] in
+  let dS := fun s r => centered (P s r) (dO.[s].[r] × V.[s].[g r]^T) in
+  (forall r, (r < h)%nat -> (g r < h_kv)%nat) ->
+  equal (s := [batch; h_kv; n_k; d_k]) (fun s => collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r]))) dK ->
+  equal (s := [batch; h_kv; n_k; d_v]) (fun s => collect h g (fun r => (P s r)^T × dO.[s].[r])) dV ->
+  gradient ℓ (fun s => heads g (M s) scale Q.[s] K.[s] V.[s] B.[s]) dO ->
+  gradient3 (fun Q K V => ℓ (fun s => heads g (M s) scale Q.[s] K.[s] V.[s] B.[s])) Q K V
+    (fun s r => scale • (dS s r × K.[s].[g r])) dK dV.
+Proof.
+  intros P dS Hg EK EV Hℓ q k v t tQ tK tV HQ HK HV tHQ tHK tHV.
+  eapply derive_eq.
+  - apply (Hℓ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t
+      (fun s r => tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r] tQ.[s].[r] tK.[s].[g r] tV.[s].[g r])).
+    + now rewrite HQ, HK, HV.
+    + intros s Hs r Hr. rewrite <- HQ, <- HK, <- HV.
+      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r]) (fun u => (v u).[s].[g r]));
+        [exact (tHQ s Hs r Hr)|exact (tHK s Hs (g r) (Hg r Hr))|exact (tHV s Hs (g r) (Hg r Hr))].
+  - rewrite <- (dot_ext _ _ tK tK EK (equal_refl tK)), <- (dot_ext _ _ tV tV EV (equal_refl tV)).
+    change (∑ s < batch, ∑ r < h, ⟨dO.[s].[r], tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r]
+      tQ.[s].[r] tK.[s].[g r] tV.[s].[g r]⟩ = (∑ s < batch, ∑ r < h, ⟨scale • (dS s r × K.[s].[g r]), tQ.[s].[r]⟩) +
+      (∑ s < batch, ∑ k < h_kv, ⟨collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r])) k, tK.[s].[k]⟩) +
+      (∑ s < batch, ∑ k < h_kv, ⟨collect h g (fun r => (P s r)^T × dO.[s].[r]) k, tV.[s].[k]⟩)).
+    rewrite <- sum_plus3. apply sum_ext; intros s _.
+    rewrite <- (dot_collect g (fun r => scale • ((dS s r)^T × Q.[s].[r])) tK.[s] Hg), <- (dot_collect g (fun r => (P s r)^T × dO.[s].[r]) tV.[s] Hg).
+    rewrite <- sum_plus3. apply sum_ext; intros r _. apply tattention_adjoint.
+Qed.
+
+(** A projection, split into heads. *)
+Lemma projection_moves {batch n m h d} (x : R -> tensor [batch; n; m]) (w : R -> tensor [m; (h * d)%nat])
+    (b : R -> tensor [(h * d)%nat]) t tX tW tb :
+  moves x t tX -> moves w t tW -> moves b t tb ->
+  moves (s := [batch; h; n; d]) (fun u s => split (linear (x u).[s] (w u) (b u))) t
+    (fun s => split (tlinear (x t).[s] (w t) tX.[s] tW tb)).
+Proof.
+  intros HX HW Hb s Hs. apply (split_moves (fun u => linear (x u).[s] (w u) (b u))).
+  apply (linear_moves (fun u => (x u).[s]) w b); [exact (HX s Hs)|exact HW|exact Hb].
+Qed.
+
+Lemma projection_adjoint {batch n m h d} (A : tensor [batch; h; n; d]) (X : tensor [batch; n; m])
+    (W : tensor [m; (h * d)%nat]) (tX : tensor [batch; n; m]) (tW : tensor [m; (h * d)%nat]) (tb : tensor [(h * d)%nat]) :
+  dot (s := [batch; h; n; d]) A (fun s => split (tlinear X.[s] W tX.[s] tW tb)) =
+    dot (s := [batch; n; m]) (fun s => merge A.[s] × W^T) tX +
+    dot (s := [m; (h * d)%nat]) (fun a c => ∑ s < batch, (X.[s]^T × merge A.[s]) a c) tW +
+    dot (s := [(h * d)%nat]) (fun c => ∑ s < batch, ∑ i < n, merge A.[s] i c) tb.
+Proof.
+  rewrite <- (linear_adjoint (fun s => merge A.[s])). apply sum_ext; intros s _.
+  exact (dot_split A.[s] (tlinear X.[s] W tX.[s] tW tb)).
+Qed.
+
+(** From the layer's output to the heads' outputs and the output matrix. *)
+Lemma concat_derive {batch n_q h d_v d_y} (O : tensor [batch; h; n_q; d_v]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  gradient ℓ (fun s => linear (merge O.[s]) W_O b_O) dY ->
+  gradient3 (fun O W_O b_O => ℓ (fun s => linear (merge O.[s]) W_O b_O)) O W_O b_O
+    (fun s => split (dY.[s] × W_O^T)) (fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c)
+    (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c).
+Proof.
+  intros Hℓ o w b t tO tW tb HO HW Hb tHO tHW tHb. eapply derive_eq.
+  - apply (Hℓ (fun u s => linear (merge (o u).[s]) (w u) (b u)) t (fun s => tlinear (merge O.[s]) W_O (merge tO.[s]) tW tb)).
+    + now rewrite HO, HW, Hb.
+    + intros s Hs. rewrite <- HO, <- HW.
+      apply (linear_moves (fun u => merge (o u).[s]) w b); [|exact tHW|exact tHb].
+      apply (merge_moves (fun u => (o u).[s])). exact (tHO s Hs).
+  - etransitivity; [apply (linear_adjoint dY (fun s => merge O.[s]) W_O (fun s => merge tO.[s]))|].
+    f_equal. f_equal. apply sum_ext; intros s _. exact (dot_merge (dY.[s] × W_O^T) tO.[s]).
+Qed.
+
+Lemma dot_add3 {b m n} (A B T : tensor [b; m; n]) : dot (s := [b; m; n]) (fun s => A.[s] ⊕ B.[s]) T = ⟨A, T⟩ + ⟨B, T⟩.
+Proof. symmetry. etransitivity; [symmetry; apply sum_plus|]. apply sum_ext; intros s _. symmetry. apply (dot_add_l A.[s] B.[s] T.[s]). Qed.
+
+(** ** The whole layer: everything moves at once *)
+
+Section layer.
+  Context {batch n_q n_k d_x d_m d_k d_v d_y : nat} (h h_kv : nat) (g : nat -> nat) (M : nat -> nat -> mask) (scale : R).
+  Context (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]).
+  Context (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]).
+  Context (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]).
+  Context (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y]).
+  Context (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]).
+
+  Let Q : tensor [batch; h; n_q; d_k] := fun s => split (linear X.[s] W_Q b_Q).
+  Let K : tensor [batch; h_kv; n_k; d_k] := fun s => split (linear X_mem.[s] W_K b_K).
+  Let V : tensor [batch; h_kv; n_k; d_v] := fun s => split (linear X_mem.[s] W_V b_V).
+  Let O : tensor [batch; h; n_q; d_v] := fun s => heads g (M s) scale Q.[s] K.[s] V.[s] B.[s].
+  Let P := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r].
+  Let dO : tensor [batch; h; n_q; d_v] := fun s => split (dY.[s] × W_O^T).
+  Let dS := fun s r => centered (P s r) (dO.[s].[r] × V.[s].[g r]^T).
+  Let dQ : tensor [batch; h; n_q; d_k] := fun s r => scale • (dS s r × K.[s].[g r]).
+  Context (dK : tensor [batch; h_kv; n_k; d_k]) (dV : tensor [batch; h_kv; n_k; d_v]).
+  Hypothesis Hg : forall r, (r < h)%nat -> (g r < h_kv)%nat.
+  Hypothesis EK : equal (s := [batch; h_kv; n_k; d_k]) (fun s => collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r]))) dK.
+  Hypothesis EV : equal (s := [batch; h_kv; n_k; d_v]) (fun s => collect h g (fun r => (P s r)^T × dO.[s].[r])) dV.
+  Hypothesis Hℓ : gradient ℓ (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY.
+
+  Lemma layer_derive x x_mem w_Q w_K w_V w_O c_Q c_K c_V c_O t tX tX_mem tW_Q tW_K tW_V tW_O tb_Q tb_K tb_V tb_O :
+    x t = X -> x_mem t = X_mem -> w_Q t = W_Q -> w_K t = W_K -> w_V t = W_V -> w_O t = W_O ->
+    c_Q t = b_Q -> c_K t = b_K -> c_V t = b_V -> c_O t = b_O ->
+    moves x t tX -> moves x_mem t tX_mem -> moves w_Q t tW_Q -> moves w_K t tW_K -> moves w_V t tW_V -> moves w_O t tW_O ->
+    moves c_Q t tb_Q -> moves c_K t tb_K -> moves c_V t tb_V -> moves c_O t tb_O ->
+    is_derive (fun u => ℓ (layer h h_kv g M scale B (x u) (x_mem u) (w_Q u) (w_K u) (w_V u) (w_O u) (c_Q u) (c_K u) (c_V u) (c_O u))) t
+      (dot (s := [batch; n_q; d_x]) (fun s => merge dQ.[s] × W_Q^T) tX +
+       dot (s := [d_x; (h * d_k)%nat]) (fun a c => ∑ s < batch, (X.[s]^T × merge dQ.[s]) a c) tW_Q +
+       dot (s := [(h * d_k)%nat]) (fun c => ∑ s < batch, ∑ i < n_q, merge dQ.[s] i c) tb_Q +
+       (dot (s := [batch; n_k; d_m]) (fun s => merge dK.[s] × W_K^T) tX_mem +
+       dot (s := [d_m; (h_kv * d_k)%nat]) (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dK.[s]) a c) tW_K +
+       dot (s := [(h_kv * d_k)%nat]) (fun c => ∑ s < batch, ∑ i < n_k, merge dK.[s] i c) tb_K) +
+       (dot (s := [batch; n_k; d_m]) (fun s => merge dV.[s] × W_V^T) tX_mem +
+       dot (s := [d_m; (h_kv * d_v)%nat]) (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dV.[s]) a c) tW_V +
+       dot (s := [(h_kv * d_v)%nat]) (fun c => ∑ s < batch, ∑ i < n_k, merge dV.[s] i c) tb_V) +
+       dot (s := [(h * d_v)%nat; d_y]) (fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c) tW_O +
+       dot (s := [d_y]) (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c) tb_O).
+  Proof.
+    intros HX Hm HQ HK HV HO HbQ HbK HbV HbO tHX tHm tHQ tHK tHV tHO tHbQ tHbK tHbV tHbO.
+    pose (q := fun u : R => (fun s => split (linear (x u).[s] (w_Q u) (c_Q u))) : tensor [batch; h; n_q; d_k]).
+    pose (k := fun u : R => (fun s => split (linear (x_mem u).[s] (w_K u) (c_K u))) : tensor [batch; h_kv; n_k; d_k]).
+    pose (v := fun u : R => (fun s => split (linear (x_mem u).[s] (w_V u) (c_V u))) : tensor [batch; h_kv; n_k; d_v]).
+    assert (Eq : q t = Q) by (unfold q; now rewrite HX, HQ, HbQ).
+    assert (Ek : k t = K) by (unfold k; now rewrite Hm, HK, HbK).
+    assert (Ev : v t = V) by (unfold v; now rewrite Hm, HV, HbV).
+    pose proof (projection_moves x w_Q c_Q t tX tW_Q tb_Q tHX tHQ tHbQ) as Mq. fold q in Mq.
+    pose proof (projection_moves x_mem w_K c_K t tX_mem tW_K tb_K tHm tHK tHbK) as Mk. fold k in Mk.
+    pose proof (projection_moves x_mem w_V c_V t tX_mem tW_V tb_V tHm tHV tHbV) as Mv. fold v in Mv.
+    rewrite HX, HQ in Mq. rewrite Hm, HK in Mk. rewrite Hm, HV in Mv.
+    (* the loss of Q, K, V, W_O and b_O along these curves: the outputs of the heads, then what they are for *)
+    pose (to := fun s r => tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r]
+      (split (tlinear X.[s] W_Q tX.[s] tW_Q tb_Q)).[r] (split (tlinear X_mem.[s] W_K tX_mem.[s] tW_K tb_K)).[g r]
+      (split (tlinear X_mem.[s] W_V tX_mem.[s] tW_V tb_V)).[g r]).
+    assert (Mo : moves (s := [batch; h; n_q; d_v]) (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t to).
+    { intros s Hs r Hr. unfold to. rewrite <- Eq, <- Ek, <- Ev.
+      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r]) (fun u => (v u).[s].[g r]));
+        [exact (Mq s Hs r Hr)|exact (Mk s Hs (g r) (Hg r Hr))|exact (Mv s Hs (g r) (Hg r Hr))]. }
+    eapply derive_eq.
+    - apply (concat_derive O W_O b_O ℓ dY Hℓ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) w_O c_O t to tW_O tb_O);
+        [now rewrite Eq, Ek, Ev|exact HO|exact HbO|exact Mo|exact tHO|exact tHbO].
+    - f_equal. f_equal. fold dO.
+      (* ⟨dO, tO⟩, taken apart by the rule of the heads with the loss ⟨dO, ·⟩ *)
+      assert (D : is_derive (fun u => dot (s := [batch; h; n_q; d_v]) dO (fun s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s])) t
+        (dot (s := [batch; h; n_q; d_v]) dO to)).
+      { exact (gradient_dot dO _ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t to eq_refl Mo). }
+      pose proof (heads_derive g M scale B Q K V (fun O => ⟨dO, O⟩) dO dK dV Hg EK EV (gradient_dot dO _) q k v t _ _ _ Eq Ek Ev Mq Mk Mv) as D'.
+      apply is_derive_unique in D, D'. rewrite <- D. etransitivity; [exact D'|].
+      now rewrite !projection_adjoint.
+  Qed.
+
+  Ltac others_stand_still :=
+    try reflexivity; try assumption; try apply moves_const.
+
+  (** One input moves, the others stand still. *)
+  Lemma layer_gradients :
+    let Y := fun X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O => ℓ (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) in
+    (gradient (s := [batch; n_q; d_x]) (fun X => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X (fun s => merge dQ.[s] × W_Q^T) /\
+     gradient (s := [d_x; (h * d_k)%nat]) (fun W_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_Q (fun a c => ∑ s < batch, (X.[s]^T × merge dQ.[s]) a c) /\
+     gradient (s := [(h * d_k)%nat]) (fun b_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_Q (fun c => ∑ s < batch, ∑ i < n_q, merge dQ.[s] i c)) /\
+    (gradient (s := [batch; n_k; d_m]) (fun X_mem => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X_mem (fun s => merge dK.[s] × W_K^T ⊕ merge dV.[s] × W_V^T) /\
+     gradient (s := [d_m; (h_kv * d_k)%nat]) (fun W_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dK.[s]) a c) /\
+     gradient (s := [(h_kv * d_k)%nat]) (fun b_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_K (fun c => ∑ s < batch, ∑ j < n_k, merge dK.[s] j c) /\
+     gradient (s := [d_m; (h_kv * d_v)%nat]) (fun W_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dV.[s]) a c) /\
+     gradient (s := [(h_kv * d_v)%nat]) (fun b_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_V (fun c => ∑ s < batch, ∑ j < n_k, merge dV.[s] j c)) /\
+    (gradient (s := [(h * d_v)%nat; d_y]) (fun W_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_O (fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c) /\
+     gradient (s := [d_y]) (fun b_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
+  Proof.
+    intro Y. unfold Y. refine (conj (conj _ (conj _ _)) (conj (conj _ (conj _ (conj _ (conj _ _)))) (conj _ _)));
+      intros x t tX Hx Ht.
+    - refine (derive_eq _ _ _ _ (layer_derive x (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t tX zero zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) x (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero zero tX zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) x (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero zero tX zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) x (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero tX zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still.
+      rewrite !dot_zero. etransitivity; [|symmetry; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tX)]. ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) x (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero zero zero tX zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) x
+        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero zero zero tX zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) x (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero tX zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        x (fun _ => b_O) t zero zero zero zero zero zero zero zero tX zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) x (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero tX zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+        (fun _ => b_V) x t zero zero zero zero zero zero zero zero zero tX _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+  Qed.
+
+  (** Both inputs move. *)
+  Lemma layer_inputs :
+    gradient2 (s := [batch; n_q; d_x]) (r := [batch; n_k; d_m])
+      (fun X X_mem => ℓ (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X X_mem
+      (fun s => merge dQ.[s] × W_Q^T) (fun s => merge dK.[s] × W_K^T ⊕ merge dV.[s] × W_V^T).
+  Proof.
+    intros x y t tX tY Hx Hy Ht HtY.
+    refine (derive_eq _ _ _ _ (layer_derive x y (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
+      (fun _ => b_V) (fun _ => b_O) t tX tY zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still.
+    rewrite !dot_zero. etransitivity; [|symmetry; apply Rplus_eq_compat_l; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tY)]. ring.
+  Qed.
+End layer.
+
+(** The same array in both places: the gradients add. *)
+Lemma fan_out {b m n} (ℓ : tensor [b; m; n] -> tensor [b; m; n] -> R) (X dA dB : tensor [b; m; n]) :
+  gradient2 ℓ X X dA dB -> gradient (fun X => ℓ X X) X (fun s => dA.[s] ⊕ dB.[s]).
+Proof.
+  intros H x t tX Hx Ht. eapply derive_eq; [apply (H x x t tX tX Hx Hx Ht Ht)|]. symmetry. apply (dot_add3 dA dB tX).
+Qed.
+
+(** ** The chapter's theorems *)
+
+
+(** Cut the columns of Q and K into h blocks: the wide head's scores are the sum of the narrow heads' scores. *)
+Theorem eq_heads_add_scores n_q n_k h d (Q : tensor [n_q; (h * d)%nat]) (K : tensor [n_k; (h * d)%nat]) i j :
+  (Q × K^T) i j = ∑ r < h, ((split Q).[r] × (split K).[r]^T) i j.
+Proof. apply sum_mul. Qed.
+
+(** Column l of head r is column r·d + l of the packed array; merge puts it back. *)
+Theorem eq_split_heads n h d (T : tensor [n; (h * d)%nat]) :
+  (forall r i l, (split T).[r] i l = T i (r * d + l)%nat) /\ equal (merge (split T)) T.
+Proof.
+  split; [reflexivity|]. intros i _ c Hc. destruct (block_of h d c Hc) as (_ & _ & Hb). simpl.
+  unfold merge, split. now rewrite Hb.
+Qed.
+
+(** Merge is the way back: column r·d + l of the packed array is column l of head r, and split undoes it. *)
+Theorem eq_merge_heads n h d (T : tensor [h; n; d]) :
+  (forall r i l, (l < d)%nat -> merge T i (r * d + l)%nat = T r i l) /\ equal (split (merge T)) T.
+Proof.
+  assert (H : forall r i l, (l < d)%nat -> merge T i (r * d + l)%nat = T r i l).
+  { intros r i l Hl. unfold merge. now rewrite div_block, mod_block. }
+  split; [exact H|]. intros r _ i _ l Hl. exact (H r i l Hl).
+Qed.
+
+(** The gradient of a split is the merge of the gradient, and the other way round. *)
+Theorem eq_split_merge_vjp n h d :
+  (forall (T : tensor [n; (h * d)%nat]) (ℓ : tensor [h; n; d] -> R) (dT' : tensor [h; n; d]),
+     gradient ℓ (split T) dT' -> gradient (fun T => ℓ (split T)) T (merge dT')) /\
+  (forall (T : tensor [h; n; d]) (ℓ : tensor [n; (h * d)%nat] -> R) (dT' : tensor [n; (h * d)%nat]),
+     gradient ℓ (merge T) dT' -> gradient (fun T => ℓ (merge T)) T (split dT')).
+Proof.
+  split; intros T ℓ dT'.
+  - apply (backward (split (n := n) (h := h) (d := d)) T split); [intros; now apply split_moves|apply dot_split].
+  - apply (backward (merge (n := n) (h := h) (d := d)) T merge); [intros; now apply merge_moves|apply dot_merge].
+Qed.
+
+(** Y = C W_O + b_O for every sequence: the weights and the bias collect from all tokens of all sequences. *)
+Theorem eq_concat_vjp batch n_q w d_y (C : tensor [batch; n_q; w]) (W_O : tensor [w; d_y]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  gradient ℓ (fun s => C.[s] × W_O ⊕ rows b_O) dY ->
+  gradient (fun C => ℓ (fun s => C.[s] × W_O ⊕ rows b_O)) C (fun s => dY.[s] × W_O^T) /\
+  gradient (fun W_O => ℓ (fun s => C.[s] × W_O ⊕ rows b_O)) W_O (fun a c => ∑ s < batch, (C.[s]^T × dY.[s]) a c) /\
+  gradient (fun b_O => ℓ (fun s => C.[s] × W_O ⊕ rows b_O)) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c).
+Proof.
+  intro Hℓ. apply (gradient3_each (fun C W_O b_O => ℓ (fun s => linear C.[s] W_O b_O)) C W_O b_O).
+  intros x w' b t tX tW tb HX HW Hb tHX tHW tHb. eapply derive_eq.
+  - apply (Hℓ (fun u s => linear (x u).[s] (w' u) (b u)) t (fun s => tlinear C.[s] W_O tX.[s] tW tb)).
+    + now rewrite HX, HW, Hb.
+    + intros s Hs. rewrite <- HX, <- HW. exact (linear_moves (fun u => (x u).[s]) w' b t _ _ _ (tHX s Hs) tHW tHb).
+  - apply linear_adjoint.
+Qed.
