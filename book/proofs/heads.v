@@ -4,6 +4,7 @@
     merge, output matrix. Query head r reads key head [g r]: with [g r = r] each has its own, with
     [g r = r * h_kv / h] neighbours share. Any masks (one a sequence and head), any biases of the scores B. *)
 
+From Coq Require Import FunctionalExtensionality.
 From attnbook Require Export head.
 
 (** ** Definitions *)
@@ -461,4 +462,465 @@ Proof.
     + now rewrite HX, HW, Hb.
     + intros s Hs. rewrite <- HX, <- HW. exact (linear_moves (fun u => (x u).[s]) w' b t _ _ _ (tHX s Hs) tHW tHb).
   - apply linear_adjoint.
+Qed.
+
+Lemma dot_sum_r {m n} h (A : tensor [m; n]) (F : nat -> tensor [m; n]) :
+  dot (s := [m; n]) A (fun i j => ∑ r < h, F r i j) = ∑ r < h, ⟨A, F r⟩.
+Proof.
+  simpl. symmetry. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_l.
+Qed.
+
+(** A row of blocks times a column of blocks is a sum over the heads. *)
+Lemma merge_matmul {n h d m} (A : tensor [h; n; d]) (W : tensor [(h * d)%nat; m]) i c :
+  (merge A × W) i c = ∑ r < h, (A.[r] × rows_of W r) i c.
+Proof.
+  unfold matmul at 1. rewrite sum_mul. apply sum_ext; intros r _. apply sum_ext; intros l Hl.
+  unfold merge, part, rows_of. now rewrite div_block, mod_block.
+Qed.
+
+(** Nobody needs the concatenation: each head goes through its own rows of W_O, and the results add up. *)
+Theorem eq_concat_sum n_q h d_v d_y (O : tensor [h; n_q; d_v]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_O : tensor [d_y]) i c :
+  (merge O × W_O ⊕ rows b_O) i c = (∑ r < h, (O.[r] × rows_of W_O r) i c) + b_O c.
+Proof. unfold add, rows. now rewrite merge_matmul. Qed.
+
+(** Every head sees the whole dY, through its own rows of W_O. The rows of dW_O that belong to head r are O_rᵀ dY. *)
+Theorem eq_concat_head_vjp batch n_q h d_v d_y (O : tensor [batch; h; n_q; d_v]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  let dW_O : tensor [(h * d_v)%nat; d_y] := fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c in
+  gradient ℓ (fun s => merge O.[s] × W_O ⊕ rows b_O) dY ->
+  gradient (fun O => ℓ (fun s => merge O.[s] × W_O ⊕ rows b_O)) O (fun s r => dY.[s] × (rows_of W_O r)^T) /\
+  gradient (fun W_O => ℓ (fun s => merge O.[s] × W_O ⊕ rows b_O)) W_O dW_O /\
+  forall r l c, (l < d_v)%nat -> rows_of dW_O r l c = ∑ s < batch, (O.[s].[r]^T × dY.[s]) l c.
+Proof.
+  intros dW_O Hℓ. destruct (gradient3_each _ _ _ _ _ _ _ (concat_derive O W_O b_O ℓ dY Hℓ)) as (HO & HW & _).
+  refine (conj HO (conj HW _)). intros r l c Hl. apply sum_ext; intros s _. apply sum_ext; intros i _.
+  unfold transpose, merge, part. now rewrite div_block, mod_block.
+Qed.
+
+
+Lemma centered_rowsum {m n} (P X : tensor [m; n]) : centered P X = (fun i j => P i j * (X i j - rowsum (X ∘ P) i)).
+Proof.
+  apply functional_extensionality; intro i. apply functional_extensionality; intro j.
+  unfold centered, rowsum, hadamard. simpl. f_equal. f_equal. apply sum_ext; intros. ring.
+Qed.
+
+Lemma own_lt h r : (r < h)%nat -> (own r < h)%nat.
+Proof. trivial. Qed.
+
+Lemma collect_own_batch {b h n d} (A : nat -> nat -> tensor [n; d]) : equal (s := [b; h; n; d]) (fun s => collect h own (A s)) A.
+Proof. intros s _. apply collect_own. Qed.
+
+(** Each head runs the six lines of chapter 4 on its own share; no head looks at another. *)
+Theorem eq_head_vjp batch h n_q n_k d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h; n_k; d_k]) (V : tensor [batch; h; n_k; d_v])
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) :
+  let O (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h; n_k; d_k]) (V : tensor [batch; h; n_k; d_v]) s r :=
+    attention (M s r) scale Q.[s].[r] K.[s].[r] V.[s].[r] B.[s].[r] in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[r] B.[s].[r] in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
+  let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
+  gradient ℓ (O Q K V) dO ->
+  gradient (fun V => ℓ (O Q K V)) V (fun s r => P.[s].[r]^T × dO.[s].[r]) /\
+  gradient (fun Q => ℓ (O Q K V)) Q (fun s r => scale • (dS.[s].[r] × K.[s].[r])) /\
+  gradient (fun K => ℓ (O Q K V)) K (fun s r => scale • (dS.[s].[r]^T × Q.[s].[r])).
+Proof.
+  intros O P dP D dS Hℓ.
+  assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
+  { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
+    symmetry. apply centered_rowsum. }
+  rewrite E. destruct (gradient3_each _ _ _ _ _ _ _ (heads_derive own M scale B Q K V ℓ dO _ _ (own_lt h)
+    (collect_own_batch _) (collect_own_batch _) Hℓ)) as (HQ & HK & HV). exact (conj HV (conj HQ HK)).
+Qed.
+
+(** Each projection is a linear map: a weight's gradient is its input, transposed, times what arrives; a bias collects the rows.
+    ℓ may be any function of the queries, keys and values. *)
+Theorem eq_multi_head_projections batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_Q b_K : tensor [w_k]) (b_V : tensor [w_v])
+    (ℓ : tensor [batch; n_q; w_k] -> tensor [batch; n_k; w_k] -> tensor [batch; n_k; w_v] -> R)
+    (dQ : tensor [batch; n_q; w_k]) (dK : tensor [batch; n_k; w_k]) (dV : tensor [batch; n_k; w_v]) :
+  let Q W_Q b_Q : tensor [batch; n_q; w_k] := fun s => X.[s] × W_Q ⊕ rows b_Q in
+  let K W_K b_K : tensor [batch; n_k; w_k] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
+  let V W_V b_V : tensor [batch; n_k; w_v] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
+  gradient3 ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V) dQ dK dV ->
+  gradient (fun W_Q => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
+  gradient (fun W_K => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+  gradient (fun b_Q => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_Q (fun c => ∑ s < batch, ∑ i < n_q, dQ.[s] i c) /\
+  gradient (fun b_K => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_K (fun c => ∑ s < batch, ∑ j < n_k, dK.[s] j c) /\
+  gradient (fun b_V => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_V (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c).
+Proof.
+  intros Q K V H. destruct (gradient3_each _ _ _ _ _ _ _ H) as (HQ & HK & HV).
+  pose proof (eq_concat_vjp _ _ _ _ X W_Q b_Q (fun Q => ℓ Q (K W_K b_K) (V W_V b_V)) dQ HQ) as (_ & H1 & H2).
+  pose proof (eq_concat_vjp _ _ _ _ X_mem W_K b_K (fun K => ℓ (Q W_Q b_Q) K (V W_V b_V)) dK HK) as (_ & H3 & H4).
+  pose proof (eq_concat_vjp _ _ _ _ X_mem W_V b_V (fun V => ℓ (Q W_Q b_Q) (K W_K b_K) V) dV HV) as (_ & H5 & H6).
+  tauto.
+Qed.
+
+(** Packed gradients are the heads' gradients, side by side: the columns of Xᵀ dQ that belong to head r are Xᵀ dQ_r. *)
+Theorem packed_gradients_are_side_by_side n m h d (X : tensor [n; m]) (dQ : tensor [h; n; d]) r a l :
+  (l < d)%nat -> columns (X^T × merge dQ) r a l = (X^T × dQ.[r]) a l.
+Proof.
+  intro Hl. apply sum_ext; intros i _. unfold merge, part. now rewrite div_block, mod_block.
+Qed.
+
+(** The packed product is the sum over the heads, each through its own columns. *)
+Lemma merge_columns {n h d m} (A : tensor [h; n; d]) (W : tensor [m; (h * d)%nat]) i a :
+  (merge A × W^T) i a = ∑ r < h, (A.[r] × (columns W r)^T) i a.
+Proof. exact (merge_matmul A W^T i a). Qed.
+
+(** X made the queries of all heads, the memory made their keys and values: each head sends its gradient back
+    through its own columns, and all of them add. ℓ may be any function of the heads' queries, keys and values. *)
+Theorem eq_inputs_of_heads batch n_q n_k d_x d_m h d_k d_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (ℓ : tensor [batch; h; n_q; d_k] -> tensor [batch; h; n_k; d_k] -> tensor [batch; h; n_k; d_v] -> R)
+    (dQ : tensor [batch; h; n_q; d_k]) (dK : tensor [batch; h; n_k; d_k]) (dV : tensor [batch; h; n_k; d_v]) :
+  let Q (X : tensor [batch; n_q; d_x]) s := split (X.[s] × W_Q ⊕ rows b_Q) in
+  let K (X_mem : tensor [batch; n_k; d_m]) s := split (X_mem.[s] × W_K ⊕ rows b_K) in
+  let V (X_mem : tensor [batch; n_k; d_m]) s := split (X_mem.[s] × W_V ⊕ rows b_V) in
+  gradient3 ℓ (Q X) (K X_mem) (V X_mem) dQ dK dV ->
+  gradient2 (fun X X_mem => ℓ (Q X) (K X_mem) (V X_mem)) X X_mem
+    (fun s i a => ∑ r < h, (dQ.[s].[r] × (columns W_Q r)^T) i a)
+    (fun s j a => ∑ r < h, ((dK.[s].[r] × (columns W_K r)^T) j a + (dV.[s].[r] × (columns W_V r)^T) j a)).
+Proof.
+  intros Q K V H x y t tX tY Hx Hy Ht HtY.
+  pose proof (projection_moves x (fun _ => W_Q) (fun _ => b_Q) t tX zero zero Ht (moves_const _ _) (moves_const _ _)) as MQ.
+  pose proof (projection_moves y (fun _ => W_K) (fun _ => b_K) t tY zero zero HtY (moves_const _ _) (moves_const _ _)) as MK.
+  pose proof (projection_moves y (fun _ => W_V) (fun _ => b_V) t tY zero zero HtY (moves_const _ _) (moves_const _ _)) as MV.
+  eapply derive_eq.
+  - apply (H (fun u => Q (x u)) (fun u => K (y u)) (fun u => V (y u)) t _ _ _ (f_equal Q Hx) (f_equal K Hy) (f_equal V Hy) MQ MK MV).
+  - cbv beta. rewrite !projection_adjoint, !dot_zero, !Rplus_0_r, Rplus_assoc. f_equal.
+    + apply dot_ext; [|apply equal_refl]. intros s _ i _ a _. apply merge_columns.
+    + etransitivity; [symmetry; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tY)|].
+      apply dot_ext; [|apply equal_refl]. intros s _ j _ a _. simpl. rewrite sum_plus. unfold add, part at 1 3.
+      f_equal; apply merge_columns.
+Qed.
+
+(** In self-attention one array is used in three places in every head: the input collects over heads and paths. *)
+Theorem eq_self_dX_heads batch n d h d_k d_v (X : tensor [batch; n; d])
+    (W_Q : tensor [d; (h * d_k)%nat]) (W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (ℓ : tensor [batch; h; n; d_k] -> tensor [batch; h; n; d_k] -> tensor [batch; h; n; d_v] -> R)
+    (dQ dK : tensor [batch; h; n; d_k]) (dV : tensor [batch; h; n; d_v]) :
+  let Q (X : tensor [batch; n; d]) s := split (X.[s] × W_Q ⊕ rows b_Q) in
+  let K (X : tensor [batch; n; d]) s := split (X.[s] × W_K ⊕ rows b_K) in
+  let V (X : tensor [batch; n; d]) s := split (X.[s] × W_V ⊕ rows b_V) in
+  gradient3 ℓ (Q X) (K X) (V X) dQ dK dV ->
+  gradient (fun X => ℓ (Q X) (K X) (V X)) X (fun s i a => ∑ r < h,
+    ((dQ.[s].[r] × (columns W_Q r)^T) i a + (dK.[s].[r] × (columns W_K r)^T) i a + (dV.[s].[r] × (columns W_V r)^T) i a)).
+Proof.
+  intros Q K V H.
+  pose proof (fan_out _ _ _ _ (eq_inputs_of_heads _ _ _ _ _ _ _ _ X X W_Q W_K W_V b_Q b_K b_V ℓ dQ dK dV H)) as G.
+  refine (gradient_ext _ _ _ _ _ G). intros s _ i _ a _. simpl.
+  etransitivity; [symmetry; apply (sum_plus h)|]. apply sum_ext; intros. ring.
+Qed.
+
+(** The whole backward pass of the layer, from dY to every weight, every bias and both inputs. Any masks, dead rows too. *)
+Theorem eq_multi_head_vjp batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  let Y := layer h h own M scale B in
+  let Q : tensor [batch; h; n_q; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
+  let K : tensor [batch; h; n_k; d_k] := fun s => split (X_mem.[s] × W_K ⊕ rows b_K) in
+  let V : tensor [batch; h; n_k; d_v] := fun s => split (X_mem.[s] × W_V ⊕ rows b_V) in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[r] B.[s].[r] in
+  let O_r : tensor [batch; h; n_q; d_v] := fun s r => P.[s].[r] × V.[s].[r] in
+  let C : tensor [batch; n_q; (h * d_v)%nat] := fun s => merge O_r.[s] in
+  let dC : tensor [batch; n_q; (h * d_v)%nat] := fun s => dY.[s] × W_O^T in
+  let dO : tensor [batch; h; n_q; d_v] := fun s => split dC.[s] in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
+  let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
+  let dQ_r : tensor [batch; h; n_q; d_k] := fun s r => scale • (dS.[s].[r] × K.[s].[r]) in
+  let dK_r : tensor [batch; h; n_k; d_k] := fun s r => scale • (dS.[s].[r]^T × Q.[s].[r]) in
+  let dV_r : tensor [batch; h; n_k; d_v] := fun s r => P.[s].[r]^T × dO.[s].[r] in
+  let dQ : tensor [batch; n_q; (h * d_k)%nat] := fun s => merge dQ_r.[s] in
+  let dK : tensor [batch; n_k; (h * d_k)%nat] := fun s => merge dK_r.[s] in
+  let dV : tensor [batch; n_k; (h * d_v)%nat] := fun s => merge dV_r.[s] in
+  gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
+  (gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun s => dQ.[s] × W_Q^T) /\
+   gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
+   gradient (fun b_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_Q (fun c => ∑ s < batch, ∑ i < n_q, dQ.[s] i c)) /\
+  (gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
+   gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+   gradient (fun b_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K (fun c => ∑ s < batch, ∑ j < n_k, dK.[s] j c) /\
+   gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+   gradient (fun b_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_V (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c)) /\
+  (gradient (fun W_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_O (fun a c => ∑ s < batch, (C.[s]^T × dY.[s]) a c) /\
+   gradient (fun b_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
+Proof.
+  intros Y Q K V P O_r C dC dO dP D dS dQ_r dK_r dV_r dQ dK dV Hℓ.
+  assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
+  { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
+    symmetry. apply centered_rowsum. }
+  unfold dQ, dK, dQ_r, dK_r. rewrite E.
+  exact (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+    (collect_own_batch _) (collect_own_batch _) Hℓ).
+Qed.
+
+(** h query heads share h_kv key heads, neighbours together. A shared head collects a sum over its group, never a mean. *)
+Theorem eq_head_groups_vjp batch h h_kv n_q n_k d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v])
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) :
+  let g := fun r => (r * h_kv / h)%nat in
+  let O (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v]) s r :=
+    attention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r] in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r] in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[g r]^T in
+  let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
+  (0 < h_kv)%nat ->
+  gradient ℓ (O Q K V) dO ->
+  gradient (fun K => ℓ (O Q K V)) K (fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0) /\
+  gradient (fun V => ℓ (O Q K V)) V (fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (P.[s].[r]^T × dO.[s].[r]) j l else 0) /\
+  gradient (fun Q => ℓ (O Q K V)) Q (fun s r => scale • (dS.[s].[r] × K.[s].[g r])).
+Proof.
+  intros g O P dP D dS Hkv Hℓ.
+  assert (Hg : forall r, (r < h)%nat -> (g r < h_kv)%nat).
+  { intros r Hr. unfold g. apply Nat.div_lt_upper_bound; [lia|]. nia. }
+  assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
+  { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
+    symmetry. apply centered_rowsum. }
+  rewrite E. destruct (gradient3_each _ _ _ _ _ _ _ (heads_derive g M scale B Q K V ℓ dO _ _ Hg
+    (equal_refl _) (equal_refl _) Hℓ)) as (HQ & HK & HV). exact (conj HK (conj HV HQ)).
+Qed.
+
+(** The whole layer with shared heads, whatever map g says which key head a query head reads: W_K and W_V have h_kv blocks
+    of columns, and the merged sums over the groups go back through them. *)
+Theorem layer_with_shared_heads batch n_q n_k d_x d_m h h_kv d_k d_v d_y (g : nat -> nat) (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]) (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  let Y := layer h h_kv g M scale B in
+  let Q : tensor [batch; h; n_q; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
+  let K : tensor [batch; h_kv; n_k; d_k] := fun s => split (X_mem.[s] × W_K ⊕ rows b_K) in
+  let V : tensor [batch; h_kv; n_k; d_v] := fun s => split (X_mem.[s] × W_V ⊕ rows b_V) in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r] in
+  let dO : tensor [batch; h; n_q; d_v] := fun s => split (dY.[s] × W_O^T) in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[g r]^T in
+  let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
+  let dQ_r : tensor [batch; h; n_q; d_k] := fun s r => scale • (dS.[s].[r] × K.[s].[g r]) in
+  let dK_g : tensor [batch; h_kv; n_k; d_k] :=
+    fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0 in
+  let dV_g : tensor [batch; h_kv; n_k; d_v] :=
+    fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (P.[s].[r]^T × dO.[s].[r]) j l else 0 in
+  let dQ : tensor [batch; n_q; (h * d_k)%nat] := fun s => merge dQ_r.[s] in
+  let dK : tensor [batch; n_k; (h_kv * d_k)%nat] := fun s => merge dK_g.[s] in
+  let dV : tensor [batch; n_k; (h_kv * d_v)%nat] := fun s => merge dV_g.[s] in
+  (forall r, (r < h)%nat -> (g r < h_kv)%nat) ->
+  gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
+  gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun s => dQ.[s] × W_Q^T) /\
+  gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
+  gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
+  gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c).
+Proof.
+  intros Y Q K V P dO dP D dS dQ_r dK_g dV_g dQ dK dV Hg Hℓ.
+  assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
+  { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
+    symmetry. apply centered_rowsum. }
+  unfold dQ, dK, dQ_r, dK_g. rewrite E.
+  pose proof (layer_gradients h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ Hg
+    (equal_refl _) (equal_refl _) Hℓ) as ((H1 & H2 & _) & (H3 & H4 & _ & H5 & _) & _).
+  exact (conj H1 (conj H3 (conj H2 (conj H4 H5)))).
+Qed.
+
+(** Query heads that share their keys are one head with more queries: those of the whole group, one under the other. *)
+Theorem shared_keys_are_one_head h n_q n_k d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k]) (Q : tensor [h; n_q; d_k])
+    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) r i c :
+  let M' : mask := fun x => M (x / n_q)%nat (x mod n_q)%nat in
+  let Q' : tensor [(h * n_q)%nat; d_k] := fun x => Q (x / n_q)%nat (x mod n_q)%nat in
+  let B' : tensor [(h * n_q)%nat; n_k] := fun x => B (x / n_q)%nat (x mod n_q)%nat in
+  (i < n_q)%nat -> attention M' scale Q' K V B' (r * n_q + i)%nat c = attention (M r) scale Q.[r] K V B.[r] i c.
+Proof.
+  intros M' Q' B' Hi. unfold M', Q', B', attention, weights, scores, softmax, Z, E, matmul, scaled, add, transpose, part.
+  now rewrite div_block, mod_block.
+Qed.
+
+(** ** The biases *)
+
+(** The rows of what softmax sends back sum to 0, dead rows too. *)
+Lemma centered_softmax_rows {m n} M (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
+Proof.
+  unfold centered. set (a := ∑ k < n, softmax M S i k * X i k).
+  transitivity (∑ j < n, (softmax M S i j * X i j - softmax M S i j * a)); [apply sum_ext; intros; ring|].
+  rewrite sum_minus, <- sum_r. fold a. destruct (live_or_dead M n i) as [HL|HD].
+  - rewrite softmax_sum by exact HL. ring.
+  - assert (H0 : sum n (softmax M S i) = 0) by (apply sum_0; intros; now apply softmax_forbidden; auto).
+    rewrite H0. unfold a. rewrite sum_0; [ring|]. intros. rewrite softmax_forbidden by auto. ring.
+Qed.
+
+(** The key's bias does nothing in any head: its gradient is 0, for every mask. *)
+Theorem key_biases_learn_nothing batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  gradient ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
+  gradient (fun b_K => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K (fun _ => 0).
+Proof.
+  intro Hℓ. pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+    (collect_own_batch _) (collect_own_batch _) Hℓ) as (_ & (_ & _ & H & _) & _).
+  refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H). intros c Hc. simpl. apply sum_0; intros s _.
+  unfold merge, part, scaled. rewrite <- sum_l. unfold matmul at 1. rewrite sum_swap.
+  rewrite sum_0; [ring|]. intros i _. unfold transpose at 1. rewrite <- sum_r.
+  etransitivity; [apply Rmult_eq_compat_r; apply centered_softmax_rows|]. ring.
+Qed.
+
+(** With a single key all weights are 1 whatever the scores: neither the queries nor the keys learn, nor their matrices. *)
+Theorem one_key_teaches_no_scores batch n_q d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; 1%nat])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; 1%nat; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  gradient ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
+  gradient (fun W_Q => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun _ _ => 0) /\
+  gradient (fun W_K => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun _ _ => 0) /\
+  gradient (fun b_Q => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_Q (fun _ => 0).
+Proof.
+  intro Hℓ.
+  assert (Z1 : forall (N : mask) (Q : tensor [n_q; d_k]) (K : tensor [1%nat; d_k]) (S T : tensor [n_q; 1%nat]) i,
+    centered (weights N scale Q K S) T i 0%nat = 0).
+  { intros N Q K S T i. pose proof (centered_softmax_rows N (scores scale Q K S) T i) as H. cbn [sum] in H. unfold weights. lra. }
+  pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+    (collect_own_batch _) (collect_own_batch _) Hℓ) as ((_ & HQ & Hb) & (_ & HK & _) & _).
+  refine (conj _ (conj _ _)).
+  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ HQ). intros a _ c _. simpl. apply sum_0; intros s _.
+    apply sum_0; intros i _. unfold merge, part, scaled, matmul. simpl. rewrite Z1. ring.
+  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ HK). intros a _ c _. simpl. apply sum_0; intros s _.
+    unfold merge, part, scaled, matmul. simpl. rewrite (sum_0 n_q); [ring|]. intros i _. unfold transpose. rewrite Z1. ring.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ Hb). intros c _. simpl. apply sum_0; intros s _.
+    apply sum_0; intros i _. unfold merge, part, scaled, matmul. simpl. rewrite Z1. ring.
+Qed.
+
+(** Where every query has a key, the value's bias passes through the weights unchanged, and the output's bias can do its work:
+    b_V W_O + b_O in the place of b_O, and 0 in the place of b_V, is the same layer. *)
+Theorem eq_value_bias_merged batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y]) :
+  let b_O' : tensor [d_y] := fun c => (∑ a < h * d_v, b_V a * W_O a c) + b_O c in
+  (forall s r i, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> live (M s r) n_k i) ->
+  (forall s r i (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (b : tensor [d_v]) l,
+     (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat ->
+     (softmax (M s r) S × (V ⊕ rows b)) i l = (softmax (M s r) S × V) i l + b l) /\
+  equal (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)
+    (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K (fun _ => 0) b_O').
+Proof.
+  intros b_O' HL.
+  assert (H : forall s r i (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (b : tensor [d_v]) l,
+     (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat ->
+     (softmax (M s r) S × (V ⊕ rows b)) i l = (softmax (M s r) S × V) i l + b l).
+  { intros s r i S V b l Hs Hr Hi. unfold matmul, add, rows.
+    transitivity (∑ k < n_k, (softmax (M s r) S i k * V k l + softmax (M s r) S i k * b l)); [apply sum_ext; intros; ring|].
+    rewrite sum_plus, <- sum_r, softmax_sum by auto. ring. }
+  refine (conj H _). intros s Hs i Hi c Hc.
+  pose (Q := (split (linear X.[s] W_Q b_Q)) : tensor [h; n_q; d_k]). pose (K := (split (linear X_mem.[s] W_K b_K)) : tensor [h; n_k; d_k]).
+  pose (O := fun b => heads own (M s) scale Q K (split (linear X_mem.[s] W_V b)) B.[s]).
+  change ((merge (O b_V) × W_O) i c + b_O c = (merge (O (fun _ => 0)) × W_O) i c + b_O' c).
+  unfold b_O'. rewrite <- Rplus_assoc. f_equal. unfold matmul at 1 2. rewrite <- sum_plus. apply sum_ext; intros a Ha.
+  rewrite <- Rmult_plus_distr_r. f_equal. destruct (block_of h d_v a Ha) as (Hr & Hl & Ea).
+  assert (HO : forall b, merge (O b) i a = (weights (M s (a / d_v)%nat) scale Q.[a / d_v]%nat K.[a / d_v]%nat (B.[s]).[a / d_v]%nat ×
+    columns (X_mem.[s] × W_V) (a / d_v)%nat) i (a mod d_v)%nat + b a).
+  { intro b. rewrite <- (f_equal (b : nat -> R) Ea). exact (H s (a / d_v)%nat i (scores scale Q.[a / d_v]%nat K.[a / d_v]%nat (B.[s]).[a / d_v]%nat)
+      (columns (X_mem.[s] × W_V) (a / d_v)%nat) (fun l => b (a / d_v * d_v + l)%nat) (a mod d_v)%nat Hs Hr Hi). }
+  rewrite !HO. ring.
+Qed.
+
+(** What arrives at the value's bias is the sum of the rows of dC, and that is db_O through W_O: nothing that b_O does not know. *)
+Theorem eq_value_bias_merged__gradient batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  let dC : tensor [batch; n_q; (h * d_v)%nat] := fun s => dY.[s] × W_O^T in
+  let db_O : tensor [d_y] := fun c => ∑ s < batch, ∑ i < n_q, dY s i c in
+  (forall s r i, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> live (M s r) n_k i) ->
+  gradient ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
+  gradient (fun b_V => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_V
+    (fun a => ∑ s < batch, ∑ i < n_q, dC s i a) /\
+  forall a, ∑ s < batch, ∑ i < n_q, dC s i a = ∑ c < d_y, db_O c * W_O a c.
+Proof.
+  intros dC db_O HL Hℓ. pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+    (collect_own_batch _) (collect_own_batch _) Hℓ) as (_ & (_ & _ & _ & _ & H) & _).
+  split.
+  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H). intros a Ha. apply sum_ext; intros s Hs.
+    destruct (block_of h d_v a Ha) as (Hr & Hl & Ea). unfold merge, part, matmul at 1. simpl. rewrite sum_swap.
+    apply sum_ext; intros i Hi. unfold transpose at 1. rewrite <- sum_r.
+    etransitivity; [apply Rmult_eq_compat_r; apply softmax_sum; now apply HL|].
+    rewrite Rmult_1_l. unfold split. now rewrite Ea.
+  - intro a. unfold dC, db_O, matmul, transpose, part.
+    transitivity (∑ s < batch, ∑ c < d_y, ∑ i < n_q, dY s i c * W_O a c); [apply sum_ext; intros; apply sum_swap|].
+    rewrite sum_swap. apply sum_ext; intros c _. rewrite sum_r. apply sum_ext; intros. now rewrite sum_r.
+Qed.
+
+(** ** torch's layout, gates *)
+
+(** torch stores weights transposed, the three projections one under the other, E rows each. Gradients have the layout of
+    their weights. ℓ may be any function of the three matrices. *)
+Theorem eq_torch_layout E d (W_in : tensor [(3 * E)%nat; d]) (W_out : tensor [E; E]) :
+  let W_Q (W_in : tensor [(3 * E)%nat; d]) : tensor [d; E] := fun a c => W_in c a in
+  let W_K (W_in : tensor [(3 * E)%nat; d]) : tensor [d; E] := fun a c => W_in (E + c)%nat a in
+  let W_V (W_in : tensor [(3 * E)%nat; d]) : tensor [d; E] := fun a c => W_in (2 * E + c)%nat a in
+  (forall (ℓ : tensor [d; E] -> tensor [d; E] -> tensor [d; E] -> R) dW_Q dW_K dW_V,
+     gradient3 ℓ (W_Q W_in) (W_K W_in) (W_V W_in) dW_Q dW_K dW_V ->
+     exists dW_in, gradient (fun W_in => ℓ (W_Q W_in) (W_K W_in) (W_V W_in)) W_in dW_in /\
+       equal (W_Q dW_in) dW_Q /\ equal (W_K dW_in) dW_K /\ equal (W_V dW_in) dW_V) /\
+  (forall (ℓ : tensor [E; E] -> R) dW_O, gradient ℓ (W_out^T) dW_O -> gradient (fun W_out => ℓ (W_out^T)) W_out (dW_O^T)).
+Proof.
+  intros W_Q W_K W_V. split.
+  - intros ℓ dW_Q dW_K dW_V H.
+    pose (dW := (fun c a => if Nat.ltb c E then dW_Q a c else if Nat.ltb c (2 * E) then dW_K a (c - E)%nat else dW_V a (c - 2 * E)%nat)
+      : tensor [(3 * E)%nat; d]).
+    assert (EQ : forall a c, (c < E)%nat -> dW c a = dW_Q a c).
+    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec c E); [reflexivity|lia]. }
+    assert (EK : forall a c, (c < E)%nat -> dW (E + c)%nat a = dW_K a c).
+    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (E + c) E); [lia|]. destruct (Nat.ltb_spec (E + c) (2 * E)); [|lia]. f_equal. lia. }
+    assert (EV : forall a c, (c < E)%nat -> dW (2 * E + c)%nat a = dW_V a c).
+    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (2 * E + c) E); [lia|]. destruct (Nat.ltb_spec (2 * E + c) (2 * E)); [lia|]. f_equal. lia. }
+    exists dW. refine (conj _ (conj _ (conj _ _))).
+    + intros w t tW Hw Ht. eapply derive_eq.
+      * apply (H (fun u => W_Q (w u)) (fun u => W_K (w u)) (fun u => W_V (w u)) t (W_Q tW) (W_K tW) (W_V tW)
+          (f_equal W_Q Hw) (f_equal W_K Hw) (f_equal W_V Hw)); intros a Ha c Hc; apply Ht; lia || exact Ha.
+      * symmetry. change ((3 * E)%nat) with ((E + (E + (E + 0)))%nat). simpl. rewrite !sum_add. cbn [sum]. rewrite Rplus_0_r, <- Rplus_assoc.
+        f_equal; [f_equal|]; symmetry; rewrite sum_swap; apply sum_ext; intros c Hc; apply sum_ext; intros a Ha.
+        -- now rewrite EQ.
+        -- now rewrite EK.
+        -- unfold W_V. replace (E + (E + c))%nat with (2 * E + c)%nat by lia. now rewrite EV.
+    + intros a _ c Hc. now apply EQ.
+    + intros a _ c Hc. now apply EK.
+    + intros a _ c Hc. now apply EV.
+  - intros ℓ dW_O. apply (backward (transpose (m := E) (n := E)) W_out transpose); [intros; now apply transpose_moves|].
+    intro. apply dot_transpose.
+Qed.
+
+(** Give each head a gate, a number that multiplies its output. At 1, where it changes nothing, its gradient is the inner product
+    of the head's output with what arrives there: the sum of D over all queries. *)
+Theorem eq_head_gates batch h n_q n_k d_v (P : tensor [batch; h; n_q; n_k]) (V : tensor [batch; h; n_k; d_v])
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) :
+  let O : tensor [batch; h; n_q; d_v] := fun s r => P.[s].[r] × V.[s].[r] in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
+  let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
+  gradient ℓ O dO ->
+  gradient (s := [h]) (fun a => ℓ (fun s r i l => a r * O s r i l)) (fun _ => 1) (fun r => ∑ s < batch, ⟨O.[s].[r], dO.[s].[r]⟩) /\
+  forall r, ∑ s < batch, ⟨O.[s].[r], dO.[s].[r]⟩ = ∑ s < batch, ∑ i < n_q, D s r i.
+Proof.
+  intros O dP D Hℓ. split.
+  - intros a t ta Ha Hta. eapply derive_eq.
+    + apply (Hℓ (fun u s r i l => a u r * O s r i l) t (fun s r i l => ta r * O s r i l)).
+      * rewrite Ha. repeat (apply functional_extensionality; intro). ring.
+      * intros s _ r Hr i _ l _. eapply derive_eq; [apply (derive_mult (fun u => a u r) (fun _ => O s r i l)); [now apply Hta|apply derive_const]|].
+        cbv beta. ring.
+    + change (∑ s < batch, ∑ r < h, ∑ i < n_q, ∑ l < d_v, dO s r i l * (ta r * O s r i l) =
+        ∑ r < h, (∑ s < batch, ∑ i < n_q, ∑ l < d_v, O s r i l * dO s r i l) * ta r).
+      rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_r. apply sum_ext; intros s _. rewrite sum_r. apply sum_ext; intros i _.
+      rewrite sum_r. apply sum_ext; intros. ring.
+  - intro r. apply sum_ext; intros s _. change (⟨P.[s].[r] × V.[s].[r], dO.[s].[r]⟩ = ∑ i < n_q, D s r i).
+    rewrite dot_comm, dot_matmul_r. reflexivity.
 Qed.
