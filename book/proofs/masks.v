@@ -159,10 +159,10 @@ Theorem eq_mask_gradients n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k
   let dP := dO × V^T in
   let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
   gradient ℓ (attention M scale Q K V B) dO ->
-  gradient (fun Q => ℓ (attention M scale Q K V B)) Q (fun i c => scale * ∑ j < n_k,
-    (if M i j then dS i j * K j c else 0)) /\
-  gradient (fun K => ℓ (attention M scale Q K V B)) K (fun j c => scale * ∑ i < n_q,
-    (if M i j then dS i j * Q i c else 0)) /\
+  gradient (fun Q => ℓ (attention M scale Q K V B)) Q
+    (fun i c => scale * ∑ j < n_k, (if M i j then dS i j * K j c else 0)) /\
+  gradient (fun K => ℓ (attention M scale Q K V B)) K
+    (fun j c => scale * ∑ i < n_q, (if M i j then dS i j * Q i c else 0)) /\
   gradient (fun V => ℓ (attention M scale Q K V B)) V (fun j l => ∑ i < n_q, (if M i j then P i j * dO i l else 0)).
 Proof.
   intros P dP dS H.
@@ -341,8 +341,8 @@ Theorem eq_mask_dead_gradients n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q
   gradient ℓ (attention M scale Q K V B) dO ->
   gradient (fun B => ℓ (attention M scale Q K V B)) B dS /\
   gradient (fun Q => ℓ (attention M scale Q K V B)) Q (fun i c => if a i then (scale • (dS × K)) i c else 0) /\
-  gradient (fun K => ℓ (attention M scale Q K V B)) K (fun j c => scale * ∑ i < n_q,
-    (if a i then dS i j * Q i c else 0)) /\
+  gradient (fun K => ℓ (attention M scale Q K V B)) K
+    (fun j c => scale * ∑ i < n_q, (if a i then dS i j * Q i c else 0)) /\
   gradient (fun V => ℓ (attention M scale Q K V B)) V (fun j l => ∑ i < n_q, (if a i then P i j * dO i l else 0)).
 Proof.
   intros a P dP dS H.
