@@ -9,6 +9,10 @@ From attnbook Require Export head.
 Definition part {n : nat} {s : list nat} (X : tensor (n :: s)) (g : nat) : tensor s := X g.
 Notation "X .[ g ]" := (part X g) (at level 2, left associativity, format "X .[ g ]").
 
+(** Two ways to write one loss have one gradient. *)
+Lemma gradient_same {s} (ℓ ℓ' : tensor s -> R) (X dX : tensor s) : (forall X, ℓ X = ℓ' X) -> gradient ℓ X dX -> gradient ℓ' X dX.
+Proof. intros H Hℓ x t tX Hx Ht. apply (is_derive_ext (fun u => ℓ (x u))); [intro; apply H|now apply Hℓ]. Qed.
+
 (** ** A function of each entry alone *)
 
 Lemma entrywise {m n} (φ : nat -> nat -> R -> R) (dφ : tensor [m; n]) (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) dY :
