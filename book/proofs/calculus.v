@@ -139,6 +139,10 @@ Fixpoint tensor (shape : list nat) : Type :=
   | _ :: rest => nat -> tensor rest
   end.
 
+(** One part of an array along its first axis, such as one head of many: [Q.[r]]. *)
+Definition part {n s} (T : tensor (n :: s)) (r : nat) : tensor s := T r.
+Notation "T .[ r ]" := (part T r) (at level 2, r at level 200, left associativity, format "T .[ r ]").
+
 (** The inner product ⟨A, B⟩: the sum of the products of all entries. *)
 Fixpoint dot {s : list nat} : tensor s -> tensor s -> R :=
   match s with

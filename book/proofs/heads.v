@@ -9,10 +9,6 @@ From attnbook Require Export head.
 
 (** ** Definitions *)
 
-(** [Q.[r]]: the matrix of head r in an array of heads, or the sequence s of a batch. *)
-Definition part {n s} (T : tensor (n :: s)) (r : nat) : tensor s := T r.
-Notation "T .[ r ]" := (part T r) (at level 2, r at level 200, left associativity, format "T .[ r ]").
-
 Definition split {n h d} (T : tensor [n; (h * d)%nat]) : tensor [h; n; d] := fun r i l => T i (r * d + l)%nat.
 Definition merge {n h d} (T : tensor [h; n; d]) : tensor [n; (h * d)%nat] := fun i c => T (c / d)%nat i (c mod d)%nat.
 

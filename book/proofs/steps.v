@@ -5,10 +5,6 @@
 
 From attnbook Require Export head.
 
-(** One part of an array along its first axis, such as one head of many: [Q.[g]]. *)
-Definition part {n : nat} {s : list nat} (X : tensor (n :: s)) (g : nat) : tensor s := X g.
-Notation "X .[ g ]" := (part X g) (at level 2, left associativity, format "X .[ g ]").
-
 (** Two ways to write one loss have one gradient. *)
 Lemma gradient_same {s} (ℓ ℓ' : tensor s -> R) (X dX : tensor s) : (forall X, ℓ X = ℓ' X) -> gradient ℓ X dX -> gradient ℓ' X dX.
 Proof. intros H Hℓ x t tX Hx Ht. apply (is_derive_ext (fun u => ℓ (x u))); [intro; apply H|now apply Hℓ]. Qed.
