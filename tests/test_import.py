@@ -10,7 +10,7 @@ import pytest
 import attnbook
 
 PACKAGE = Path(attnbook.__file__).parent
-HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton"}
+HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton", "flint"}
 CORE = (
     "arrays",
     "arguments",

@@ -4,7 +4,7 @@ Chapter: :doc:`/chapters/08_checking`. Nothing below imports from here; ``diagno
 :func:`attnbook.diagnose.report.diagnose` asks one thing more: if it is not right, which known mistake is it?
 """
 
-from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch, has_triton
+from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, has_triton
 from attnbook.checks.check import Agreement, check_adjoint, check_jvp, check_vjp, close
 from attnbook.checks.differences import central_difference, complex_step, forward_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
@@ -22,6 +22,7 @@ __all__ = [
     "close",
     "complex_step",
     "forward_difference",
+    "has_flint",
     "has_torch",
     "has_triton",
 ]

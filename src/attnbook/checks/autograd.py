@@ -16,6 +16,11 @@ def has_triton():
     return has_torch() and find_spec("triton") is not None
 
 
+def has_flint():
+    """Whether python-flint is installed, whose balls are the numbers of :mod:`attnbook.checks.balls`."""
+    return find_spec("flint") is not None
+
+
 def output_of(result):
     """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
     return result[0] if isinstance(result, tuple) else result

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnbook.arrays import expected
-from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_torch, output_of
+from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
 
@@ -33,7 +33,7 @@ def close(A, B):
     return A.size == 0 or bool(np.max(np.abs(A - B)) <= EXACT * max(np.max(np.abs(A)), np.max(np.abs(B)), 1.0))
 
 
-def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
+def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3, digits=None):
     """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
 
     .. math:: \\langle dX, \\dot X\\rangle = \\Bigl\\langle dY,\\;
@@ -45,14 +45,19 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     ----------
     f : callable
         Written for any array library. May hand back (output, residuals).
-    grads : array or sequence of arrays
-        One for each entry of ``at``, with its shape. None for an input that is not checked, not for all.
+    grads : array or sequence of arrays; or with ``digits`` a function
+        One for each entry of ``at``, with its shape. None for an input that is not checked, not for all. The function
+        makes them from ``(*at, cotangent)``.
     at : array or sequence of arrays, float64
         Where the derivative is taken.
     cotangent : array of the shape of the output
         Random, never ones: the gradient of softmax's sum is 0, right or wrong.
     seed, trials : int
         Of the random directions.
+    digits : int, optional
+        Run f on balls instead (:mod:`attnbook.checks.balls`, with python-flint), which enclose its derivatives, with
+        no step and no rounding. A function ``grads`` runs on balls too, and must agree to so many digits, relative to
+        what is added up; arrays must up to float64 rounding.
 
     Returns
     -------
@@ -63,14 +68,20 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     AssertionError
         Names the gradient that is off, by which check, and by how much.
     TypeError, ValueError
-        An argument that cannot be checked: not float64, a shape that does not fit.
+        An argument that cannot be checked: not float64, a shape that does not fit. With ``digits`` also a function that
+        cannot run on balls, or where a comparison hangs in the balance, and what stays too wide to be compared.
     """
-    at, grads = _as_tuple(at), _as_tuple(grads)
-    if len(at) != len(grads):
-        raise ValueError(expected("grads", f"{len(at)} arrays, one for each input", len(grads)))
-    if all(dx is None for dx in grads):
-        raise ValueError(expected("grads", "at least one array", "None alone"))
-    _check_float64(at=at, cotangent=(cotangent,), grads=grads)
+    at = _as_tuple(at)
+    _check_float64(at=at, cotangent=(cotangent,))
+    if not _runs_on_balls(grads, digits):
+        grads = _as_tuple(grads)
+        if len(at) != len(grads):
+            raise ValueError(expected("grads", f"{len(at)} arrays, one for each input", len(grads)))
+        if all(dx is None for dx in grads):
+            raise ValueError(expected("grads", "at least one array", "None alone"))
+        _check_float64(grads=grads)
+    if digits is not None:
+        return Agreement(_enclosed(digits).vjp_errors(f, grads, at, cotangent, digits, seed, trials))
     Y = output_of(f(*at))
     if Y.shape != cotangent.shape:
         raise ValueError(expected("cotangent", f"the shape of the output, {Y.shape}", cotangent.shape))
@@ -93,18 +104,23 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3):
     return Agreement(errors)
 
 
-def check_jvp(f, tangent, *, at, tangents):
+def check_jvp(f, tangent, *, at, tangents, digits=None):
     """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
-    Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`.
+    Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`; with ``digits``,
+    ``tangent`` may be a function of ``(*at, *tangents)``.
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
     if len(at) != len(tangents):
         raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
-    _check_float64(at=at, tangents=tangents, tangent=(tangent,))
+    _check_float64(at=at, tangents=tangents)
+    if not _runs_on_balls(tangent, digits):
+        _check_float64(tangent=(tangent,))
     for x, t in zip(at, tangents, strict=True):
         if t.shape != x.shape:
             raise ValueError(expected("tangents", f"the shape of the input, {x.shape}", t.shape))
+    if digits is not None:
+        return Agreement(_enclosed(digits).jvp_errors(f, tangent, at, tangents, digits))
     Y = output_of(f(*at))
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 
@@ -144,6 +160,21 @@ def _compare(errors, by, name, came, wanted, size, tolerance):
     if not error <= tolerance:
         raise AssertionError(f"{name} disagrees with {by}: off by {error:.1e}, allowed {tolerance:.0e}")
     errors[by] = max(errors.get(by, 0.0), error)
+
+
+def _runs_on_balls(claimed, digits):
+    return digits is not None and callable(claimed)
+
+
+def _enclosed(digits):
+    """The module of the checks in balls, or an error where it cannot be had."""
+    if not isinstance(digits, int) or isinstance(digits, bool) or digits < 1:
+        raise ValueError(expected("digits", "None or a positive integer", repr(digits)))
+    if not has_flint():
+        raise ModuleNotFoundError(expected("digits", "None where python-flint is not installed", digits))
+    from attnbook.checks import enclosed
+
+    return enclosed
 
 
 def _largest(T):

@@ -1,0 +1,389 @@
+"""The checks in balls: the package's own lines hold to 50 digits, and an error of one part in 10³⁰ is refused."""
+
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from cases import CASE, CASES, MULTI_HEAD
+from compare import draw, finite
+
+import attnbook as ab
+from attnbook.arrays import array_namespace, mT
+from attnbook.checks import check, check_jvp, check_vjp
+from attnbook.spines import Way, tiled
+
+flint = pytest.importorskip("flint", reason="python-flint is not installed")
+from attnbook.checks import balls  # noqa: E402
+
+DIGITS = 50
+holds, pushes = partial(check_vjp, digits=DIGITS), partial(check_jvp, digits=DIGITS)
+in_tiles = Way("tiled", tiled.Tiles(2, 3))
+
+
+def softmax_grads(S, dP):
+    return ab.softmax_vjp(dP, ab.softmax(S))
+
+
+def refused(check, f, claimed, match="disagrees|known", **options):
+    """The check must raise an AssertionError that says so."""
+    with pytest.raises(AssertionError, match=match):
+        check(f, claimed, **options)
+
+
+def scores(kind):
+    """Random scores, or such as lie at an end."""
+    (S,) = draw((3, 5))
+    if kind == "one allowed key":
+        S[:, 1:] = -np.inf
+    if kind == "dead row":
+        S[1] = -np.inf
+    if kind == "equal rows":
+        S[:] = 0.7
+    if kind in ("±700", "±1e4"):
+        S = np.sign(S) * float(kind[1:])
+        S[0] += np.arange(5)
+    return S
+
+
+KINDS = ("random", "one allowed key", "dead row", "equal rows", "±700", "±1e4")
+
+
+# --- what is right ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_softmax_and_logsumexp(kind):
+    S, (dP, tS, dL) = scores(kind), draw((3, 5), (3, 5), (3,), seed=1)
+    assert str(holds(ab.softmax, softmax_grads, at=S, cotangent=dP)) == "agrees with balls of 50 digits"
+    pushes(ab.softmax, lambda S, tS: ab.softmax_jvp(tS, ab.softmax(S)), at=S, tangents=tS)
+    alive = np.isfinite(S).any(-1)
+    holds(ab.logsumexp, lambda S, dL: ab.logsumexp_vjp(dL, ab.softmax(S)), at=S[alive], cotangent=dL[alive])
+    pushes(ab.logsumexp, lambda S, tS: ab.logsumexp_jvp(tS, ab.softmax(S)), at=S, tangents=tS)
+
+
+def O_and_L(O, L):
+    return array_namespace(O).concat([O, finite(L)[..., None]], axis=-1)
+
+
+def each(cases, few, *first):
+    """Each case, in `make test` only a few."""
+    marks = [() if case.name in few else pytest.mark.thorough for case in cases]
+    return [pytest.param(*first, case, id=str(case), marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
+FEW = ("plain", "no key", "mask with a dead row", "bias with a dead row", "grouped, masked and biased", "all at once",
+       "two sinks, dropout, cap and bias", "documents, causal, grouped, biased")  # fmt: skip
+FEW_LAYERS = ("mask with a dead row", "all other ops", "norm, rotary and gate, grouped")
+
+
+@pytest.mark.parametrize(("method", "case"), [*each(CASES, CASE, "dense"), *each(CASES, FEW, in_tiles)])
+def test_attention(method, case):
+    """Every case: gradients from O and from L, and tangents of both."""
+    inputs, n = case.draw(), len(case.draw())
+
+    def attend(*inputs):
+        return ab.attention(*inputs[:3], **case.options(*inputs[:1], *inputs[3:]), method=method)
+
+    def both(*inputs):
+        O, res = attend(*inputs)
+        return O_and_L(O, res.L)
+
+    def grads(*given):
+        d = given[n]
+        return case.pull(d[..., :-1], attend(*given[:n])[1], d[..., -1])
+
+    def tangent(*given):
+        return O_and_L(*case.push(given[n:], attend(*given[:n])[1], with_L=True))
+
+    (d,) = draw(both(*inputs).shape, seed=2)
+    holds(both, grads, at=inputs, cotangent=d, trials=1)
+    pushes(both, tangent, at=inputs, tangents=draw(*(T.shape for T in inputs), seed=1))
+
+
+@pytest.mark.parametrize("case", each(MULTI_HEAD, FEW_LAYERS))
+def test_the_layer(case):
+    inputs = case.draw()
+    (dY,) = draw(case.attend(*inputs)[0].shape, seed=2)
+    grads = lambda *given: case.pull(given[-1], case.attend(*given[:-1])[1])  # noqa: E731
+    holds(case.attend, grads, at=inputs, cotangent=dY, trials=1)
+
+
+def test_gradients_of_floats_are_held_against_the_same_balls():
+    S, dP, tS = draw((3, 5), (3, 5), (3, 5))
+    dS, tP = softmax_grads(S, dP), ab.softmax_jvp(tS, ab.softmax(S))
+    assert str(holds(ab.softmax, dS, at=S, cotangent=dP)) == "agrees with balls, up to float64 rounding"
+    pushes(ab.softmax, tP, at=S, tangents=tS)
+    refused(holds, ab.softmax, dS * (1 + 1e-10), at=S, cotangent=dP)
+    refused(holds, ab.softmax, dS * np.nan, at=S, cotangent=dP)
+    refused(pushes, ab.softmax, tP * (1 + 1e-10), at=S, tangents=tS)
+
+
+def test_a_formula_in_numpy_runs_on_balls():
+    """What a chapter writes with np, methods and all."""
+
+    def head(Q, K, V):
+        S = 0.3 * Q @ K.mT
+        E = np.exp(S - S.max(axis=-1, keepdims=True))
+        return np.einsum("ik,kj->ij", E / E.sum(-1, keepdims=True), V)
+
+    def grads(Q, K, V, dO):
+        P = ab.softmax(0.3 * Q @ mT(K))
+        dP = dO @ mT(V)
+        dS = P * (dP - np.sum(P * dP, axis=-1, keepdims=True))
+        return 0.3 * dS @ K, 0.3 * np.swapaxes(dS, -1, -2) @ Q, P.T @ dO
+
+    *at, dO = draw((3, 5), (7, 5), (7, 2), (3, 2))
+    holds(head, grads, at=at, cotangent=dO)
+
+
+ANALYTIC = "exp expm1 log log1p sin cos sqrt tanh exp2 log2 abs norm max min"
+MOVES = "sum mean negative ravel tril triu trace transpose"
+
+
+def test_each_function_moves_its_tangent():
+    """Every function of one array against its own difference quotient, at 200 digits."""
+
+    def put(T, row):
+        T = T.copy()
+        T[1] = row
+        return T
+
+    x, t = draw((3, 4), (3, 4))
+    x = np.abs(x) + 0.5
+    index = balls.asarray(np.array([2, 0]))
+    functions = {
+        **{name: getattr(balls, name) for name in [*ANALYTIC.split(), *MOVES.split()]},
+        "power": lambda T: T**2.5 + T**3 + 2.0**T + T**T,
+        "divide": lambda T: 1 / T + T / 3 + T / T[0],
+        "clip": lambda T: balls.clip(T, 0.7, 1.1),
+        "where": lambda T: balls.where(T > 1, T * T, 0.0),
+        "cumulative_sum": lambda T: balls.cumulative_sum(T, axis=1),
+        "take": lambda T: balls.take(T, index, axis=1),
+        "stack": lambda T: balls.stack([T, T * T], axis=-1) + balls.concat([T, T])[:3, :, None],
+        "in place": lambda T: put(T, T[0] * T[1]),
+    }
+    with flint.ctx.workdps(200):
+        T, D = balls.asarray(x), balls.asarray(t)
+        step = flint.arb(10) ** -60
+        for name, f in functions.items():
+            near = f(T + D * balls.Balls(step)) - f(T - D * balls.Balls(step))
+            slope, found = near.x / (2 * step), balls.tangent(f(balls.Balls(T.x, D.x)))
+            off = balls.bounds(balls.Balls(slope - found))
+            assert np.max(np.abs(off)) < 1e-100, name
+            assert found.shape == near.shape
+
+
+# --- what is wrong ------------------------------------------------------------------------------------------------
+
+
+def head_lines(wrong=None):
+    """The gradients of a head, or with a mistake in one line."""
+
+    def grads(Q, K, V, dO):
+        xp, scale = array_namespace(Q), 0.3
+        P = ab.softmax(scale * Q @ mT(K))
+        dP = dO @ mT(V)
+        D = xp.sum(P * dP, axis=-1, keepdims=True)
+        dS = {"a sign": P * (dP + D), "1 − P": (1 - P) * (dP - D), "D forgotten": P * dP}.get(wrong, P * (dP - D))
+        dQ, dK, dV = scale * dS @ K, scale * mT(dS) @ Q, mT(P) @ dO
+        if wrong == "a transpose":
+            dK = scale * dS @ Q
+        if wrong == "no scale":
+            dQ = dS @ K
+        if wrong == "1e-30 of one entry":
+            dV[1, 0] = dV[1, 0] * (1 + xp.asarray(1e-30))
+        if wrong == "1e-40 of another":
+            dQ[2, 1] = dQ[2, 1] + xp.asarray(1e-40)
+        return dQ, dK, dV
+
+    return grads
+
+
+def head(Q, K, V):
+    return ab.attention(Q, K, V, scale=0.3)
+
+
+HEAD = ((3, 5), (3, 5), (3, 2), (3, 2))  # as many keys as queries: else a wrong transpose would not run
+MISTAKES = ("a sign", "1 − P", "D forgotten", "a transpose", "no scale", "1e-30 of one entry", "1e-40 of another")
+
+
+@pytest.mark.parametrize("wrong", MISTAKES)
+def test_a_mistake_is_refused(wrong):
+    *at, dO = draw(*HEAD)
+    holds(head, head_lines(), at=at, cotangent=dO)
+    refused(holds, head, head_lines(wrong), at=at, cotangent=dO)
+
+
+def test_a_mistake_is_seen_in_large_arrays_too():
+    """More entries than are looked at one by one: a random direction sees one that is off."""
+    *at, dO = draw((13, 7), (13, 7), (13, 7), (13, 7))
+    holds(head, head_lines(), at=at, cotangent=dO)
+    for wrong in MISTAKES[-2:]:
+        refused(holds, head, head_lines(wrong), at=at, cotangent=dO)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mistake_is_refused_at_the_ends(kind):
+    """Where the derivative is not 0."""
+    S, (dP,) = scores(kind), draw((3, 5), seed=1)
+    for wrong in (lambda S, dP: -softmax_grads(S, dP), lambda S, dP: softmax_grads(S, dP) * (1 + S * 0 + 1e-9)):
+        if kind in ("random", "equal rows", "dead row"):
+            S = np.where(np.isinf(S), -np.inf, S)
+            refused(holds, ab.softmax, wrong, at=S, cotangent=dP)
+
+
+def test_a_wrong_tangent_is_refused_and_named():
+    S, tS = draw((3, 5), (3, 5))
+
+    def wrong(S, tS):
+        tP = ab.softmax_jvp(tS, ab.softmax(S))
+        tP[1, 2] = tP[1, 2] * (1 + balls.asarray(1e-30))
+        return tP
+
+    refused(pushes, ab.softmax, wrong, match=r"the tangent at \(1, 2\) disagrees with balls", at=S, tangents=tS)
+    refused(pushes, ab.softmax, lambda S, tS: tS[:2], match="shape", at=S, tangents=tS)
+
+
+def test_a_failure_says_where_and_by_how_much():
+    *at, dO = draw(*HEAD)
+    options = {"at": at, "cotangent": dO}
+    refused(holds, head, head_lines("1e-30 of one entry"), r"^gradient 2 at \(1, 0\) .* by \d\.\d+e-32", **options)
+    nothing = lambda *args: [T * np.nan for T in args[:3]]  # noqa: E731
+    refused(holds, head, nothing, "gradient 0 at .* known not at all in what is claimed", **options)
+    refused(holds, head, lambda *args: (at[0][:1] * args[0][:1], None, None), "shape", **options)
+
+
+def test_a_single_gradient_may_be_left_out():
+    *at, dO = draw(*HEAD)
+    holds(head, lambda *args: (None, head_lines()(*args)[1], None), at=at, cotangent=dO)
+
+
+# --- what balls cannot say, and what is no function of balls --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.max(-1),  # its value matters, and two numbers share it
+        lambda x: array_namespace(x).maximum(x, 0.5),
+        lambda x: abs(x - 0.5),
+        lambda x: array_namespace(x).where(x == 0.5, 0.5, x),  # true there and nowhere near
+        lambda x: array_namespace(x).where(x > 0.5, x, 0.5),
+    ],
+)
+def test_a_corner_is_no_place_for_a_derivative(f):
+    x = np.full((2, 3), 0.5)
+    with pytest.raises(ValueError, match="at: expected a point where every comparison is decided, got"):
+        holds(f, lambda x, c: x * 0, at=x, cotangent=np.ones(f(x).shape))
+
+
+def test_beside_a_corner_the_derivative_is_that_side_s():
+    x = np.array([[0.1, 0.7, 0.2], [0.9, 0.3, 0.4]])
+    holds(lambda x: x.max(-1), lambda x, c: (x == x.max(-1, keepdims=True)) * c[:, None], at=x, cotangent=np.ones(2))
+    holds(lambda x: abs(x - 0.5), lambda x, c: balls.sign(x - 0.5) * c, at=x, cotangent=x)
+
+
+def test_too_wide_is_an_error_and_no_pass():
+    """(e⁵⁰⁰⁰ + 1) x − e⁵⁰⁰⁰ x is x, which only thousands of digits could tell."""
+    (x, c) = draw((3,), (3,))
+
+    def cancelling(x):
+        huge = array_namespace(x).exp(0 * x + 5000.0)
+        return (huge * x + x) - huge * x
+
+    with pytest.raises(ValueError, match="digits: expected a number for which the balls stay narrow, got"):
+        holds(cancelling, lambda x, c: c, at=x, cotangent=c)
+    refused(holds, lambda x: x, lambda x, c: cancelling(c), match="not at all in what is claimed", at=x, cotangent=c)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: np.asarray(x),
+        lambda x: np.array(x, dtype=float) * x,
+        lambda x: torch.as_tensor(x),
+        lambda x: torch.tensor([float(a) for a in x]),
+        lambda x: x * float(x[0]),
+        lambda x: np.exp(np.ones(3)),  # of NumPy, whatever it is given
+        lambda x: x.astype(np.float32),
+        lambda x: array_namespace(x).astype(x, np.float16),
+        lambda x: np.sort(x),
+        lambda x: np.add.reduce(x),
+        lambda x: x[np.argmax(x)],
+        lambda x: x * (1 if x[0] else 2),
+        lambda x: x // 1,
+    ],
+)
+def test_what_leaves_the_balls_is_refused(f):
+    (x, c) = draw((3,), (3,))
+    with pytest.raises(TypeError, match=r"ball|__array_function__|__array_ufunc__"):
+        holds(f, lambda x, c: x * c, at=x, cotangent=c)
+    with pytest.raises(TypeError, match=r"ball|__array_function__|__array_ufunc__"):
+        holds(lambda x: x * x, lambda x, c: f(x), at=x, cotangent=c)
+
+
+def test_bad_arguments():
+    S, dP, tS = draw((3, 5), (3, 5), (3, 5))
+    for digits in (0, -1, True, 2.5, "50"):
+        for case, options in ((holds, {"cotangent": dP}), (pushes, {"tangents": tS})):
+            with pytest.raises(ValueError, match="digits: expected None or a positive integer, got"):
+                case(ab.softmax, softmax_grads, at=S, **options, digits=digits)
+    for check_without, options in ((check_vjp, {"cotangent": dP}), (check_jvp, {"tangents": tS})):
+        with pytest.raises(TypeError, match="expected float64 NumPy arrays, got function"):
+            check_without(ab.softmax, softmax_grads, at=S, **options)
+    with pytest.raises(ValueError, match="grads: expected 1 arrays, got 2"):
+        holds(ab.softmax, lambda S, dP: (S, S), at=S, cotangent=dP)
+    with pytest.raises(ValueError, match="cotangent: expected the shape of the output"):
+        holds(ab.softmax, softmax_grads, at=S, cotangent=dP[:1])
+    with pytest.raises(TypeError, match="at: expected float64"):
+        holds(ab.softmax, softmax_grads, at=S.astype(np.float32), cotangent=dP)
+
+
+def test_without_python_flint_one_line_says_so(monkeypatch):
+    monkeypatch.setattr(check, "has_flint", lambda: False)
+    S, dP = draw((3, 5), (3, 5))
+    with pytest.raises(ModuleNotFoundError, match="digits: expected None where python-flint is not installed, got 50"):
+        holds(ab.softmax, softmax_grads, at=S, cotangent=dP)
+    check_vjp(ab.softmax, softmax_grads(S, dP), at=S, cotangent=dP)
+
+
+def test_flint_is_not_imported_before_it_is_asked_for():
+    lines = """
+import sys, numpy as np, attnbook as ab
+from attnbook.checks import check, check_vjp
+check.has_torch = lambda: False  # torch asks sympy, which takes python-flint's integers where it finds them
+check_vjp(ab.softmax, np.zeros((1, 2)), at=np.zeros((1, 2)), cotangent=np.ones((1, 2)))
+assert "flint" not in sys.modules
+check_vjp(ab.softmax, np.zeros((1, 2)), at=np.zeros((1, 2)), cotangent=np.ones((1, 2)), digits=20)
+assert "flint" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", lines], check=True)
+
+
+# --- the arrays themselves ------------------------------------------------------------------------------------------
+
+
+def test_bounds_enclose():
+    """Between them lies the truth, and the ends are as near as floats can be."""
+    exact = balls.asarray(np.array([0.1, -np.inf, 0.0, 1e300]))
+    low, high = balls.bounds(exact)
+    assert np.array_equal(low < high, [True, False, True, True]) or np.all(low <= high)
+    third = balls.asarray(np.array([1.0])) / 3
+    low, high = balls.bounds(third)
+    assert low[0] * 3 < 1 < high[0] * 3 or low[0] < 1 / 3 < high[0]
+    assert high[0] - low[0] < 1e-15
+
+
+def test_minus_infinity_is_exact():
+    S = balls.asarray(np.array([-np.inf, 0.0]))
+    assert (balls.exp(S) == np.array([0.0, 1.0])).x.all()
+    assert balls.isinf(S).x.tolist() == [True, False]
+
+
+def test_sums_over_nothing_are_balls():
+    empty = balls.zeros((3, 0))
+    for T in (balls.sum(empty, axis=-1), empty @ balls.zeros((0, 2)), balls.tril(balls.ones((3, 3)))):
+        assert {type(a) for a in T.x.flat} == {flint.arb}
