@@ -43,25 +43,31 @@ Qed.
 (** A sink is the softmax of a row with one entry more, which no mask forbids. *)
 Theorem sink_is_one_more_key n_q n_k (M : mask) σ (S : tensor [n_q; n_k]) i :
   (forall j, (j < n_k)%nat -> softmax (longer_mask n_k M) (longer S σ) i j = sink_weights M σ S i j) /\
-  softmax (longer_mask n_k M) (longer S σ) i n_k = sink_share M σ S i /\
-  logsumexp (longer_mask n_k M) (longer S σ) i = ln (exp σ + Z M S i).
+  softmax (longer_mask n_k M) (longer S σ) i n_k = sink_share M σ S i.
 Proof.
-  unfold softmax, sink_weights, sink_share, logsumexp. rewrite longer_Z, longer_E_last. repeat split.
+  unfold softmax, sink_weights, sink_share. rewrite longer_Z, longer_E_last. split; [|reflexivity].
   intros j Hj. now rewrite longer_E.
 Qed.
 
-(** A row whose keys are all forbidden gives its whole weight to the sink; its L is σ, and its output 0 (with a value: u). *)
+(** A row whose keys are all forbidden gives its whole weight to the sink, and its output is 0 (with a value: u). *)
 Theorem dead_row_beside_a_sink n_q n_k d_v (M : mask) σ (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) u i :
   (forall j, (j < n_k)%nat -> M i j = false) ->
-  sink_share M σ S i = 1 /\ ln (exp σ + Z M S i) = σ /\
-  (forall l, (sink_weights M σ S × V) i l = 0) /\ (forall l, sink_output M σ S V u i l = u l).
+  sink_share M σ S i = 1 /\ (forall l, (sink_weights M σ S × V) i l = 0) /\ (forall l, sink_output M σ S V u i l = u l).
 Proof.
   intro H. assert (HZ : Z M S i = 0) by (apply sum_0; intros; apply E_forbidden; auto).
   assert (HO : forall l, (sink_weights M σ S × V) i l = 0).
   { intro l. apply sum_0; intros k Hk. unfold sink_weights. rewrite E_forbidden by auto. unfold Rdiv. ring. }
   assert (HP : sink_share M σ S i = 1) by (unfold sink_share; rewrite HZ; pose proof (exp_pos σ); field; lra).
-  repeat split; [exact HP|rewrite HZ, Rplus_0_r; apply ln_exp|exact HO|].
-  intro l. unfold sink_output. rewrite HO, HP. ring.
+  repeat split; [exact HP|exact HO|]. intro l. unfold sink_output. rewrite HO, HP. ring.
+Qed.
+
+(** L of the longer row has the sink's term in its sum; in a row whose keys are all forbidden it is σ. *)
+Theorem logsumexp_beside_a_sink n_q n_k (M : mask) σ (S : tensor [n_q; n_k]) i :
+  logsumexp (longer_mask n_k M) (longer S σ) i = ln (exp σ + Z M S i) /\
+  ((forall j, (j < n_k)%nat -> M i j = false) -> logsumexp (longer_mask n_k M) (longer S σ) i = σ).
+Proof.
+  unfold logsumexp. rewrite longer_Z. split; [reflexivity|]. intro H.
+  assert (HZ : Z M S i = 0) by (apply sum_0; intros; apply E_forbidden; auto). rewrite HZ, Rplus_0_r. apply ln_exp.
 Qed.
 
 (** ** How they move *)
