@@ -8,7 +8,7 @@ from docutils.statemachine import StringList
 from proofs import by_label, files, line_of, record, required, theorems, title
 from sphinx.util.docutils import SphinxDirective
 
-START, END = "calculus.derive_exp", "eq_dQ"  # the picture of the way from the exponential to the layer
+START, END = "calculus.derive_exp", "eq_multi_head_vjp"  # the picture of the way from the exponential to the layer
 
 
 def source(app, path, line):
