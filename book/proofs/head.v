@@ -180,21 +180,6 @@ Proof.
     + rewrite (scores_adjoint x (fun _ => Q) (fun _ => K) t), !dot_zero. simpl. ring.
 Qed.
 
-Lemma softmax_dead {m n} M (S : tensor [m; n]) i j : ~ live M n i -> (j < n)%nat -> softmax M S i j = 0.
-Proof.
-  intros H Hj. apply softmax_forbidden. destruct (live_or_dead M n i) as [HL|HD]; [contradiction|now apply HD].
-Qed.
-
-(** The rows of what comes out of [centered] sum to 0, in dead rows too. *)
-Lemma centered_rows {m n} M (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
-Proof.
-  unfold centered. set (a := ∑ k < n, softmax M S i k * X i k).
-  transitivity (∑ j < n, (softmax M S i j * X i j - a * softmax M S i j)); [apply sum_ext; intros; ring|].
-  rewrite sum_minus, <- sum_l. fold a. destruct (live_or_dead M n i) as [HL|HD].
-  - rewrite softmax_sum by exact HL. ring.
-  - unfold a. rewrite !sum_0; [ring|..]; intros; rewrite softmax_forbidden by auto; ring.
-Qed.
-
 Lemma centered_dead {m n} M (S X : tensor [m; n]) i j : ~ live M n i -> (j < n)%nat -> centered (softmax M S) X i j = 0.
 Proof. intros H Hj. unfold centered. rewrite softmax_dead by assumption. ring. Qed.
 

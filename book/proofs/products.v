@@ -180,3 +180,28 @@ Proof.
   apply (backward transpose A transpose ℓ dY); [intros x t tX _; apply transpose_moves|].
   intro tX. apply dot_transpose.
 Qed.
+
+(** ** One entry alone *)
+
+(** The array that is 1 at (k, l) and 0 elsewhere. Moving along it is moving one entry. *)
+Definition unit {m n} (k l : nat) : tensor [m; n] := fun i j => δ k i * δ l j.
+
+Lemma dot_unit {m n} (G : tensor [m; n]) k l : (k < m)%nat -> (l < n)%nat -> ⟨G, unit k l⟩ = G k l.
+Proof.
+  intros Hk Hl. simpl. unfold unit.
+  transitivity (∑ i < m, δ k i * ∑ j < n, δ l j * G i j).
+  { apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring. }
+  rewrite (sum_δ m k (fun i => ∑ j < n, δ l j * G i j)) by exact Hk. now apply (sum_δ n l (G k)).
+Qed.
+
+Lemma scaled_backward {m n} c (A : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  gradient ℓ (c • A) dY ->
+  gradient (fun A => ℓ (c • A)) A (c • dY) /\ gradient (s := []) (fun c => ℓ (c • A)) c (∑ i < m, ∑ j < n, A i j * dY i j).
+Proof.
+  intro H. split.
+  - apply (backward (fun A => c • A) A (fun tA => c • tA) ℓ dY); [intros x t tX _; apply scaled_moves| |exact H].
+    intro tA. now rewrite dot_scaled_r, dot_scaled_l.
+  - intros x t tc Hx Ht. eapply derive_eq; [apply (H (fun u => x u • A) t (tc • A)); [now rewrite Hx|]|].
+    + intros i Hi j Hj. unfold scaled. eapply derive_eq; [apply derive_mult; [exact Ht|apply derive_const]|cbv beta; ring].
+    + rewrite dot_scaled_r, (dot_comm dY). simpl. apply Rmult_comm.
+Qed.
