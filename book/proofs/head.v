@@ -433,9 +433,7 @@ Theorem eq_op_scale m n scale (S : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS
   (gradient ℓ (scale • S) dS' -> gradient (fun S => ℓ (scale • S)) S (scale • dS')) /\
   (forall s t tS, moves s t tS -> moves (s := [m; n]) (fun u => scale • s u) t (scale • tS)).
 Proof.
-  split; [|intros s t tS; apply scaled_moves].
-  apply (backward (fun S => scale • S) S (fun tS => scale • tS) ℓ dS'); [intros x t tX _; apply scaled_moves|].
-  intro tS. now rewrite dot_scaled_r, dot_scaled_l.
+  split; [intro H; exact (proj1 (scaled_backward scale S ℓ dS' H))|intros s t tS; apply scaled_moves].
 Qed.
 
 (** [place r c B]: each score takes its bias from entry (r i j, c i j) of B. Every way of stretching an array is one. *)
@@ -468,15 +466,7 @@ Qed.
 (** A bias that is added to the scores: the scores get dS' as it is, and so does a bias of the full shape. *)
 Theorem eq_op_bias m n (S B : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
   gradient ℓ (S ⊕ B) dS' -> gradient (fun S => ℓ (S ⊕ B)) S dS' /\ gradient (fun B => ℓ (S ⊕ B)) B dS'.
-Proof.
-  intro H. split; intros x t tx Hx Ht.
-  - eapply derive_eq; [apply (H (fun u => x u ⊕ B)); [now rewrite Hx|]|].
-    + apply (add_moves x (fun _ => B) t tx zero Ht (moves_const _ _)).
-    + rewrite dot_add_r, dot_zero. ring.
-  - eapply derive_eq; [apply (H (fun u => S ⊕ x u)); [now rewrite Hx|]|].
-    + apply (add_moves (fun _ => S) x t zero tx (moves_const _ _) Ht).
-    + rewrite dot_add_r, dot_zero. ring.
-Qed.
+Proof. apply (eq_elementwise__sum m n S B ℓ dS'). Qed.
 
 (** However an array B is repeated over the scores, an entry of dB is the sum of dS' over the places that took that entry. *)
 Theorem eq_op_bias__any m n p q (r c : nat -> nat -> nat) (S : tensor [m; n]) (B : tensor [p; q])
@@ -501,22 +491,9 @@ Theorem eq_op_bias__axes m n (S : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS'
   (forall b : tensor [], gradient ℓ (S ⊕ (fun i j => b)) dS' ->
     gradient (fun b : tensor [] => ℓ (S ⊕ (fun i j => b))) b (∑ i < m, ∑ j < n, dS' i j)).
 Proof.
-  split; [|split]; intros b H.
-  - apply (backward (r := [m; n]) (fun b : tensor [n] => (fun i j => b j) : tensor [m; n]) b
-      (fun tb => (fun i j => tb j) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
-    + intros x t tb _ Ht i Hi j Hj. now apply Ht.
-    + intro tb. apply dot_rows.
-    + exact (proj2 (eq_op_bias m n S (fun i j => b j) ℓ dS' H)).
-  - apply (backward (r := [m; n]) (fun b : tensor [m] => (fun i j => b i) : tensor [m; n]) b
-      (fun tb => (fun i j => tb i) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
-    + intros x t tb _ Ht i Hi j Hj. now apply Ht.
-    + intro tb. simpl. apply sum_ext; intros. now rewrite sum_r.
-    + exact (proj2 (eq_op_bias m n S (fun i j => b i) ℓ dS' H)).
-  - apply (backward (s := []) (r := [m; n]) (fun b => (fun i j => b) : tensor [m; n]) b
-      (fun tb => (fun i j => tb) : tensor [m; n]) (fun B => ℓ (S ⊕ B)) dS').
-    + intros x t tb _ Ht i Hi j Hj. exact Ht.
-    + intro tb. simpl. rewrite sum_r. apply sum_ext; intros. now rewrite sum_r.
-    + exact (proj2 (eq_op_bias m n S (fun i j => b) ℓ dS' H)).
+  destruct (eq_broadcast_vjp m n (fun B => ℓ (S ⊕ B)) dS') as [Hkey [Hquery Hone]].
+  assert (H : forall B, gradient ℓ (S ⊕ B) dS' -> gradient (fun B => ℓ (S ⊕ B)) B dS') by (intros B H; exact (proj2 (eq_op_bias m n S B ℓ dS' H))).
+  split; [|split]; intros b Hb; [apply Hkey|apply Hquery|apply Hone]; apply H, Hb.
 Qed.
 
 (** An op that overwrites the forbidden scores, with whatever: the allowed scores get dS', the forbidden ones exactly 0. *)

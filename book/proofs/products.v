@@ -205,3 +205,290 @@ Proof.
     + intros i Hi j Hj. unfold scaled. eapply derive_eq; [apply derive_mult; [exact Ht|apply derive_const]|cbv beta; ring].
     + rewrite dot_scaled_r, (dot_comm dY). simpl. apply Rmult_comm.
 Qed.
+
+(** ** What a gradient is *)
+
+(** Each entry of the gradient is the partial derivative of the loss with respect to that entry. *)
+Theorem def_gradient m n (ℓ : tensor [m; n] -> R) (X dX : tensor [m; n]) i j :
+  gradient ℓ X dX -> (i < m)%nat -> (j < n)%nat -> is_derive (fun u => ℓ (along X u (unit i j))) 0 (dX i j).
+Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_along. Qed.
+
+(** When X moves with the speed tX, the loss changes at the rate ⟨dX, tX⟩: along any curve, and along a straight line. *)
+Theorem eq_first_order m n (ℓ : tensor [m; n] -> R) (X dX tX : tensor [m; n]) :
+  gradient ℓ X dX ->
+  (forall (x : R -> tensor [m; n]) t, x t = X -> moves x t tX -> is_derive (fun u => ℓ (x u)) t (∑ i < m, ∑ j < n, dX i j * tX i j)) /\
+  is_derive (fun u => ℓ (along X u tX)) 0 ⟨dX, tX⟩.
+Proof. intro H. split; [intros x t Hx Ht; now apply H|now apply gradient_along]. Qed.
+
+(** What stands beside the tangent is the gradient: the inner product with the array that is 1 at (i, j) alone picks out an
+    entry, so two arrays that give the same inner products are the same. *)
+Theorem eq_read_off m n (G dX : tensor [m; n]) (ℓ : tensor [m; n] -> R) (X : tensor [m; n]) :
+  (forall i j, (i < m)%nat -> (j < n)%nat -> ⟨G, unit i j⟩ = G i j) /\
+  (gradient ℓ X dX -> (forall tX, is_derive (fun u => ℓ (along X u tX)) 0 ⟨G, tX⟩) ->
+    forall i j, (i < m)%nat -> (j < n)%nat -> dX i j = G i j).
+Proof.
+  split; [intros; now apply dot_unit|]. intros H HG i j Hi Hj.
+  rewrite <- (dot_unit dX i j Hi Hj), <- (dot_unit G i j Hi Hj).
+  pose proof (is_derive_unique _ _ _ (gradient_along ℓ X dX (unit i j) H)) as H1.
+  pose proof (is_derive_unique _ _ _ (HG (unit i j))) as H2. congruence.
+Qed.
+
+(** The four moves of the inner product: a left factor crosses transposed and stays left, a right one stays right, a factor of
+    an elementwise product crosses as it is, and both sides may be transposed. *)
+Theorem eq_frobenius_moves m n p :
+  (forall (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]), ⟨A, B × C⟩ = ⟨B^T × A, C⟩) /\
+  (forall (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]), ⟨A, B × C⟩ = ⟨A × C^T, B⟩) /\
+  (forall A B C : tensor [m; n], ⟨A, B ∘ C⟩ = ⟨A ∘ B, C⟩) /\
+  (forall (A : tensor [n; m]) (B : tensor [m; n]), ⟨A, B^T⟩ = ⟨A^T, B⟩).
+Proof.
+  split; [intros; apply dot_matmul_l|split; [intros; apply dot_matmul_r|split; [intros; apply dot_hadamard|intros; apply dot_transpose]]].
+Qed.
+
+(** The inner product of two matrices is the trace of Aᵀ B. *)
+Theorem eq_frobenius_trace m n (A B : tensor [m; n]) : ⟨A, B⟩ = ∑ j < n, (A^T × B) j j.
+Proof. simpl. apply sum_swap. Qed.
+
+(** [jvp F X J]: at X, F takes a tangent tX to J tX. [adjoint J V]: V is J, moved over to the other side of the inner product. *)
+Definition jvp {s r : list nat} (F : tensor s -> tensor r) (X : tensor s) (J : tensor s -> tensor r) : Prop :=
+  forall x t tX, x t = X -> moves x t tX -> moves (fun u => F (x u)) t (J tX).
+Definition adjoint {s r : list nat} (J : tensor s -> tensor r) (V : tensor r -> tensor s) : Prop :=
+  forall dY tX, ⟨dY, J tX⟩ = ⟨V dY, tX⟩.
+
+(** The change of the loss, seen at the output, is that seen at the input. So a vjp is the adjoint of the jvp, and an adjoint
+    of the jvp gives the gradient for every loss. *)
+Theorem eq_dot_product_test (s r : list nat) (F : tensor s -> tensor r) (X : tensor s) (J : tensor s -> tensor r) :
+  jvp F X J ->
+  (forall dY dX tX, gradient (fun X => ⟨dY, F X⟩) X dX -> ⟨dY, J tX⟩ = ⟨dX, tX⟩) /\
+  (forall V ℓ dY, adjoint J V -> gradient ℓ (F X) dY -> gradient (fun X => ℓ (F X)) X (V dY)).
+Proof.
+  intro HJ. split.
+  - intros dY dX tX H. pose proof (is_derive_unique _ _ _ (gradient_along _ X dX tX H)) as H1. rewrite <- H1. symmetry.
+    apply is_derive_unique.
+    apply (gradient_dot dY (F X) (fun u => F (along X u tX)) 0 (J tX)); [now rewrite along_0|].
+    apply HJ; [apply along_0|apply moves_along].
+  - intros V ℓ dY HV H. exact (backward F X J ℓ dY (V dY) HJ (HV dY) H).
+Qed.
+
+(** The chain rule is an order: tangents go through f, then g; gradients go back through g, then f. *)
+Theorem eq_chain (s r q : list nat) (f : tensor s -> tensor r) (g : tensor r -> tensor q) (X : tensor s)
+    (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s) (V_g : tensor q -> tensor r) :
+  jvp f X J_f -> jvp g (f X) J_g -> adjoint J_f V_f -> adjoint J_g V_g ->
+  jvp (fun X => g (f X)) X (fun tX => J_g (J_f tX)) /\
+  forall ℓ dZ, gradient ℓ (g (f X)) dZ -> gradient (fun X => ℓ (g (f X))) X (V_f (V_g dZ)).
+Proof.
+  intros Hf Hg Af Ag. split.
+  - intros x t tX Hx Ht. apply (Hg (fun u => f (x u))); [now rewrite Hx|now apply Hf].
+  - intros ℓ dZ H. apply (backward f X J_f (fun Y => ℓ (g Y)) (V_g dZ)); [exact Hf|exact (Af (V_g dZ))|].
+    exact (backward g (f X) J_g ℓ dZ (V_g dZ) Hg (Ag dZ) H).
+Qed.
+
+(** ** Entry by entry *)
+
+(** A function of each entry alone: its derivative, times the gradient that arrives. *)
+Theorem eq_elementwise m n (φ φ' : R -> R) (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  (forall i j, (i < m)%nat -> (j < n)%nat -> is_derive φ (X i j) (φ' (X i j))) ->
+  gradient (s := [m; n]) ℓ (fun i j => φ (X i j)) dY ->
+  gradient (s := [m; n]) (fun X => ℓ (fun i j => φ (X i j))) X (fun i j => φ' (X i j) * dY i j).
+Proof.
+  intro Hφ. apply (backward (fun X : tensor [m; n] => (fun i j => φ (X i j)) : tensor [m; n]) X
+    (fun tX => (fun i j => φ' (X i j) * tX i j) : tensor [m; n]) ℓ dY).
+  - intros x t tX Hx Ht i Hi j Hj. apply (derive_after φ (fun u => x u i j)); [rewrite Hx; now apply Hφ|now apply Ht].
+  - intro tX. simpl. apply sum_ext; intros. apply sum_ext; intros. ring.
+Qed.
+
+(** A sum of two arrays: both get the gradient that arrives. *)
+Theorem eq_elementwise__sum m n (A B : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  gradient ℓ (A ⊕ B) dY -> gradient (fun A => ℓ (A ⊕ B)) A dY /\ gradient (fun B => ℓ (A ⊕ B)) B dY.
+Proof.
+  intro H. split; intros x t tx Hx Ht.
+  - eapply derive_eq; [apply (H (fun u => x u ⊕ B)); [now rewrite Hx|]|].
+    + apply (add_moves x (fun _ => B) t tx zero Ht (moves_const _ _)).
+    + rewrite dot_add_r, dot_zero. ring.
+  - eapply derive_eq; [apply (H (fun u => A ⊕ x u)); [now rewrite Hx|]|].
+    + apply (add_moves (fun _ => A) x t zero tx (moves_const _ _) Ht).
+    + rewrite dot_add_r, dot_zero. ring.
+Qed.
+
+(** An array times a number: the array gets that number times the gradient that arrives. *)
+Theorem eq_elementwise__scale m n scale (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  gradient ℓ (scale • X) dY -> gradient (fun X => ℓ (scale • X)) X (scale • dY).
+Proof. intro H. exact (proj1 (scaled_backward scale X ℓ dY H)). Qed.
+
+(** An elementwise product of two variables: each gets the gradient times the other. *)
+Theorem eq_hadamard_vjp m n (A B : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  gradient ℓ (A ∘ B) dY -> gradient (fun A => ℓ (A ∘ B)) A (dY ∘ B) /\ gradient (fun B => ℓ (A ∘ B)) B (dY ∘ A).
+Proof.
+  intro H. split; intros x t tx Hx Ht.
+  - eapply derive_eq; [apply (H (fun u => x u ∘ B)); [now rewrite Hx|]|].
+    + apply (hadamard_moves x (fun _ => B) t tx zero Ht (moves_const _ _)).
+    + rewrite dot_add_r, !dot_hadamard, dot_zero. unfold hadamard. simpl. rewrite Rplus_0_r.
+      apply sum_ext; intros. apply sum_ext; intros. ring.
+  - eapply derive_eq; [apply (H (fun u => A ∘ x u)); [now rewrite Hx|]|].
+    + apply (hadamard_moves (fun _ => A) x t zero tx (moves_const _ _) Ht).
+    + rewrite dot_add_r, (dot_hadamard dY A), (dot_comm dY (zero ∘ x t)). unfold hadamard, zero. simpl.
+      rewrite (sum_0 m); [ring|]. intros. apply sum_0. intros. ring.
+Qed.
+
+(** ** Broadcast and sum *)
+
+(** A row that is repeated over all rows, a column over all columns, a number everywhere: each gets the sum over its uses. *)
+Theorem eq_broadcast_vjp m n (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  (forall x : tensor [n], gradient (s := [m; n]) ℓ (fun i j => x j) dY ->
+    gradient (s := [n]) (fun x => ℓ (fun i j => x j)) x (fun j => ∑ i < m, dY i j)) /\
+  (forall x : tensor [m], gradient (s := [m; n]) ℓ (fun i j => x i) dY ->
+    gradient (s := [m]) (fun x => ℓ (fun i j => x i)) x (fun i => ∑ j < n, dY i j)) /\
+  (forall x : R, gradient (s := [m; n]) ℓ (fun i j => x) dY ->
+    gradient (s := []) (fun x => ℓ (fun i j => x)) x (∑ i < m, ∑ j < n, dY i j)).
+Proof.
+  split; [|split]; intros b H.
+  - apply (backward (r := [m; n]) (fun b : tensor [n] => (fun i j => b j) : tensor [m; n]) b
+      (fun tb => (fun i j => tb j) : tensor [m; n]) ℓ dY); [|intro; apply dot_rows|exact H].
+    intros x t tb _ Ht i Hi j Hj. now apply Ht.
+  - apply (backward (r := [m; n]) (fun b : tensor [m] => (fun i j => b i) : tensor [m; n]) b
+      (fun tb => (fun i j => tb i) : tensor [m; n]) ℓ dY); [| |exact H].
+    + intros x t tb _ Ht i Hi j Hj. now apply Ht.
+    + intro tb. simpl. apply sum_ext; intros. now rewrite sum_r.
+  - apply (backward (s := []) (r := [m; n]) (fun b => (fun i j => b) : tensor [m; n]) b
+      (fun tb => (fun i j => tb) : tensor [m; n]) ℓ dY); [| |exact H].
+    + intros x t tb _ Ht i Hi j Hj. exact Ht.
+    + intro tb. simpl. rewrite sum_r. apply sum_ext; intros. now rewrite sum_r.
+Qed.
+
+(** The sum of n arrays of one shape, entry by entry. *)
+Fixpoint sum_over {s : list nat} (n : nat) : (nat -> tensor s) -> tensor s :=
+  match s with
+  | [] => fun F => sum n F
+  | _ :: _ => fun F => fun i => sum_over n (fun b => F b i)
+  end.
+
+Lemma dot_sum_over {s : list nat} n (F : nat -> tensor s) (T : tensor s) : ∑ b < n, ⟨F b, T⟩ = ⟨sum_over n F, T⟩.
+Proof.
+  induction s as [|m s IH]; simpl; [symmetry; apply sum_r|].
+  rewrite sum_swap. apply sum_ext; intros i _. apply (IH (fun b => F b i)).
+Qed.
+
+(** An array of any shape that is used n times along a new axis, such as a bias in a batch: it gets the sum over that axis. *)
+Theorem eq_broadcast_vjp__batch n (s : list nat) (x : tensor s) (ℓ : tensor (n :: s) -> R) (dY : tensor (n :: s)) :
+  gradient ℓ (fun b => x) dY -> gradient (fun x => ℓ (fun b => x)) x (sum_over n (fun b => dY b)).
+Proof.
+  apply (backward (r := n :: s) (fun x => (fun b => x) : tensor (n :: s)) x (fun tx => (fun b => tx) : tensor (n :: s)) ℓ dY).
+  - intros y t ty _ Ht b Hb. exact Ht.
+  - intro tx. exact (dot_sum_over n dY tx).
+Qed.
+
+(** A sum over rows hands its gradient to every entry of the row, a mean the n-th part of it. *)
+Theorem eq_sum_mean_vjp m n (X : tensor [m; n]) (ℓ : tensor [m] -> R) (dy : tensor [m]) :
+  (gradient ℓ (fun i => ∑ j < n, X i j) dy ->
+    gradient (s := [m; n]) (fun X => ℓ (fun i => ∑ j < n, X i j)) X (fun i j => dy i)) /\
+  (gradient ℓ (fun i => 1 / INR n * ∑ j < n, X i j) dy ->
+    gradient (s := [m; n]) (fun X => ℓ (fun i => 1 / INR n * ∑ j < n, X i j)) X (fun i j => 1 / INR n * dy i)).
+Proof.
+  assert (Hs : forall (x : R -> tensor [m; n]) t tX, moves x t tX ->
+      forall i, (i < m)%nat -> is_derive (fun u => ∑ j < n, x u i j) t (∑ j < n, tX i j)).
+  { intros x t tX Ht i Hi. apply (sum_derive n (fun j u => x u i j)). intros j Hj. now apply Ht. }
+  split.
+  - apply (backward (r := [m]) (fun X : tensor [m; n] => (fun i => ∑ j < n, X i j)) X (fun tX => (fun i => ∑ j < n, tX i j)) ℓ dy).
+    + intros x t tX _ Ht. exact (Hs x t tX Ht).
+    + intro tX. simpl. apply sum_ext; intros. apply sum_l.
+  - apply (backward (r := [m]) (fun X : tensor [m; n] => (fun i => 1 / INR n * ∑ j < n, X i j)) X
+      (fun tX => (fun i => 1 / INR n * ∑ j < n, tX i j)) ℓ dy).
+    + intros x t tX _ Ht i Hi. apply (derive_scale (1 / INR n) (fun u => ∑ j < n, x u i j)). exact (Hs x t tX Ht i Hi).
+    + intro tX. simpl. apply sum_ext; intros i _. rewrite !sum_l. apply sum_ext; intros. ring.
+Qed.
+
+(** ** Transpose and reshape *)
+
+(** A transpose sends back the transposed gradient. *)
+Theorem eq_transpose_reshape_vjp m n (X : tensor [m; n]) (ℓ : tensor [n; m] -> R) (dY : tensor [n; m]) :
+  gradient ℓ (X^T) dY -> gradient (fun X => ℓ (X^T)) X (dY^T).
+Proof. apply gradient_transpose. Qed.
+
+(** The entries of X in the same order, in rows of q in place of n. *)
+Definition reshape {m n p q} (X : tensor [m; n]) : tensor [p; q] :=
+  fun i j => X ((i * q + j) / n)%nat ((i * q + j) mod n)%nat.
+
+Lemma dot_reshape {m n p q} (A : tensor [p; q]) (X : tensor [m; n]) : (m * n = p * q)%nat ->
+  ⟨A, reshape X⟩ = ⟨reshape A, X⟩.
+Proof.
+  intro E. unfold reshape. simpl.
+  transitivity (∑ k < p * q, A (k / q)%nat (k mod q)%nat * X (k / n)%nat (k mod n)%nat).
+  - rewrite sum_mul. apply sum_ext; intros i _. apply sum_ext; intros j Hj.
+    rewrite (Nat.div_add_l i q j), (Nat.div_small j q), Nat.add_0_r by lia. f_equal. f_equal.
+    rewrite Nat.add_comm, Nat.mod_add by lia. symmetry. now apply Nat.mod_small.
+  - rewrite <- E, sum_mul. apply sum_ext; intros i _. apply sum_ext; intros j Hj.
+    rewrite (Nat.div_add_l i n j), (Nat.div_small j n), Nat.add_0_r by lia. f_equal. f_equal.
+    rewrite Nat.add_comm, Nat.mod_add by lia. now apply Nat.mod_small.
+Qed.
+
+(** A reshape sends back the gradient in the shape of the input. *)
+Theorem eq_transpose_reshape_vjp__reshape m n p q (X : tensor [m; n]) (ℓ : tensor [p; q] -> R) (dY : tensor [p; q]) :
+  (m * n = p * q)%nat ->
+  gradient ℓ (reshape X) dY -> gradient (fun X : tensor [m; n] => ℓ (reshape X)) X (reshape dY).
+Proof.
+  intro E. apply (backward reshape X reshape ℓ dY).
+  - intros x t tX _ Ht i Hi j Hj. assert (Hk : (i * q + j < m * n)%nat) by nia.
+    assert (Hn : n <> 0%nat) by (intros ->; lia).
+    apply Ht; [apply Nat.div_lt_upper_bound; lia|now apply Nat.mod_upper_bound].
+  - intro tX. now apply dot_reshape.
+Qed.
+
+(** ** Used twice *)
+
+(** What is used in two places gets two gradients, and they add. *)
+Theorem eq_fan_out_vjp m n (ℓ : tensor [m; n] -> tensor [m; n] -> R) (X dX1 dX2 : tensor [m; n]) :
+  gradient2 ℓ X X dX1 dX2 -> gradient (fun X => ℓ X X) X (dX1 ⊕ dX2).
+Proof. intros H x t tX Hx Ht. rewrite dot_add_l. now apply (H x x). Qed.
+
+(** All pairs of rows of one matrix, S = X Xᵀ. *)
+Theorem eq_gram_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; m] -> R) (dS : tensor [m; m]) :
+  gradient ℓ (X × X^T) dS -> gradient (fun X => ℓ (X × X^T)) X ((dS ⊕ dS^T) × X).
+Proof.
+  intros H x t tX Hx Ht. eapply derive_eq; [apply (H (fun u => x u × (x u)^T)); [now rewrite Hx|]|].
+  - exact (matmul_moves x (fun u => (x u)^T) t tX (tX^T) Ht (transpose_moves x t tX Ht)).
+  - cbv beta. rewrite Hx, dot_add_r, (dot_matmul_r dS tX), (dot_matmul_l dS X), dot_transpose.
+    rewrite <- dot_add_l. apply dot_ext; [|apply equal_refl]. intros i _ j _. unfold add, matmul, transpose. simpl.
+    rewrite <- sum_plus. apply sum_ext; intros. ring.
+Qed.
+
+(** ** Exercises *)
+
+(** The sum of a product, row by row. *)
+Theorem eq_row_dot_vjp m n (A B : tensor [m; n]) (ℓ : tensor [m] -> R) (dD : tensor [m]) :
+  gradient ℓ (fun i => ∑ j < n, A i j * B i j) dD ->
+  gradient (s := [m; n]) (fun A => ℓ (fun i => ∑ j < n, A i j * B i j)) A (fun i j => dD i * B i j) /\
+  gradient (s := [m; n]) (fun B => ℓ (fun i => ∑ j < n, A i j * B i j)) B (fun i j => dD i * A i j).
+Proof.
+  intro H. split.
+  - apply (backward (r := [m]) (fun A : tensor [m; n] => (fun i => ∑ j < n, A i j * B i j)) A
+      (fun tA => (fun i => ∑ j < n, tA i j * B i j)) ℓ dD); [| |exact H].
+    + intros x t tA _ Ht i Hi. apply (sum_derive n (fun j u => x u i j * B i j)). intros j Hj.
+      eapply derive_eq; [apply derive_mult; [now apply Ht|apply derive_const]|cbv beta; ring].
+    + intro tA. simpl. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
+  - apply (backward (r := [m]) (fun B : tensor [m; n] => (fun i => ∑ j < n, A i j * B i j)) B
+      (fun tB => (fun i => ∑ j < n, A i j * tB i j)) ℓ dD); [| |exact H].
+    + intros x t tB _ Ht i Hi. apply (sum_derive n (fun j u => A i j * x u i j)). intros j Hj.
+      apply (derive_scale (A i j) (fun u => x u i j)). now apply Ht.
+    + intro tB. simpl. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
+Qed.
+
+(** Subtracting from each column its mean: the vjp is the same map, and the columns of dX sum to 0, so a bias that was added to
+    every row gets nothing. *)
+Theorem eq_center_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
+  let center := fun X : tensor [m; n] => (fun i j => X i j - 1 / INR m * ∑ k < m, X k j) : tensor [m; n] in
+  gradient ℓ (center X) dY ->
+  gradient (fun X => ℓ (center X)) X (fun i j => dY i j - 1 / INR m * ∑ k < m, dY k j) /\
+  forall j, ∑ i < m, (dY i j - 1 / INR m * ∑ k < m, dY k j) = 0.
+Proof.
+  intros center H. split.
+  - apply (backward center X center ℓ dY); [| |exact H].
+    + intros x t tX _ Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => 1 / INR m * ∑ k < m, x u k j)); [now apply Ht|].
+      apply (derive_scale (1 / INR m) (fun u => ∑ k < m, x u k j)). apply (sum_derive m (fun k u => x u k j)).
+      intros k Hk. now apply Ht.
+    + intro tX. simpl. unfold center. rewrite sum_swap, (sum_swap m n (fun i j => (dY i j - _) * tX i j)).
+      apply sum_ext; intros j _. set (a := ∑ k < m, tX k j). set (b := ∑ k < m, dY k j).
+      transitivity (∑ i < m, (dY i j * tX i j - 1 / INR m * a * dY i j)); [apply sum_ext; intros; ring|].
+      transitivity (∑ i < m, (dY i j * tX i j - 1 / INR m * b * tX i j)); [|apply sum_ext; intros; ring].
+      rewrite !sum_minus, <- !sum_l. fold a b. ring.
+  - intro j. rewrite sum_minus, sum_const. destruct m as [|m]; [simpl; ring|].
+    field. apply not_0_INR. lia.
+Qed.
