@@ -400,3 +400,209 @@ Proof.
   intros self X_mem Q K V P dO dP dS dQ_r dK_r dV_r dX_self Hℓ.
   exact (residual self E _ (fun ℓ' dY H' => eq_dmemory_self _ _ _ _ _ _ _ M scale B E W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ' dY H') ℓ dX_mem Hℓ).
 Qed.
+
+(** ** The cache *)
+
+(** The layer with stored keys and values: it does not know who made them. *)
+Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+  (K : tensor [batch; n_k; (h_kv * d_k)%nat]) (V : tensor [batch; n_k; (h_kv * d_v)%nat]) (X : tensor [batch; n_q; d_x])
+  (W_Q : tensor [d_x; (h * d_k)%nat]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_O : tensor [d_y])
+  : tensor [batch; n_q; d_y] :=
+  fun s => linear (merge (heads g (M s) scale (split (linear X.[s] W_Q b_Q)) (split K.[s]) (split V.[s]) B.[s])) W_O b_O.
+
+(** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys and values. *)
+Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]) (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) :
+  let Y X W_Q W_O b_Q b_O := layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
+  let K : tensor [batch; n_k; (h_kv * d_k)%nat] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
+  let V : tensor [batch; n_k; (h_kv * d_v)%nat] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
+  let Y' X W_Q W_O b_Q b_O := cached h h_kv g M scale B K V X W_Q W_O b_Q b_O in
+  (forall dX, gradient (fun X => ℓ (Y X W_Q W_O b_Q b_O)) X dX <-> gradient (fun X => ℓ (Y' X W_Q W_O b_Q b_O)) X dX) /\
+  (forall dW, gradient (fun W_Q => ℓ (Y X W_Q W_O b_Q b_O)) W_Q dW <-> gradient (fun W_Q => ℓ (Y' X W_Q W_O b_Q b_O)) W_Q dW) /\
+  (forall db, gradient (fun b_Q => ℓ (Y X W_Q W_O b_Q b_O)) b_Q db <-> gradient (fun b_Q => ℓ (Y' X W_Q W_O b_Q b_O)) b_Q db) /\
+  (forall dW, gradient (fun W_O => ℓ (Y X W_Q W_O b_Q b_O)) W_O dW <-> gradient (fun W_O => ℓ (Y' X W_Q W_O b_Q b_O)) W_O dW) /\
+  (forall db, gradient (fun b_O => ℓ (Y X W_Q W_O b_Q b_O)) b_O db <-> gradient (fun b_O => ℓ (Y' X W_Q W_O b_Q b_O)) b_O db).
+Proof. intros Y K V Y'. refine (conj _ (conj _ (conj _ (conj _ _)))); intro d; split; intro H; exact H. Qed.
+
+Lemma regroup (a b c a' b' c' d : R) : d = a + a' -> a + b + c + (a' + b' + c') = d + b + b' + c + c'.
+Proof. intros ->. ring. Qed.
+
+(** What the uses of one array get adds up, when the loss reads a copy at each step. *)
+Lemma copies_derive {T batch n d_m w_k w_v} (ℓ : tensor [T; batch; n; w_k] -> tensor [T; batch; n; w_v] -> R)
+    (K : tensor [batch; n; w_k]) (V : tensor [batch; n; w_v]) (dK_t : tensor [T; batch; n; w_k]) (dV_t : tensor [T; batch; n; w_v])
+    (x : R -> tensor [batch; n; d_m]) w_K w_V b_K b_V t tX tW_K tW_V tb_K tb_V :
+  let dK : tensor [batch; n; w_k] := fun s j c => ∑ t < T, dK_t t s j c in
+  let dV : tensor [batch; n; w_v] := fun s j c => ∑ t < T, dV_t t s j c in
+  gradient2 ℓ (fun _ => K) (fun _ => V) dK_t dV_t ->
+  (fun s => linear (x t).[s] (w_K t) (b_K t)) = K -> (fun s => linear (x t).[s] (w_V t) (b_V t)) = V ->
+  moves x t tX -> moves w_K t tW_K -> moves w_V t tW_V -> moves b_K t tb_K -> moves b_V t tb_V ->
+  is_derive (fun u => ℓ (fun _ s => linear (x u).[s] (w_K u) (b_K u)) (fun _ s => linear (x u).[s] (w_V u) (b_V u))) t
+    (dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T ⊕ dV.[s] × (w_V t)^T) tX +
+     dot (s := [d_m; w_k]) (fun a c => ∑ s < batch, ((x t).[s]^T × dK.[s]) a c) tW_K +
+     dot (s := [d_m; w_v]) (fun a c => ∑ s < batch, ((x t).[s]^T × dV.[s]) a c) tW_V +
+     dot (s := [w_k]) (fun c => ∑ s < batch, ∑ j < n, dK.[s] j c) tb_K +
+     dot (s := [w_v]) (fun c => ∑ s < batch, ∑ j < n, dV.[s] j c) tb_V).
+Proof.
+  intros dK dV H EK EV HX HWK HWV HbK HbV.
+  eapply derive_eq.
+  - apply (H (fun u _ s => linear (x u).[s] (w_K u) (b_K u)) (fun u _ s => linear (x u).[s] (w_V u) (b_V u)) t
+      (fun _ s => tlinear (x t).[s] (w_K t) tX.[s] tW_K tb_K) (fun _ s => tlinear (x t).[s] (w_V t) tX.[s] tW_V tb_V)
+      (f_equal (fun K _ => K) EK) (f_equal (fun V _ => V) EV)); intros a _;
+      [exact (packed_moves x w_K b_K t _ _ _ HX HWK HbK)|exact (packed_moves x w_V b_V t _ _ _ HX HWV HbV)].
+  - etransitivity; [exact (f_equal2 Rplus (dot_copies T dK_t (fun s => tlinear (x t).[s] (w_K t) tX.[s] tW_K tb_K))
+      (dot_copies T dV_t (fun s => tlinear (x t).[s] (w_V t) tX.[s] tW_V tb_V)))|].
+    etransitivity; [exact (f_equal2 Rplus (linear_adjoint dK (x t) (w_K t) tX tW_K tb_K) (linear_adjoint dV (x t) (w_V t) tX tW_V tb_V))|].
+    assert (E : dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T ⊕ dV.[s] × (w_V t)^T) tX =
+      dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T) tX + dot (s := [batch; n; d_m]) (fun s => dV.[s] × (w_V t)^T) tX)
+      by exact (dot_add3 (fun s => dK.[s] × (w_K t)^T) (fun s => dV.[s] × (w_V t)^T) tX).
+    exact (regroup _ _ _ _ _ _ _ E).
+Qed.
+
+(** A cache that keeps its way back: each step adds its share to dK and dV, and one projection, at the end, takes the sums
+    to the memory and the weights. ℓ may be any function of what the steps read. *)
+Theorem eq_cache_vjp steps batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v])
+    (b_K : tensor [w_k]) (b_V : tensor [w_v]) (ℓ : tensor [steps; batch; n_k; w_k] -> tensor [steps; batch; n_k; w_v] -> R)
+    (dK_t : tensor [steps; batch; n_k; w_k]) (dV_t : tensor [steps; batch; n_k; w_v]) :
+  let K (X_mem : tensor [batch; n_k; d_m]) W_K : tensor [batch; n_k; w_k] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
+  let V (X_mem : tensor [batch; n_k; d_m]) W_V b_V : tensor [batch; n_k; w_v] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
+  let loss X_mem W_K W_V b_V := ℓ (fun t => K X_mem W_K) (fun t => V X_mem W_V b_V) in
+  let dK : tensor [batch; n_k; w_k] := fun s j c => ∑ t < steps, dK_t t s j c in
+  let dV : tensor [batch; n_k; w_v] := fun s j c => ∑ t < steps, dV_t t s j c in
+  gradient2 ℓ (fun t => K X_mem W_K) (fun t => V X_mem W_V b_V) dK_t dV_t ->
+  gradient (fun W_K => loss X_mem W_K W_V b_V) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => loss X_mem W_K W_V b_V) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+  gradient (fun b_V => loss X_mem W_K W_V b_V) b_V (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c) /\
+  gradient (fun X_mem => loss X_mem W_K W_V b_V) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T).
+Proof.
+  intros K V loss dK dV H. refine (conj _ (conj _ (conj _ _))); intros x t tX Hx Ht.
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) x (fun _ => W_V) (fun _ => b_K) (fun _ => b_V) t zero tX zero zero zero
+      H (f_equal (fun W => K X_mem W) Hx) eq_refl (moves_const _ _) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _)) _).
+    rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) x (fun _ => b_K) (fun _ => b_V) t zero zero tX zero zero
+      H eq_refl (f_equal (fun W => V X_mem W b_V) Hx) (moves_const _ _) (moves_const _ _) Ht (moves_const _ _) (moves_const _ _)) _).
+    rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) (fun _ => W_V) (fun _ => b_K) x t zero zero zero zero tX
+      H eq_refl (f_equal (fun b => V X_mem W_V b) Hx) (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) Ht) _).
+    rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t x (fun _ => W_K) (fun _ => W_V) (fun _ => b_K) (fun _ => b_V) t tX zero zero zero zero
+      H (f_equal (fun X => K X W_K) Hx) (f_equal (fun X => V X W_V b_V) Hx) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _)) _).
+    rewrite !dot_zero, !Rplus_0_r. reflexivity.
+Qed.
+
+(** Layers that share W_K, b_K, W_V and b_V read one cache: its gradients add first, then one projection is enough. *)
+Theorem eq_memory_shared_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; w_k])
+    (W_V : tensor [d_m; w_v]) (b_K : tensor [w_k]) (b_V : tensor [w_v])
+    (ℓ : tensor [layers; batch; n_k; w_k] -> tensor [layers; batch; n_k; w_v] -> R)
+    (dK_a : tensor [layers; batch; n_k; w_k]) (dV_a : tensor [layers; batch; n_k; w_v]) :
+  let K (X_mem : tensor [batch; n_k; d_m]) W_K : tensor [batch; n_k; w_k] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
+  let V (X_mem : tensor [batch; n_k; d_m]) W_V : tensor [batch; n_k; w_v] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
+  let loss X_mem W_K W_V := ℓ (fun a => K X_mem W_K) (fun a => V X_mem W_V) in
+  let dK : tensor [batch; n_k; w_k] := fun s j c => ∑ a < layers, dK_a a s j c in
+  let dV : tensor [batch; n_k; w_v] := fun s j c => ∑ a < layers, dV_a a s j c in
+  gradient2 ℓ (fun a => K X_mem W_K) (fun a => V X_mem W_V) dK_a dV_a ->
+  gradient (fun W_K => loss X_mem W_K W_V) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => loss X_mem W_K W_V) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+  gradient (fun X_mem => loss X_mem W_K W_V) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T).
+Proof.
+  intros K V loss dK dV H.
+  destruct (eq_cache_vjp _ _ _ _ _ _ X_mem W_K W_V b_K b_V ℓ dK_a dV_a H) as (H1 & H2 & _ & H3). exact (conj H1 (conj H2 H3)).
+Qed.
+
+(** Positions added to the memory for the keys only: R is used on one path and gets that path only, and over the tokens its
+    gradient sums to 0. *)
+Theorem eq_memory_positions batch n_q n_k d_m h d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+    (Q : tensor [batch; h; n_q; d_k]) (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) (R : tensor [n_k; d_m]) :
+  let K (R : tensor [n_k; d_m]) : tensor [batch; h; n_k; d_k] := fun s => split ((X_mem.[s] ⊕ R) × W_K) in
+  let V : tensor [batch; h; n_k; d_v] := fun s => split (X_mem.[s] × W_V) in
+  let O (R : tensor [n_k; d_m]) s := heads own (M s) scale Q.[s] (K R).[s] V.[s] B.[s] in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] (K R).[s].[r] B.[s].[r] in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - ∑ k < n_k, P s r i k * dP s r i k) in
+  let dK_r : tensor [batch; h; n_k; d_k] := fun s r => scale • (dS.[s].[r]^T × Q.[s].[r]) in
+  let dK : tensor [batch; n_k; (h * d_k)%nat] := fun s => merge dK_r.[s] in
+  gradient ℓ (O R) dO ->
+  gradient (fun R => ℓ (O R)) R (fun j a => ∑ s < batch, (dK.[s] × W_K^T) j a) /\
+  forall s a, ∑ j < n_k, (dK.[s] × W_K^T) j a = 0.
+Proof.
+  intros K V O P dP dS dK_r dK Hℓ. split.
+  - pose proof (proj1 (proj2 (gradient3_each _ _ _ _ _ _ _ (heads_derive own M scale B Q (K R) V ℓ dO _ _ (own_lt h)
+      (collect_own_batch _) (collect_own_batch _) Hℓ)))) as HK.
+    intros x t tX Hx Ht. eapply derive_eq.
+    + apply (HK (fun u => K (x u)) t (fun s => split (tX × W_K)) (f_equal K Hx)).
+      intros s Hs. apply (split_moves (fun u => (X_mem.[s] ⊕ x u) × W_K)). intros j Hj c Hc.
+      apply (sum_derive d_m (fun k u => (X_mem.[s] j k + x u j k) * W_K k c)). intros k Hk.
+      eapply derive_eq; [apply derive_mult; [apply derive_plus; [apply derive_const|exact (Ht j Hj k Hk)]|apply derive_const]|cbv beta; ring].
+    + etransitivity; [|exact (dot_total2 batch (fun s => dK.[s] × W_K^T) tX)].
+      apply sum_ext; intros s _. etransitivity; [exact (dot_split dK_r.[s] (tX × W_K))|]. exact (dot_matmul_r dK.[s] tX W_K).
+  - intros s a. exact (proj1 (eq_dmemory_total n_q n_k d_m h d_k d_v (M s) scale B.[s] Q.[s] (K R).[s] V.[s] W_K W_V dO.[s] a)).
+Qed.
+
+(** ** Step by step *)
+
+Lemma sum_first n m f : (m <= n)%nat -> (forall j, (m <= j)%nat -> f j = 0) -> sum n f = sum m f.
+Proof.
+  intros H H0. replace n with (m + (n - m))%nat by lia. rewrite sum_add, (sum_0 (n - m)) by (intros; apply H0; lia). ring.
+Qed.
+
+(** The causal pass is a stack of steps: query t, the last token so far, reads the keys 0 to t. Its dQ is the step's own;
+    each key and value collects from the step that made it and all later ones. *)
+Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (B : tensor [n; n])
+    (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) :
+  let causal : mask := fun i j => Nat.leb j i in
+  let Q_t t : tensor [1%nat; d_k] := fun _ => Q t in
+  let K_t t := first (S t) K in
+  let V_t t := first (S t) V in
+  let B_t t : tensor [1%nat; S t] := fun _ => B t in
+  let dO_t t : tensor [1%nat; d_v] := fun _ => dO t in
+  let P_t t := weights everything scale (Q_t t) (K_t t) (B_t t) in
+  let dP_t t := dO_t t × (V_t t)^T in
+  let dS_t t : tensor [1%nat; S t] := fun i j => P_t t i j * (dP_t t i j - ∑ k < S t, P_t t i k * dP_t t i k) in
+  let dQ_t t := scale • (dS_t t × K_t t) in
+  let dK_t t := scale • ((dS_t t)^T × Q_t t) in
+  let dV_t t := (P_t t)^T × dO_t t in
+  (forall t c, (t < n)%nat ->
+     attention causal scale Q K V B t c = attention everything scale (Q_t t) (K_t t) (V_t t) (B_t t) 0%nat c) /\
+  (gradient ℓ (attention causal scale Q K V B) dO ->
+   gradient (fun Q => ℓ (attention causal scale Q K V B)) Q (fun t a => dQ_t t 0%nat a) /\
+   gradient (fun K => ℓ (attention causal scale Q K V B)) K (fun j a => ∑ t < n, if Nat.leb j t then dK_t t j a else 0) /\
+   gradient (fun V => ℓ (attention causal scale Q K V B)) V (fun j c => ∑ t < n, if Nat.leb j t then dV_t t j c else 0)).
+Proof.
+  intros causal Q_t K_t V_t B_t dO_t P_t dP_t dS_t dQ_t dK_t dV_t.
+  assert (HZ : forall t, (t < n)%nat -> Z causal (scores scale Q K B) t = Z everything (scores scale (Q_t t) (K_t t) (B_t t)) 0%nat).
+  { intros t Ht. unfold Z. rewrite (sum_first n (S t)); [|lia|].
+    - apply sum_ext; intros k Hk. unfold E, causal, everything. destruct (Nat.leb_spec k t); [reflexivity|lia].
+    - intros j Hj. apply E_forbidden. apply Nat.leb_gt. lia. }
+  assert (HP : forall t j, (t < n)%nat -> (j <= t)%nat -> weights causal scale Q K B t j = P_t t 0%nat j).
+  { intros t j Ht Hj. unfold P_t, weights, softmax. rewrite HZ by exact Ht. unfold E, causal, everything.
+    destruct (Nat.leb_spec j t); [reflexivity|lia]. }
+  assert (H0 : forall t j, (t < j)%nat -> weights causal scale Q K B t j = 0).
+  { intros t j Hj. apply softmax_forbidden. apply Nat.leb_gt. exact Hj. }
+  assert (HS : forall t j, (t < n)%nat -> (j <= t)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j = dS_t t 0%nat j).
+  { intros t j Ht Hj. unfold centered. rewrite HP by assumption. unfold dS_t. f_equal. f_equal.
+    rewrite (sum_first n (S t)); [|lia|intros; rewrite H0 by lia; ring].
+    apply sum_ext; intros k Hk. rewrite HP by lia. reflexivity. }
+  assert (HS0 : forall t j, (t < j)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j = 0).
+  { intros t j Hj. unfold centered. rewrite H0 by exact Hj. ring. }
+  split.
+  - intros t c Ht. unfold attention, matmul. rewrite (sum_first n (S t)); [|lia|intros; rewrite H0 by lia; ring].
+    apply sum_ext; intros j Hj. rewrite HP by lia. reflexivity.
+  - intro Hℓ. refine (conj _ (conj _ _)).
+    + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_Q causal scale Q K V B ℓ dO Hℓ)). intros t Ht a _.
+      change (scale * (∑ j < n, centered (weights causal scale Q K B) (dO × V^T) t j * K j a) = scale * ∑ j < S t, dS_t t 0%nat j * K j a).
+      f_equal. rewrite (sum_first n (S t)); [|lia|intros; rewrite HS0 by lia; ring].
+      apply sum_ext; intros j Hj. now rewrite HS by lia.
+    + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_K causal scale Q K V B ℓ dO Hℓ)). intros j Hj a _.
+      change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n, if Nat.leb j t then dK_t t j a else 0).
+      rewrite sum_l. apply sum_ext; intros t Ht. destruct (Nat.leb_spec j t) as [H|H].
+      * rewrite HS by lia. change (scale * (dS_t t 0%nat j * Q t a) = scale * (0 + dS_t t 0%nat j * Q t a)). ring.
+      * rewrite HS0 by lia. ring.
+    + refine (gradient_ext (s := [n; d_v]) _ _ _ _ _ (gradient_V causal scale Q K V B ℓ dO Hℓ)). intros j Hj c _.
+      change ((∑ t < n, weights causal scale Q K B t j * dO t c) = ∑ t < n, if Nat.leb j t then dV_t t j c else 0).
+      apply sum_ext; intros t Ht. destruct (Nat.leb_spec j t) as [H|H].
+      * rewrite HP by lia. change (P_t t 0%nat j * dO t c = 0 + P_t t 0%nat j * dO t c). ring.
+      * rewrite H0 by lia. ring.
+Qed.
