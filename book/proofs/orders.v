@@ -3,6 +3,7 @@
     How the derivative of a head moves when its inputs move again: the second derivative along two directions, and how
     dQ, dK and dV move, which is the product of the Hessian with a direction. Any scale, bias and mask, dead rows too. *)
 
+From Coq Require Import FunctionalExtensionality.
 From attnbook Require Export heads.
 
 (** ** Softmax *)
@@ -177,4 +178,241 @@ Proof.
   change (((common P tS uS ⊕ centered P tuS) × V) i j + (centered P tS × uV) i j + (centered P uS × tV) i j =
     ((common P uS tS ⊕ centered P utS) × V) i j + (centered P uS × tV) i j + (centered P tS × uV) i j).
   rewrite E. ring.
+Qed.
+
+(** ** How the gradients move: forward mode over the backward pass *)
+
+(** [common] as code computes it: by the product rule, first P moves, then the average. *)
+Lemma common_product {m n} M (S X T : tensor [m; n]) i j :
+  let P := softmax M S in
+  common P X T i j = centered P T i j * (X i j - ∑ k < n, P i k * X i k) - P i j * ∑ k < n, centered P T i k * X i k.
+Proof.
+  intro P. pose proof (centered_softmax_rows M S T i) as H0. fold P in H0. unfold common.
+  set (α := ∑ k < n, P i k * X i k). set (β := ∑ k < n, P i k * T i k).
+  assert (E : ∑ k < n, centered P T i k * X i k = (∑ k < n, P i k * ((X i k - α) * (T i k - β))) + α * ∑ k < n, centered P T i k).
+  { rewrite sum_l, <- sum_plus. apply sum_ext; intros k _. unfold centered. fold β. ring. }
+  rewrite E, H0. unfold centered. fold β. ring.
+Qed.
+
+(** The gradients of a head move, however its inputs and dO do. *)
+Theorem head_gradients_move n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
+    (V : R -> tensor [n_k; d_v]) (B : R -> tensor [n_q; n_k]) (dO : R -> tensor [n_q; d_v]) t
+    (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) (tdO : tensor [n_q; d_v]) :
+  let P u := weights M scale (Q u) (K u) (B u) in
+  let dP u := dO u × (V u)^T in
+  let dS u : tensor [n_q; n_k] := fun i j => P u i j * (dP u i j - ∑ k < n_k, P u i k * dP u i k) in
+  let tS := scale • (tQ × (K t)^T ⊕ Q t × tK^T) ⊕ tB in
+  let tP : tensor [n_q; n_k] := fun i j => P t i j * (tS i j - ∑ k < n_k, P t i k * tS i k) in
+  let tdP := tdO × (V t)^T ⊕ dO t × tV^T in
+  let tdS : tensor [n_q; n_k] := fun i j => tP i j * (dP t i j - ∑ k < n_k, P t i k * dP t i k)
+    + P t i j * (tdP i j - ∑ k < n_k, (tP i k * dP t i k + P t i k * tdP i k)) in
+  moves Q t tQ -> moves K t tK -> moves V t tV -> moves B t tB -> moves dO t tdO ->
+  moves dS t tdS /\
+  moves (s := [n_q; d_k]) (fun u => scale • (dS u × K u)) t (scale • (tdS × K t ⊕ dS t × tK)) /\
+  moves (s := [n_k; d_k]) (fun u => scale • ((dS u)^T × Q u)) t (scale • (tdS^T × Q t ⊕ (dS t)^T × tQ)) /\
+  moves (s := [n_k; d_v]) (fun u => (P u)^T × dO u) t (tP^T × dO t ⊕ (P t)^T × tdO).
+Proof.
+  intros P dP dS tS tP tdP tdS HQ HK HV HB HdO.
+  assert (HdS : moves dS t tdS).
+  { refine (moves_ext _ _ _ _ _ (fun u => equal_refl _) _ (dscore_moves M scale Q K V B t tQ tK tV tB HQ HK HV HB dO tdO HdO)).
+    intros i _ j _. etransitivity; [exact (f_equal2 Rplus (common_product M (scores scale (Q t) (K t) (B t)) (dP t) tS i j)
+      (eq_refl (centered (P t) tdP i j)))|].
+    change (tP i j * (dP t i j - ∑ k < n_k, P t i k * dP t i k) - P t i j * (∑ k < n_k, tP i k * dP t i k) +
+      P t i j * (tdP i j - ∑ k < n_k, P t i k * tdP i k) = tdS i j).
+    unfold tdS. rewrite sum_plus. ring. }
+  refine (conj HdS (conj _ (conj _ _))).
+  - exact (scaled_moves scale (fun u => dS u × K u) t _ (matmul_moves dS K t _ _ HdS HK)).
+  - exact (scaled_moves scale (fun u => (dS u)^T × Q u) t _ (matmul_moves (fun u => (dS u)^T) Q t _ _ (transpose_moves dS t _ HdS) HQ)).
+  - exact (matmul_moves (fun u => (P u)^T) dO t _ _ (transpose_moves P t _ (weight_moves M scale Q K B t tQ tK tB HQ HK HB)) HdO).
+Qed.
+
+(** The Hessian times a direction, with no Hessian: along any curve the arrays below are the gradients of the loss at every
+    moment, and this is how fast they move. tdO is how the loss's own gradient at the output moves. *)
+Theorem hessian_vector_product n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
+    (V : R -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : R -> tensor [n_q; d_v]) t
+    (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tdO : tensor [n_q; d_v]) :
+  let P u := weights M scale (Q u) (K u) B in
+  let dP u := dO u × (V u)^T in
+  let dS u : tensor [n_q; n_k] := fun i j => P u i j * (dP u i j - ∑ k < n_k, P u i k * dP u i k) in
+  let dQ u := scale • (dS u × K u) in
+  let dK u := scale • ((dS u)^T × Q u) in
+  let dV u := (P u)^T × dO u in
+  let tS := scale • (tQ × (K t)^T ⊕ Q t × tK^T) in
+  let tP : tensor [n_q; n_k] := fun i j => P t i j * (tS i j - ∑ k < n_k, P t i k * tS i k) in
+  let tdP := tdO × (V t)^T ⊕ dO t × tV^T in
+  let tdS : tensor [n_q; n_k] := fun i j => tP i j * (dP t i j - ∑ k < n_k, P t i k * dP t i k)
+    + P t i j * (tdP i j - ∑ k < n_k, (tP i k * dP t i k + P t i k * tdP i k)) in
+  (forall u, gradient ℓ (attention M scale (Q u) (K u) (V u) B) (dO u)) ->
+  moves Q t tQ -> moves K t tK -> moves V t tV -> moves dO t tdO ->
+  (forall u, gradient (fun X => ℓ (attention M scale X (K u) (V u) B)) (Q u) (dQ u) /\
+             gradient (fun X => ℓ (attention M scale (Q u) X (V u) B)) (K u) (dK u) /\
+             gradient (fun X => ℓ (attention M scale (Q u) (K u) X B)) (V u) (dV u)) /\
+  moves dQ t (scale • (tdS × K t ⊕ dS t × tK)) /\
+  moves dK t (scale • (tdS^T × Q t ⊕ (dS t)^T × tQ)) /\
+  moves dV t (tP^T × dO t ⊕ (P t)^T × tdO).
+Proof.
+  intros P dP dS dQ dK dV tS tP tdP tdS Hℓ HQ HK HV HdO. split.
+  - intro u. exact (conj (gradient_Q M scale (Q u) (K u) (V u) B ℓ (dO u) (Hℓ u))
+      (conj (gradient_K M scale (Q u) (K u) (V u) B ℓ (dO u) (Hℓ u)) (gradient_V M scale (Q u) (K u) (V u) B ℓ (dO u) (Hℓ u)))).
+  - assert (ES : scale • (tQ × (K t)^T ⊕ Q t × tK^T) ⊕ zero (s := [n_q; n_k]) = tS).
+    { apply functional_extensionality; intro i. apply functional_extensionality; intro j. apply Rplus_0_r. }
+    pose proof (head_gradients_move n_q n_k d_k d_v M scale Q K V (fun _ => B) dO t tQ tK tV zero tdO HQ HK HV (moves_const _ _) HdO) as H.
+    cbv zeta in H. rewrite ES in H. exact (proj2 H).
+Qed.
+
+(** ** The Hessian is symmetric *)
+
+Lemma toutput_adjoint {n_q n_k d_k d_v} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v])
+    (tB : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K B in
+  let dS := centered P (dO × V^T) in
+  ⟨dO, toutput M scale Q K V B tQ tK tV tB⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩ + ⟨P^T × dO, tV⟩ + ⟨dS, tB⟩.
+Proof.
+  intros P dS. pose proof (tattention_adjoint M scale Q K V B tQ tK tV dO) as H. cbv zeta in H. fold P in H. fold dS in H.
+  rewrite <- H. unfold toutput, tattention, tscore. fold P. rewrite !dot_add_r, !(dot_matmul_r dO (centered P _)), !centered_adjoint.
+  fold dS. rewrite dot_add_r. ring.
+Qed.
+
+Section hessian.
+  Context {n_q n_k d_k d_v : nat} (M : mask) (scale : R) (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]).
+  Context (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]).
+  Let P := weights M scale Q K B.
+  Let dS := centered P (dO × V^T).
+
+  (** How dS, dQ, dK and dV move along (tQ, tK, tV, tB), with dO at rest. *)
+  Definition tdS tQ tK tV tB : tensor [n_q; n_k] := common P (dO × V^T) (tscore scale Q K tQ tK tB) ⊕ centered P (dO × tV^T).
+  Definition tdQ tQ tK (tV : tensor [n_k; d_v]) tB : tensor [n_q; d_k] := scale • (tdS tQ tK tV tB × K ⊕ dS × tK).
+  Definition tdK tQ tK (tV : tensor [n_k; d_v]) tB : tensor [n_k; d_k] := scale • ((tdS tQ tK tV tB)^T × Q ⊕ dS^T × tQ).
+  Definition tdV tQ tK tB : tensor [n_k; d_v] := (centered P (tscore scale Q K tQ tK tB))^T × dO.
+  Definition tuO tQ tK tV tB uQ uK uV uB : tensor [n_q; d_v] :=
+    (common P (tscore scale Q K tQ tK tB) (tscore scale Q K uQ uK uB) ⊕ centered P (scale • (tQ × uK^T ⊕ uQ × tK^T))) × V
+    ⊕ centered P (tscore scale Q K tQ tK tB) × uV ⊕ centered P (tscore scale Q K uQ uK uB) × tV.
+End hessian.
+
+(** ⟨dO, the output along t⟩ = ⟨dQ, tQ⟩ + …; let both sides move along u. *)
+Lemma pairing_at {n_q n_k d_k d_v} M scale (q : R -> tensor [n_q; d_k]) (k : R -> tensor [n_k; d_k]) (v : R -> tensor [n_k; d_v])
+    (b : R -> tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) t tQ tK tV tB uQ uK uV uB :
+  moves q t uQ -> moves k t uK -> moves v t uV -> moves b t uB ->
+  ⟨dO, tuO M scale (q t) (k t) (v t) (b t) tQ tK tV tB uQ uK uV uB⟩ =
+    ⟨tdQ M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tQ⟩ + ⟨tdK M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tK⟩
+    + ⟨tdV M scale (q t) (k t) (b t) dO uQ uK uB, tV⟩ + ⟨tdS M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tB⟩.
+Proof.
+  intros HQ HK HV HB.
+  pose (dS := fun u => centered (weights M scale (q u) (k u) (b u)) (dO × (v u)^T)).
+  assert (H1 : is_derive (fun u => ⟨dO, toutput M scale (q u) (k u) (v u) (b u) tQ tK tV tB⟩) t
+    ⟨dO, tuO M scale (q t) (k t) (v t) (b t) tQ tK tV tB uQ uK uV uB⟩).
+  { exact (gradient_dot dO _ (fun u => toutput M scale (q u) (k u) (v u) (b u) tQ tK tV tB) t _ eq_refl
+      (toutput_moves M scale q k v b t uQ uK uV uB HQ HK HV HB tQ tK tV tB)). }
+  assert (HdS : moves (s := [n_q; n_k]) dS t (tdS M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB)).
+  { refine (centered_moves M (fun u => scores scale (q u) (k u) (b u)) (fun u => dO × (v u)^T) t _ _ (score_moves scale q k b t uQ uK uB HQ HK HB) _).
+    exact (const_l_moves t dO (fun u => (v u)^T) _ (transpose_moves v t _ HV)). }
+  assert (HX : forall s (x : R -> tensor s) tX A, moves x t tX -> is_derive (fun u => ⟨x u, A⟩) t ⟨tX, A⟩).
+  { intros s x tX A H. eapply derive_eq; [exact (dot_derive x (fun _ => A) t tX zero H (moves_const _ _))|].
+    rewrite dot_zero. ring. }
+  assert (H2 : is_derive (fun u => ⟨scale • (dS u × k u), tQ⟩ + ⟨scale • ((dS u)^T × q u), tK⟩
+      + ⟨(weights M scale (q u) (k u) (b u))^T × dO, tV⟩ + ⟨dS u, tB⟩) t
+    (⟨tdQ M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tQ⟩ + ⟨tdK M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tK⟩
+    + ⟨tdV M scale (q t) (k t) (b t) dO uQ uK uB, tV⟩ + ⟨tdS M scale (q t) (k t) (v t) (b t) dO uQ uK uV uB, tB⟩)).
+  { apply (derive_plus (fun u => ⟨scale • (dS u × k u), tQ⟩ + ⟨scale • ((dS u)^T × q u), tK⟩ + ⟨(weights M scale (q u) (k u) (b u))^T × dO, tV⟩) (fun u => ⟨dS u, tB⟩)).
+    apply (derive_plus (fun u => ⟨scale • (dS u × k u), tQ⟩ + ⟨scale • ((dS u)^T × q u), tK⟩) (fun u => ⟨(weights M scale (q u) (k u) (b u))^T × dO, tV⟩)).
+    apply (derive_plus (fun u => ⟨scale • (dS u × k u), tQ⟩) (fun u => ⟨scale • ((dS u)^T × q u), tK⟩)).
+    - apply (HX [n_q; d_k] (fun u => scale • (dS u × k u))).
+      exact (scaled_moves scale (fun u => dS u × k u) t _ (matmul_moves dS k t _ _ HdS HK)).
+    - apply (HX [n_k; d_k] (fun u => scale • ((dS u)^T × q u))).
+      exact (scaled_moves scale (fun u => (dS u)^T × q u) t _ (matmul_moves (fun u => (dS u)^T) q t _ _ (transpose_moves dS t _ HdS) HQ)).
+    - apply (HX [n_k; d_v] (fun u => (weights M scale (q u) (k u) (b u))^T × dO)).
+      exact (const_r_moves t dO (fun u => (weights M scale (q u) (k u) (b u))^T) _
+        (transpose_moves (fun u => weights M scale (q u) (k u) (b u)) t _ (weight_moves M scale q k b t uQ uK uB HQ HK HB))).
+    - exact (HX [n_q; n_k] dS _ tB HdS). }
+  assert (H3 := is_derive_ext _ _ t _ (fun u => toutput_adjoint M scale (q u) (k u) (v u) (b u) tQ tK tV tB dO) H1).
+  apply is_derive_unique in H2, H3. rewrite <- H3. exact H2.
+Qed.
+
+Lemma pairing {n_q n_k d_k d_v} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
+    (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) tQ tK tV tB uQ uK uV uB :
+  ⟨dO, tuO M scale Q K V B tQ tK tV tB uQ uK uV uB⟩ =
+    ⟨tdQ M scale Q K V B dO uQ uK uV uB, tQ⟩ + ⟨tdK M scale Q K V B dO uQ uK uV uB, tK⟩
+    + ⟨tdV M scale Q K B dO uQ uK uB, tV⟩ + ⟨tdS M scale Q K V B dO uQ uK uV uB, tB⟩.
+Proof.
+  pose proof (pairing_at M scale (fun u => along Q u uQ) (fun u => along K u uK) (fun u => along V u uV) (fun u => along B u uB) dO 0
+    tQ tK tV tB uQ uK uV uB (moves_along Q uQ 0) (moves_along K uK 0) (moves_along V uV 0) (moves_along B uB 0)) as H.
+  cbv beta in H. rewrite !along_0 in H. exact H.
+Qed.
+
+Lemma pairing_symmetric {n_q n_k d_k d_v} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
+    (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) tQ tK tV tB uQ uK uV uB :
+  ⟨dO, tuO M scale Q K V B tQ tK tV tB uQ uK uV uB⟩ = ⟨dO, tuO M scale Q K V B uQ uK uV uB tQ tK tV tB⟩.
+Proof.
+  apply dot_ext; [apply equal_refl|].
+  exact (head_second_derivative_symmetric n_q n_k d_k d_v M scale Q K V B tQ uQ tK uK tV uV tB uB).
+Qed.
+
+(** The Hessian of ⟨dO, O⟩ is symmetric: its product with t, paired with u, is its product with u, paired with t.
+    tdS, tdQ, tdK and tdV say how the gradients of scores, queries, keys and values move along a direction. *)
+Theorem hessian_symmetric n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
+    (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v])
+    (tQ uQ : tensor [n_q; d_k]) (tK uK : tensor [n_k; d_k]) (tV uV : tensor [n_k; d_v]) (tB uB : tensor [n_q; n_k]) :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS := centered P dP in
+  let tS (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) tB := scale • (tQ × K^T ⊕ Q × tK^T) ⊕ tB in
+  let tdS tQ tK tV tB : tensor [n_q; n_k] := common P dP (tS tQ tK tB) ⊕ centered P (dO × tV^T) in
+  let tdQ tQ tK (tV : tensor [n_k; d_v]) tB := scale • (tdS tQ tK tV tB × K ⊕ dS × tK) in
+  let tdK tQ tK (tV : tensor [n_k; d_v]) tB := scale • ((tdS tQ tK tV tB)^T × Q ⊕ dS^T × tQ) in
+  let tdV tQ tK tB := (centered P (tS tQ tK tB))^T × dO in
+  ⟨tdQ tQ tK tV tB, uQ⟩ + ⟨tdK tQ tK tV tB, uK⟩ + ⟨tdV tQ tK tB, uV⟩ + ⟨tdS tQ tK tV tB, uB⟩ =
+  ⟨tdQ uQ uK uV uB, tQ⟩ + ⟨tdK uQ uK uV uB, tK⟩ + ⟨tdV uQ uK uB, tV⟩ + ⟨tdS uQ uK uV uB, tB⟩.
+Proof.
+  intros P dP dS tS tdS' tdQ' tdK' tdV'.
+  pose proof (pairing M scale Q K V B dO uQ uK uV uB tQ tK tV tB) as H1.
+  pose proof (pairing M scale Q K V B dO tQ tK tV tB uQ uK uV uB) as H2.
+  rewrite (pairing_symmetric M scale Q K V B dO uQ uK uV uB tQ tK tV tB) in H1. rewrite H2 in H1. symmetry. exact H1.
+Qed.
+
+(** The backward pass of the backward pass: gQ, gK and gV arrive at dQ, dK and dV. Then dO gets what forward mode makes of
+    them, and Q, K and V get the Hessian's product with them. *)
+Theorem double_backward n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
+    (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (gQ : tensor [n_q; d_k]) (gK : tensor [n_k; d_k]) (gV : tensor [n_k; d_v]) :
+  let G (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :=
+    let P := weights M scale Q K B in
+    let dS := centered P (dO × V^T) in
+    ⟨scale • (dS × K), gQ⟩ + ⟨scale • (dS^T × Q), gK⟩ + ⟨P^T × dO, gV⟩ in
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS := centered P dP in
+  let gS := scale • (gQ × K^T ⊕ Q × gK^T) in
+  let gP := centered P gS in
+  let gdS := common P dP gS ⊕ centered P (dO × gV^T) in
+  gradient (fun dO => G Q K V dO) dO (gP × V ⊕ P × gV) /\
+  gradient (fun Q => G Q K V dO) Q (scale • (gdS × K ⊕ dS × gK)) /\
+  gradient (fun K => G Q K V dO) K (scale • (gdS^T × Q ⊕ dS^T × gQ)) /\
+  gradient (fun V => G Q K V dO) V (gP^T × dO).
+Proof.
+  intros G P dP dS gS gP gdS.
+  assert (ES : scale • (gQ × K^T ⊕ Q × gK^T) ⊕ zero (s := [n_q; n_k]) = gS).
+  { apply functional_extensionality; intro i. apply functional_extensionality; intro j. apply Rplus_0_r. }
+  assert (EG : forall Q K V dO, G Q K V dO = ⟨dO, toutput M scale Q K V B gQ gK gV zero⟩).
+  { intros Q' K' V' dO'. rewrite toutput_adjoint, dot_zero. unfold G. ring. }
+  assert (J : forall q k v t uQ uK uV, q t = Q -> k t = K -> v t = V -> moves q t uQ -> moves k t uK -> moves v t uV ->
+    is_derive (fun u => G (q u) (k u) (v u) dO) t
+      (⟨scale • (gdS × K ⊕ dS × gK), uQ⟩ + ⟨scale • (gdS^T × Q ⊕ dS^T × gQ), uK⟩ + ⟨gP^T × dO, uV⟩)).
+  { intros q k v t uQ uK uV Eq Ek Ev HQ HK HV.
+    refine (is_derive_ext (fun u => ⟨dO, toutput M scale (q u) (k u) (v u) B gQ gK gV zero⟩) _ _ _ (fun u => eq_sym (EG (q u) (k u) (v u) dO)) _).
+    eapply derive_eq.
+    - exact (gradient_dot dO _ (fun u => toutput M scale (q u) (k u) (v u) B gQ gK gV zero) t _ eq_refl
+        (toutput_moves M scale q k v (fun _ => B) t uQ uK uV zero HQ HK HV (moves_const _ _) gQ gK gV zero)).
+    - cbv beta. rewrite Eq, Ek, Ev.
+      etransitivity; [exact (pairing_symmetric M scale Q K V B dO gQ gK gV zero uQ uK uV zero)|].
+      rewrite pairing, dot_zero, Rplus_0_r. unfold tdQ, tdK, tdV, tdS, tscore. rewrite ES. reflexivity. }
+  refine (conj _ (conj _ (conj _ _))); intros x t tX Hx Ht.
+  - refine (is_derive_ext (fun u => ⟨x u, toutput M scale Q K V B gQ gK gV zero⟩) _ _ _ (fun u => eq_sym (EG Q K V (x u))) _).
+    eapply derive_eq; [exact (dot_derive x (fun _ => toutput M scale Q K V B gQ gK gV zero) t tX zero Ht (moves_const _ _))|].
+    rewrite dot_zero, Rplus_0_r, dot_comm. unfold toutput, tscore. rewrite ES. reflexivity.
+  - refine (derive_eq _ _ _ _ (J x (fun _ => K) (fun _ => V) t tX zero zero Hx eq_refl eq_refl Ht (moves_const _ _) (moves_const _ _)) _).
+    rewrite !dot_zero. ring.
+  - refine (derive_eq _ _ _ _ (J (fun _ => Q) x (fun _ => V) t zero tX zero eq_refl Hx eq_refl (moves_const _ _) Ht (moves_const _ _)) _).
+    rewrite !dot_zero. ring.
+  - refine (derive_eq _ _ _ _ (J (fun _ => Q) (fun _ => K) x t zero zero tX eq_refl eq_refl Hx (moves_const _ _) (moves_const _ _) Ht) _).
+    rewrite !dot_zero. ring.
 Qed.
