@@ -203,7 +203,7 @@ Qed.
 (** Any number of parts, each with its output O_a and its L_a: the whole has L = log Σ e^(L_a), and O = Σ e^(L_a − L)
     O_a. A part without a key for a row takes no part in it. *)
 Theorem eq_tile_combine n_q n_k d_v N (M : mask) (owner : nat -> nat -> nat) (S : tensor [n_q; n_k])
-  (V : tensor [n_k; d_v]) i :
+    (V : tensor [n_k; d_v]) i :
   let part := (fun a i j => M i j && (owner i j =? a)) : nat -> mask in
   let O_ := fun a => softmax (part a) S × V in
   let L_ := fun a => logsumexp (part a) S i in
@@ -409,10 +409,10 @@ Proof.
   apply sum_ext; intros j _. unfold P', dP, dP', Rdiv. ring.
 Qed.
 
-(** An entry of dS needs row i of Q and dO, row j of K and V, and m, Z and D of its row: nothing else beyond the tile.
-*)
+(** An entry of dS needs row i of Q and dO, row j of K and V, and m, Z and D of its row: nothing
+    else beyond the tile. *)
 Theorem eq_tile_entry n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (V : tensor [n_k; d_v])
+    (V : tensor [n_k; d_v])
     (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) (m : tensor [n_q]) :
   let O := attention M scale Q K V B in
   let S := fun i j => scale * (∑ c < d_k, Q i c * K j c) + B i j in
@@ -442,10 +442,10 @@ Theorem eq_tile_sums (N_q N_k : nat) (r c : nat -> nat) d_k d_v (M : mask) scale
   let dS : tensor [start r N_q; start c N_k] := fun i j => P i j * ((dO × V^T) i j - rowsum (dO ∘ O) i) in
   gradient ℓ O dO ->
   (forall J, (J < N_k)%nat -> equal (rows c J dV) (fun j l => ∑ I < N_q, ((tile r c I J P)^T × rows r I dO) j l)) ->
-  (forall I, (I < N_q)%nat -> equal (rows r I dQ) (fun i a => ∑ J < N_k,
-    (scale • (tile r c I J dS × rows c J K)) i a)) ->
-  (forall J, (J < N_k)%nat -> equal (rows c J dK) (fun j a => ∑ I < N_q,
-    (scale • ((tile r c I J dS)^T × rows r I Q)) j a)) ->
+  (forall I, (I < N_q)%nat -> equal (rows r I dQ)
+    (fun i a => ∑ J < N_k, (scale • (tile r c I J dS × rows c J K)) i a)) ->
+  (forall J, (J < N_k)%nat -> equal (rows c J dK)
+    (fun j a => ∑ I < N_q, (scale • ((tile r c I J dS)^T × rows r I Q)) j a)) ->
   gradient (fun V => ℓ (attention M scale Q K V B)) V dV /\
   gradient (fun Q => ℓ (attention M scale Q K V B)) Q dQ /\
   gradient (fun K => ℓ (attention M scale Q K V B)) K dK.
@@ -475,8 +475,8 @@ Theorem the_tiled_backward_is_the_backward (N_q N_k : nat) (r c : nat -> nat) d_
   let L := logsumexp M (scores scale Q K B) in
   let D := rowsum (dO ∘ attention M scale Q K V B) in
   let S_ := fun I J => scores scale (rows r I Q) (rows c J K) (tile r c I J B) in
-  let P_ := (fun I J i j => if M (start r I + i)%nat (start c J
-    + j)%nat then exp (S_ I J i j - L (start r I + i)%nat) else 0)
+  let P_ := (fun I J i j =>
+      if M (start r I + i)%nat (start c J + j)%nat then exp (S_ I J i j - L (start r I + i)%nat) else 0)
     : forall I J, tensor [r I; c J] in
   let dP_ := fun I J => rows r I dO × (rows c J V)^T in
   let dS_ := (fun I J i j => P_ I J i j * (dP_ I J i j - D (start r I + i)%nat)) : forall I J, tensor [r I; c J] in
@@ -508,7 +508,7 @@ Qed.
 (** Keys on several workers: each takes the merged L and the merged D, and the parts of dQ add up. [owner j] is the
     worker that has key j, in any way. *)
 Theorem eq_tile_split n_q n_k d_k d_v N (owner : nat -> nat) (M : mask) scale (Q : tensor [n_q; d_k])
-  (K : tensor [n_k; d_k])
+    (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let O := attention M scale Q K V B in
   let S := scores scale Q K B in
@@ -533,10 +533,10 @@ Qed.
 
 (** ** What makes it fast *)
 
-(** With scale · log₂ e in the queries: the weights in base two, from any height in bits, and dK owes the factor ln 2.
-*)
+(** With scale · log₂ e in the queries: the weights in base two, from any height in bits, and dK owes the
+    factor ln 2. *)
 Theorem eq_tile_bits n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (V : tensor [n_k; d_v])
+    (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) (m : tensor [n_q]) :
   let O := fun Q K => attention M scale Q K V (fun _ _ => 0) in
   let Q' := (scale * log2 (exp 1)) • Q in
@@ -605,8 +605,8 @@ Qed.
 Theorem eq_tile_bound n_q n_k d_k (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) i j :
   (i < n_q)%nat -> (j < n_k)%nat ->
   Rabs (∑ c < d_k, Q i c * K j c) <= length_of d_k (Q i) * length_of d_k (K j) /\
-  length_of d_k (Q i) * length_of d_k (K j) <= maximum n_q (fun i => length_of d_k (Q i)) * maximum n_k
-    (fun j => length_of d_k (K j)).
+  length_of d_k (Q i) * length_of d_k (K j)
+    <= maximum n_q (fun i => length_of d_k (Q i)) * maximum n_k (fun j => length_of d_k (K j)).
 Proof.
   intros Hi Hj. split; [apply cauchy_schwarz|]. apply Rmult_le_compat; try apply sqrt_pos.
   - exact (maximum_le n_q (fun i => length_of d_k (Q i)) i Hi).
@@ -628,7 +628,7 @@ Qed.
 (** The engine's backward: dO is divided by Z, not the weights, and D is a column. E are the exponentials in base two,
     from any height in bits. *)
 Theorem eq_tile_engine n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (V : tensor [n_k; d_v])
+    (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) (m : tensor [n_q]) :
   let O := fun V (B : tensor [n_q; n_k]) => attention M scale Q K V B in
   let no_bias : tensor [n_q; n_k] := fun _ _ => 0 in
