@@ -1,0 +1,351 @@
+"""Each formula as TeX, as Python and as a theorem is the same formula: ``book/formulas.yml`` joins the three by label.
+
+TeX is read by :mod:`tex` and evaluated, and so are the Python lines, where every letter has its own value, gradients
+too: what :mod:`letters` finds from the forward alone. `python tests/test_formulas.py` prints the counts.
+"""
+
+import ast
+import collections
+import functools
+import itertools
+import json
+import re
+import types
+import warnings
+
+import numpy as np
+import pytest
+import tex
+import yaml
+from equations import CHAPTERS, ROOT, equations
+from letters import Float64, Letters
+from tex_values import At
+
+import attnbook as ab
+from attnbook.arrays import mT
+from attnbook.checks import close
+
+TABLE = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))
+FORMULAS, SETTINGS = TABLE["formulas"], TABLE["settings"]
+IN_TABLE = ("03", "04")
+EQUATIONS = {e.label: e for e in equations() if e.chapter.startswith(IN_TABLE)}
+READ = [label for label, formula in FORMULAS.items() if "setting" in formula and "no tex" not in formula]
+RUN = [label for label, formula in FORMULAS.items() if "python" in formula]
+PROOFS = sorted((ROOT / "book" / "proofs").glob("*.v"))
+WAYS = {"float64": Float64}
+
+
+def as_list(given):
+    return [given] if isinstance(given, str | dict) else list(given or ())
+
+
+# --- evaluating ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def letters(setting, way, point, seed=0, fixed=()):
+    described = SETTINGS[setting]
+    described = described | {"fixed": [*described.get("fixed", []), *fixed]}
+    with np.errstate(all="ignore"):
+        return Letters(described, WAYS[way](), point, seed)
+
+
+def points(formula, setting):
+    """The points of a setting where a formula is said to hold."""
+    return [point for point in SETTINGS[setting]["points"] if point not in formula.get("not at", {})]
+
+
+def setting_of(formula, equation):
+    """A formula's setting; where it has several, the one for the words before the equation's colon."""
+    given = formula["setting"]
+    return given if isinstance(given, str) else given[equation.of.replace(" ", "")]
+
+
+def place(setting, way, point, seed, formula):
+    """Where an equation is evaluated."""
+    at = {key: SETTINGS[setting][key] for key in ("rows", "columns", "batch", "indices") if key in SETTINGS[setting]}
+    values = letters(setting, way, point, seed, tuple(formula.get("fixed", ())))
+    over = {letter: values[n] for letter, n in SETTINGS[setting].get("over", {}).items()}
+    return At(values, number=WAYS[way].number, over=over, **at)
+
+
+def read(label, latex=None):
+    formula = FORMULAS[label]
+    used = as_list(formula["setting"] if isinstance(formula["setting"], str) else formula["setting"].values())
+    functions = {name for setting in used for name in SETTINGS[setting].get("functions", ())}
+    found = tex.read(latex or EQUATIONS[label].latex, functions, formula.get("without", {}))
+    for condition in as_list(formula.get("condition")):  # said in the text
+        (said,) = tex.read(condition)
+        found = [e._replace(conditions=(*e.conditions, ("relation", said.sides, said.relations))) for e in found]
+    return found
+
+
+@np.errstate(all="ignore")
+def disagreements(label, way="float64", latex=None, seed=0):
+    """Where the sides of a label's equations are apart, and how many pairs of sides were compared."""
+    formula, found, compared = FORMULAS[label], [], 0
+    for equation in read(label, latex):
+        setting, before = setting_of(formula, equation), compared
+        for point in points(formula, setting):
+            at = place(setting, way, point, seed, formula)
+            for bound, sides in at.sides(equation):
+                for relation, (A, B) in zip(equation.relations, itertools.pairwise(sides), strict=True):
+                    compared += 1
+                    off = WAYS[way].apart(A, B, relation)
+                    if not off <= WAYS[way].allowed:
+                        found.append(f"{point} {bound}: off by {float(off):.1e}")
+        assert compared > before, f"{label}: nothing was compared"
+    return found, compared
+
+
+class Lines(dict):
+    """The names that a Python line sees: what lines before it made, then its own names for letters, then letters."""
+
+    def __init__(self, values, names):
+        super().__init__()
+        self.values_, self.names = values, names
+
+    def __missing__(self, name):
+        if name in self.names:
+            return eval(self.names[name], MODULES, Lines(self.values_, {}))
+        if name in self.values_:
+            value = self.values_[name]
+            return value if not isinstance(value, np.generic) else np.asarray(value)[()]
+        raise KeyError(name)
+
+
+MODULES = {"np": np, "ab": ab, "mT": mT, "close": close, "has": types.SimpleNamespace}
+
+
+@np.errstate(all="ignore")
+def python_disagreements(label, way="float64", replace=None, seed=0):
+    """Where what a label's Python lines make is not what its letters are."""
+    formula, found = FORMULAS[label], []
+    names = {name: str(letter) for name, letter in formula.get("names", {}).items()}
+    setting = formula.get("python setting", formula["setting"])
+    for point in points(formula, setting):
+        if point in formula.get("python not at", ()):
+            continue
+        lines = Lines(letters(setting, way, point, seed), names)
+        made = set(formula.get("gives", ()))
+        for line in as_list(formula["python"]):
+            line = re.sub("^return ", "returned = ", line.replace(*replace) if replace else line)
+            tree = ast.parse(line)
+            try:
+                exec(compile(tree, label, "exec"), MODULES, lines)
+            except AssertionError:
+                found.append(f"{point}: not {line}")
+            made |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for target in made:
+            came = eval(target, MODULES, lines)
+            if not callable(came):
+                wanted = eval(formula.get("gives", {}).get(target, target), MODULES, Lines(lines.values_, names))
+                found += [f"{point}: {target} {off}" for off in _apart(came, wanted, WAYS[way])]
+    return found
+
+
+def _apart(came, wanted, way):
+    """In words, how two arrays differ, or two tuples of them."""
+    if isinstance(came, tuple):
+        yield from itertools.chain(*(_apart(*pair, way) for pair in zip(came, wanted, strict=True)))
+    elif (came is None) != (wanted is None) or np.shape(came) != np.shape(wanted):
+        yield f"has shape {np.shape(came)}, not {np.shape(wanted)}"
+    elif came is not None and not (off := way.apart(came, wanted)) <= way.allowed:
+        yield f"is off by {float(off):.1e}"
+
+
+@functools.cache
+def code_lines(chapter):
+    """Every line of code that the package or a chapter's cells have, without its comment."""
+    cells = json.loads((CHAPTERS / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    sources += [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    return {re.sub(r"\s+# .*", "", line).strip() for source in sources for line in source.splitlines()}
+
+
+@functools.cache
+def theorems():
+    """The theorems of book/proofs, by the label that their name says: eq_dV, step_head__P."""
+    found = collections.defaultdict(list)
+    for path in PROOFS:
+        for name in re.findall(r"^(?:Theorem|Corollary)\s+(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found[name.partition("__")[0].replace("_", "-")].append(name)
+    return found
+
+
+# --- the tests ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _first_use_of_forward_mode():
+    with warnings.catch_warnings():  # torch's own code
+        warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)
+        yield
+
+
+def test_every_label_stands_in_the_table():
+    assert set(FORMULAS) - set(EQUATIONS) == set()
+    assert set(EQUATIONS) - set(FORMULAS) == set()
+
+
+def test_each_label_is_evaluated_or_says_why_not():
+    for label, formula in FORMULAS.items():
+        assert ("setting" in formula) != ("no tex" in formula), label
+        if label.startswith("eq-"):
+            assert ("python" in formula) != ("no python" in formula), label
+
+
+@pytest.mark.parametrize("label", READ)
+def test_the_sides_of_each_formula_are_equal(label):
+    found, _ = disagreements(label)
+    assert not found
+
+
+@pytest.mark.parametrize("label", RUN)
+def test_its_python_lines_stand_where_it_is_computed(label):
+    missing = set(as_list(FORMULAS[label]["python"])) - code_lines(EQUATIONS[label].chapter)
+    assert not missing
+
+
+@pytest.mark.parametrize("label", RUN)
+def test_its_python_lines_make_the_same(label):
+    assert not python_disagreements(label)
+
+
+# --- they can fail ------------------------------------------------------------------------------------------------
+
+IN_TEX = [
+    ("eq-dV", r"P^{\mathsf T} dO", "P^2 dO"),
+    ("eq-dV", r"P^{\mathsf T} dO", r"dO^{\mathsf T} P"),
+    ("eq-dP", r"dO\,V^{\mathsf T}", r"-dO\,V^{\mathsf T}"),
+    ("eq-dS", r"dP \circ P", "dP"),
+    ("eq-dS", r"P \circ \bigl", r"(1 - P) \circ \bigl"),
+    ("eq-dQ", r"\text{scale}\cdot ", ""),
+    ("eq-dK", r"dS^{\mathsf T} Q", r"Q^{\mathsf T} dS"),
+    ("eq-dQ-chain", r"\delta_{kj} - P_{ij}", r"\delta_{kj} - P_{ik}"),
+    ("eq-dQ-chain", r"V_j - O_i", r"V_j + O_i"),
+    ("eq-D-weights", "+ ", "- "),
+    ("eq-dS-L", "D - dL", "D + dL"),
+    ("eq-dW-O", r"\sum_i dY_i", r"dY"),
+    ("eq-dX", r"dK\, W_K", r"dQ\, W_K"),
+    ("eq-dW-batch", r"\textstyle\sum_{\text{batch}} X", "X"),
+    ("eq-merged", r"dW_{QK}\, W_K", r"dW_{QK}^{\mathsf T}\, W_K"),
+    ("eq-op-causal", r"\le", "<"),
+    ("eq-oracles", r"dV_j", r"V_j"),
+    ("eq-dscale", r"/ \text{scale}", ""),
+    ("eq-softmax-shift", r"c\,\mathbf 1^{\mathsf T}", "c S"),
+    ("eq-softmax-jacobian", "- p", "+ p"),
+    ("step-softmax-quotient", "Z^2", "Z"),
+    ("eq-softmax-half-length", r"\tfrac12", r"\tfrac1{20}"),
+    ("eq-softmax-temperature-vjp", "= -", "= "),
+    ("eq-softmax-masked", "dS_{ij} = 0", "dS_{ij} = 1"),
+]
+IN_PYTHON = [
+    ("eq-dV", "P.mT", "P"),
+    ("eq-dP", "V.mT", "-V.mT"),
+    ("eq-dS", "dP * P", "dP"),
+    ("eq-dQ", "scale * ", ""),
+    ("eq-dK", "dS.mT @ Q", "(Q.mT @ dS).mT * 2"),
+    ("eq-D", "axis=-1", "axis=0"),
+    ("eq-dS-L", "D - dL", "D + dL"),
+    ("eq-dX", "dK @ W_K", "dQ @ W_K"),
+    ("eq-op-causal", "<=", "<"),
+    ("eq-oracles", "four.dV", "V"),
+    ("eq-attention-jvp", "+ tB", ""),
+    ("eq-softmax-jacobian", "- np", "+ np"),
+]
+
+
+@pytest.mark.parametrize(("label", "right", "wrong"), IN_TEX)
+def test_a_planted_mistake_in_the_tex_is_seen(label, right, wrong):
+    latex = EQUATIONS[label].latex
+    assert right in latex
+    try:
+        found, _ = disagreements(label, latex=latex.replace(right, wrong))
+    except (tex.UnreadError, ValueError):  # shapes that do not fit
+        return
+    assert found
+
+
+@pytest.mark.parametrize(("label", "right", "wrong"), IN_PYTHON)
+def test_a_planted_mistake_in_the_python_is_seen(label, right, wrong):
+    assert right in str(FORMULAS[label]["python"])
+    try:
+        found = python_disagreements(label, replace=(right, wrong))
+    except ValueError:
+        return
+    assert found
+
+
+class OneOff:
+    """Letters, of which the one that is asked for at a certain turn is off."""
+
+    def __init__(self, values, turn, change):
+        self.values, self.turn, self.change, self.turns = values, turn, change, 0
+
+    def __contains__(self, name):
+        return name in self.values
+
+    def __getitem__(self, name):
+        value, self.turns = self.values[name], self.turns + 1
+        return self.change(value) if self.turns == self.turn and not callable(value) else value
+
+
+def a_little(T):
+    if getattr(T, "dtype", int) == np.float64:
+        return np.where(np.isfinite(T), T * 1.01 + 0.01, 0.5)
+    return T + 1 if isinstance(T, int) else ~T
+
+
+@np.errstate(all="ignore")
+def fails(equation, at, change):
+    """Whether some change of one letter makes an equation fail."""
+    values, turn, turns = at.values, 0, 1
+    while turn < turns:
+        turn += 1
+        at.values = OneOff(values, turn, change)
+        for _, sides in at.sides(equation):
+            for relation, pair in zip(equation.relations, itertools.pairwise(sides), strict=True):
+                if not Float64.apart(*pair, relation) <= Float64.allowed:
+                    return True
+        turns = min(at.values.turns, 100)
+    return False
+
+
+@pytest.mark.parametrize("label", READ)
+def test_each_formula_can_fail(label):
+    """Each equation is refused at some point when one of its letters is a little off; each bound, when one is far."""
+    formula = FORMULAS[label]
+    for equation in read(label):
+        setting = setting_of(formula, equation)
+        changes = (a_little,) if "=" in equation.relations else (lambda T: 1000 * T, lambda T: 0 * T)
+        tries = itertools.product(changes, points(formula, setting))
+        assert any(fails(equation, place(setting, "float64", p, 0, formula), change) for change, p in tries), equation
+
+
+@pytest.mark.parametrize(
+    ("latex", "refused"),
+    [
+        (r"dQ \mapsto dS", "mapsto"),
+        (r"dV = P^{\dagger} dO", "dagger"),
+        (r"dV = \int P", "int"),
+        ("dV = (P dO", r"'\)' was expected"),
+        ("P", "no relation"),
+        ("dV = W dO", "no value for W"),
+        ("dV = P dO", "matrix product"),
+        (r"P_{ij} = \langle P, V\rangle", "inner product"),
+        (r"P_{ij} = V_{ij}", "runs to"),
+        (r"P_{ij} = P_{i,j+1}", "no entry"),
+        (r"P_{ij} = P_{ij} + z", "how far z runs"),
+        (r"O = P V \quad \text{(causal)}", "causal"),
+    ],
+)
+def test_what_the_reader_has_no_rule_for_is_refused(latex, refused):
+    with pytest.raises((tex.UnreadError, KeyError), match=refused):
+        disagreements("eq-dV", latex=latex)
+
+
+if __name__ == "__main__":
+    print(f"{len(FORMULAS)} labels: {len(READ)} with TeX evaluated, {len(RUN)} with Python lines")
+    for what in ("no tex", "no python"):
+        print(f"\n{what}:", *(f"  {label}: {f[what]}" for label, f in FORMULAS.items() if what in f), sep="\n")
