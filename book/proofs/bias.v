@@ -29,7 +29,8 @@ Lemma over_3 s n n' n'' (f y : nat -> nat -> nat -> R) :
   ∑ i < axis s n, ∑ j < n', ∑ k < n'', over s n (fun i => f i j k) i * y i j k.
 Proof.
   destruct s; [|reflexivity]. rewrite sum_swap. unfold axis. cbn [sum]. rewrite Rplus_0_l.
-  apply sum_ext; intros j _. rewrite (over_2 true n n'' (fun i k => f i j k) (fun i k => y i j k)). unfold axis. cbn [sum]. ring.
+  apply sum_ext; intros j _. rewrite (over_2 true n n'' (fun i k => f i j k) (fun i k => y i j k)). unfold axis.
+  cbn [sum]. ring.
 Qed.
 
 Lemma over_4 s n n' n'' m (f y : nat -> nat -> nat -> nat -> R) :
@@ -50,7 +51,8 @@ Lemma attention_moves_B {n_q n_k d_k d_v} (M : mask) scale (Q : tensor [n_q; d_k
 Proof.
   intro H. apply (product_moves_l (fun u => weights M scale Q K (b u)) V).
   apply (softmax_moves M (fun u => scores scale Q K (b u))). intros i Hi j Hj. unfold scores, add.
-  eapply derive_eq; [apply (derive_plus (fun _ => (scale • (Q × K^T)) i j) (fun u => b u i j)); [apply derive_const|now apply H]|].
+  eapply derive_eq; [apply (derive_plus (fun _ => (scale • (Q × K^T)) i j) (fun u => b u i j));
+    [apply derive_const|now apply H]|].
   ring.
 Qed.
 
@@ -60,7 +62,8 @@ Definition heads {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tenso
 
 (** From the output back to the scores, in every head of every sample. *)
 Definition heads_dS {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
-  (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v]) (B : tensor [b; h; n_q; n_k]) (dO : tensor [b; h; n_q; d_v])
+  (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v]) (B : tensor [b; h; n_q; n_k])
+  (dO : tensor [b; h; n_q; d_v])
   : tensor [b; h; n_q; n_k] :=
   fun c g => centered (weights (M c g) scale Q.[c].[g] K.[c].[g] B.[c].[g]) (dO.[c].[g] × V.[c].[g]^T).
 
@@ -71,7 +74,8 @@ Lemma broadcast_adjoint {sb sh sq sk b h n_q n_k} (dS : tensor [b; h; n_q; n_k])
     (tB : tensor [axis sb b; axis sh h; axis sq n_q; axis sk n_k]) :
   ⟨dS, broadcast tB⟩ =
   dot (s := [axis sb b; axis sh h; axis sq n_q; axis sk n_k])
-    (fun c g i j => over sb b (fun c => over sh h (fun g => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) g) c) tB.
+    (fun c g i j =>
+      over sb b (fun c => over sh h (fun g => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) g) c) tB.
 Proof.
   cbn [dot]. unfold broadcast. rewrite <- over_4. apply sum_ext; intros c _.
   rewrite <- (over_3 sh h (axis sq n_q) (axis sk n_k)
@@ -83,7 +87,8 @@ Proof.
   exact (over_1 sk n_k (fun j => dS c g i j) (fun j => tB (place sb c) (place sh g) (place sq i) j)).
 Qed.
 
-Lemma heads_B {s} {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k]) (K : tensor [b; h; n_k; d_k])
+Lemma heads_B {s} {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
+    (K : tensor [b; h; n_k; d_k])
     (V : tensor [b; h; n_k; d_v]) (F : tensor s -> tensor [b; h; n_q; n_k]) (X dX : tensor s) ℓ dO :
   (forall x t tX, moves x t tX -> moves (fun u => F (x u)) t (F tX)) ->
   (forall tX, ⟨heads_dS M scale Q K V (F X) dO, F tX⟩ = ⟨dX, tX⟩) ->
@@ -91,11 +96,14 @@ Lemma heads_B {s} {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tens
   gradient (fun X => ℓ (heads M scale Q K V (F X))) X dX.
 Proof.
   intros HF Hadj. set (P := fun c g => weights (M c g) scale Q.[c].[g] K.[c].[g] (F X).[c].[g]).
-  apply (backward (fun X => heads M scale Q K V (F X)) X (fun tX c g => centered (P c g) (F tX).[c].[g] × V.[c].[g]) ℓ dO dX).
+  apply (backward (fun X => heads M scale Q K V (F X)) X (fun tX c g => centered (P c g) (F tX).[c].[g] × V.[c].[g])
+    ℓ dO dX).
   - intros x t tX Hx Ht c Hc g Hg. unfold P. rewrite <- Hx.
-    apply (attention_moves_B (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] (fun u => (F (x u)).[c].[g])). exact (HF x t tX Ht c Hc g Hg).
+    apply (attention_moves_B (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] (fun u => (F (x u)).[c].[g])).
+      exact (HF x t tX Ht c Hc g Hg).
   - intro tX. rewrite <- Hadj. cbn [dot]. apply sum_ext; intros c _. apply sum_ext; intros g _.
-    change (⟨dO.[c].[g], centered (P c g) (F tX).[c].[g] × V.[c].[g]⟩ = ⟨(heads_dS M scale Q K V (F X) dO).[c].[g], (F tX).[c].[g]⟩).
+    change (⟨dO.[c].[g], centered (P c g) (F tX).[c].[g] × V.[c].[g]⟩
+      = ⟨(heads_dS M scale Q K V (F X) dO).[c].[g], (F tX).[c].[g]⟩).
     rewrite dot_matmul_r, centered_adjoint. reflexivity.
 Qed.
 
@@ -103,7 +111,8 @@ Qed.
 
 (** A bias may have the size 1 on any axis: samples, heads, queries, keys. Its gradient is dS, summed over just those
     axes, and without the scale. *)
-Theorem eq_var_bias (sb sh sq sk : bool) b h n_q n_k d_k d_v (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
+Theorem eq_var_bias (sb sh sq sk : bool) b h n_q n_k d_k d_v (M : nat -> nat -> mask) scale
+    (Q : tensor [b; h; n_q; d_k])
     (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v])
     (B : tensor [axis sb b; axis sh h; axis sq n_q; axis sk n_k]) (ℓ : tensor [b; h; n_q; d_v] -> R)
     (dO : tensor [b; h; n_q; d_v]) :
@@ -113,17 +122,20 @@ Theorem eq_var_bias (sb sh sq sk : bool) b h n_q n_k d_k d_v (M : nat -> nat -> 
     P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
   gradient ℓ (fun c g => attention (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] (broadcast B).[c].[g]) dO ->
   gradient (fun B => ℓ (fun c g => attention (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] (broadcast B).[c].[g])) B
-    (fun c g i j => over sb b (fun c => over sh h (fun g => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) g) c).
+    (fun c g i j =>
+      over sb b (fun c => over sh h (fun g => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) g) c).
 Proof.
   intros dS. apply (heads_B M scale Q K V broadcast B).
-  - intros x t tX Ht c Hc g Hg i Hi j Hj. apply Ht; unfold axis, place; [destruct sb|destruct sh|destruct sq|destruct sk]; lia.
+  - intros x t tX Ht c Hc g Hg i Hi j Hj. apply Ht; unfold axis, place;
+      [destruct sb|destruct sh|destruct sq|destruct sk]; lia.
   - intro tX. exact (broadcast_adjoint dS tX).
 Qed.
 
 (** A bias with one number a row, whatever else it is stretched over, gets exactly 0: softmax does not see it. *)
 Theorem bias_of_a_row_gets_nothing (sb sh sq : bool) b h n_q n_k d_k d_v (M : nat -> nat -> mask) scale
     (Q : tensor [b; h; n_q; d_k]) (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v])
-    (B : tensor [axis sb b; axis sh h; axis sq n_q; axis true n_k]) (ℓ : tensor [b; h; n_q; d_v] -> R) (dO : tensor [b; h; n_q; d_v]) :
+    (B : tensor [axis sb b; axis sh h; axis sq n_q; axis true n_k]) (ℓ : tensor [b; h; n_q; d_v] -> R)
+    (dO : tensor [b; h; n_q; d_v]) :
   gradient ℓ (heads M scale Q K V (broadcast (sk := true) B)) dO ->
   gradient (fun B => ℓ (heads M scale Q K V (broadcast (sk := true) B))) B (fun _ _ _ _ => 0).
 Proof.
@@ -160,7 +172,8 @@ End table.
 (** Each pair (i, j) takes the number of its bucket, by any map. The gradient of a number is the sum of dS' over the
     pairs of its bucket. *)
 Theorem eq_var_table_vjp n_q n_k d_k d_v m (bucket : nat -> nat -> nat) (M : mask) scale (Q : tensor [n_q; d_k])
-    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (T : tensor [m]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (T : tensor [m]) (ℓ : tensor [n_q; d_v] -> R)
+    (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K (fun i j => T (bucket i j)) in
   let dP := dO × V^T in
   let dS' := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
@@ -171,7 +184,8 @@ Theorem eq_var_table_vjp n_q n_k d_k d_v m (bucket : nat -> nat -> nat) (M : mas
 Proof.
   intros P dP dS' Hb H.
   pose proof (gradient_B M scale Q K V (fun i j => T (bucket i j)) ℓ dO H) as HB.
-  refine (backward (s := [m]) (r := [n_q; n_k]) (fun T i j => T (bucket i j)) T (fun T i j => T (bucket i j)) _ _ _ _ _ HB).
+  refine (backward (s := [m]) (r := [n_q; n_k]) (fun T i j => T (bucket i j)) T
+    (fun T i j => T (bucket i j)) _ _ _ _ _ HB).
   - intros x t tX _ Ht i Hi j Hj. apply Ht. now apply Hb.
   - intro tT. exact (scatter_adjoint m bucket Hb dS' tT).
 Qed.
@@ -194,7 +208,8 @@ Qed.
 (** ** ALiBi *)
 
 Lemma softmax_shift {m n} (M : mask) (S S' : tensor [m; n]) (c : tensor [m]) :
-  (forall i j, (i < m)%nat -> (j < n)%nat -> M i j = true -> S' i j = S i j + c i) -> equal (softmax M S') (softmax M S).
+  (forall i j, (i < m)%nat -> (j < n)%nat -> M i j = true -> S' i j = S i j + c i) ->
+    equal (softmax M S') (softmax M S).
 Proof.
   intros H i Hi j Hj.
   assert (HE : forall k, (k < n)%nat -> E M S' i k = exp (c i) * E M S i k).
@@ -247,7 +262,8 @@ Proof.
   transitivity (∑ j < n_k, (dS' i j * INR j - INR i * dS' i j)).
   - rewrite <- sum_opp. apply sum_ext; intros j _. destruct (M i j) eqn:HM.
     + rewrite Rabs_pos_eq; [ring|]. apply H, le_INR in HM. lra.
-    + unfold dS'. pose proof (centered_forbidden M S dP i j HM) as H0. unfold centered in H0. fold P in H0. rewrite H0. ring.
+    + unfold dS'. pose proof (centered_forbidden M S dP i j HM) as H0. unfold centered in H0. fold P in H0.
+      rewrite H0. ring.
   - rewrite sum_minus, <- sum_l. pose proof (centered_rowsum M S dP i) as H0. unfold centered in H0. fold P in H0.
     unfold dS' at 2. rewrite H0. ring.
 Qed.

@@ -1,7 +1,7 @@
 (** * Dropout (chapter 9)
 
-    The table [kept] is given: 1 where a weight is kept, 0 where it is dropped. Nothing below needs more of it than that it
-    is a table of numbers. *)
+    The table [kept] is given: 1 where a weight is kept, 0 where it is dropped. Nothing below needs more of it than
+    that it is a table of numbers. *)
 
 From attnbook Require Export steps.
 

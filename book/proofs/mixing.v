@@ -12,7 +12,8 @@ Definition difference {m n} (P1 : tensor [m; n]) (λ : R) (P2 : tensor [m; n]) :
 
 (** Between the two tables, the values and λ: λ stands in dP2, in dV, and its own gradient is minus the inner product of
     P2 V and dO. *)
-Theorem eq_var_differential n_q n_k d_v (P1 P2 : tensor [n_q; n_k]) λ (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R)
+Theorem eq_var_differential n_q n_k d_v (P1 P2 : tensor [n_q; n_k]) λ (V : tensor [n_k; d_v])
+    (ℓ : tensor [n_q; d_v] -> R)
     (dO : tensor [n_q; d_v]) :
   gradient ℓ (difference P1 λ P2 × V) dO ->
   gradient (fun P1 => ℓ (difference P1 λ P2 × V)) P1 (dO × V^T) /\
@@ -31,7 +32,8 @@ Proof.
     + apply (derive_scale λ (fun x => x)). apply is_derive_Reals, derivable_pt_lim_id.
     + ring.
   - exact (product_r (difference P1 λ P2) V ℓ dO H).
-  - refine (backward (s := []) (fun λ => difference P1 λ P2) λ (fun tλ => (- tλ) • P2) (fun P => ℓ (P × V)) (dO × V^T) _ _ _ HP).
+  - refine (backward (s := []) (fun λ => difference P1 λ P2) λ (fun tλ => (- tλ) • P2) (fun P => ℓ (P × V))
+      (dO × V^T) _ _ _ HP).
     + intros x t tX _ Ht i Hi j Hj. simpl in Ht. unfold difference, scaled.
       eapply derive_eq; [apply (derive_minus (fun _ => P1 i j) (fun u => x u * P2 i j)); [apply derive_const|]|].
       * apply (derive_mult x (fun _ => P2 i j)); [exact Ht|apply derive_const].
@@ -40,7 +42,8 @@ Proof.
 Qed.
 
 (** In the whole head: each table goes back as in plain attention, the second with −λ dO. *)
-Theorem eq_var_differential__head n_q n_k d_k d_v (M : mask) scale λ (Q1 Q2 : tensor [n_q; d_k]) (K1 K2 : tensor [n_k; d_k])
+Theorem eq_var_differential__head n_q n_k d_k d_v (M : mask) scale λ (Q1 Q2 : tensor [n_q; d_k])
+    (K1 K2 : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let P1 := weights M scale Q1 K1 B in
   let P2 := weights M scale Q2 K2 B in
@@ -87,7 +90,8 @@ Proof.
   transitivity (∑ b < g, ∑ i < m, ∑ r < h, ∑ j < n, W r b * dY b i j * X r i j).
   { apply sum_ext; intros b _. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_l.
     apply sum_ext; intros. ring. }
-  transitivity (∑ b < g, ∑ r < h, ∑ i < m, ∑ j < n, W r b * dY b i j * X r i j); [apply sum_ext; intros; apply sum_swap|].
+  transitivity (∑ b < g, ∑ r < h, ∑ i < m, ∑ j < n, W r b * dY b i j * X r i j);
+    [apply sum_ext; intros; apply sum_swap|].
   rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap.
   apply sum_ext; intros j _. now rewrite sum_r.
 Qed.
@@ -97,7 +101,8 @@ Lemma mix_adjoint_W {h g m n} (W : tensor [h; g]) (X : tensor [h; m; n]) (dY : t
 Proof.
   rewrite mix_adjoint_X. simpl. apply sum_ext; intros r _.
   transitivity (∑ i < m, ∑ b < g, ∑ j < n, X r i j * dY b i j * W r b).
-  { apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_r. apply sum_ext; intros. ring. }
+  { apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_r. apply sum_ext; intros.
+    ring. }
   rewrite sum_swap. apply sum_ext; intros b _. rewrite sum_r. apply sum_ext; intros i _. now rewrite sum_r.
 Qed.
 
@@ -112,14 +117,16 @@ Proof.
     apply (derive_scale (W r b) (fun u => x u r i j)). now apply Ht.
   - refine (backward (fun W => mix W X) W (fun tW => mix tW X) ℓ dY _ _ _ H); [|intro tW; apply mix_adjoint_W].
     intros x t tX _ Ht b Hb i Hi j Hj. apply (sum_derive h (fun r u => x u r b * X r i j)). intros r Hr.
-    eapply derive_eq; [apply (derive_mult (fun u => x u r b) (fun _ => X r i j)); [now apply Ht|apply derive_const]|cbv beta; ring].
+    eapply derive_eq; [apply (derive_mult (fun u => x u r b) (fun _ => X r i j));
+      [now apply Ht|apply derive_const]|cbv beta; ring].
 Qed.
 
 (** The steps of attention in a stack of heads, each for itself. *)
 
 Lemma stack_softmax {h m n} (M : nat -> mask) (S : tensor [h; m; n]) (ℓ : tensor [h; m; n] -> R) dP :
   gradient ℓ (fun r => softmax (M r) S.[r]) dP ->
-  gradient (s := [h; m; n]) (fun S => ℓ (fun r => softmax (M r) S.[r])) S (fun r => centered (softmax (M r) S.[r]) dP.[r]).
+  gradient (s := [h; m; n]) (fun S => ℓ (fun r => softmax (M r) S.[r])) S
+    (fun r => centered (softmax (M r) S.[r]) dP.[r]).
 Proof.
   apply (backward (s := [h; m; n]) (r := [h; m; n]) (fun S r => softmax (M r) S.[r]) S
     (fun tS r => centered (softmax (M r) S.[r]) tS.[r])).
@@ -133,31 +140,39 @@ Lemma stack_product {h m n p} (A : tensor [h; m; n]) (B : tensor [h; n; p]) (ℓ
   gradient (s := [h; n; p]) (fun B => ℓ (fun r => A.[r] × B.[r])) B (fun r => A.[r]^T × dY.[r]).
 Proof.
   intro H. split.
-  - refine (backward (s := [h; m; n]) (r := [h; m; p]) (fun A r => A.[r] × B.[r]) A (fun tA r => tA.[r] × B.[r]) ℓ dY _ _ _ H).
+  - refine (backward (s := [h; m; n]) (r := [h; m; p]) (fun A r => A.[r] × B.[r]) A (fun tA r => tA.[r] × B.[r]) ℓ
+      dY _ _ _ H).
     + intros x t tX _ Ht r Hr. exact (product_moves_l (fun u => (x u).[r]) B.[r] t tX.[r] (Ht r Hr)).
     + intro tA. apply sum_ext; intros r _. exact (dot_matmul_r dY.[r] tA.[r] B.[r]).
-  - refine (backward (s := [h; n; p]) (r := [h; m; p]) (fun B r => A.[r] × B.[r]) B (fun tB r => A.[r] × tB.[r]) ℓ dY _ _ _ H).
+  - refine (backward (s := [h; n; p]) (r := [h; m; p]) (fun B r => A.[r] × B.[r]) B (fun tB r => A.[r] × tB.[r]) ℓ
+      dY _ _ _ H).
     + intros x t tX _ Ht r Hr. exact (product_moves_r A.[r] (fun u => (x u).[r]) t tX.[r] (Ht r Hr)).
     + intro tB. apply sum_ext; intros r _. exact (dot_matmul_l dY.[r] A.[r] tB.[r]).
 Qed.
 
-Lemma stack_scores {h n_q n_k d_k} scale (Q : tensor [h; n_q; d_k]) (K : tensor [h; n_k; d_k]) (ℓ : tensor [h; n_q; n_k] -> R) dS :
+Lemma stack_scores {h n_q n_k d_k} scale (Q : tensor [h; n_q; d_k]) (K : tensor [h; n_k; d_k])
+    (ℓ : tensor [h; n_q; n_k] -> R) dS :
   gradient ℓ (fun r => scale • (Q.[r] × K.[r]^T)) dS ->
-  gradient (s := [h; n_q; d_k]) (fun Q => ℓ (fun r => scale • (Q.[r] × K.[r]^T))) Q (fun r => scale • (dS.[r] × K.[r])) /\
-  gradient (s := [h; n_k; d_k]) (fun K => ℓ (fun r => scale • (Q.[r] × K.[r]^T))) K (fun r => scale • (dS.[r]^T × Q.[r])).
+  gradient (s := [h; n_q; d_k]) (fun Q => ℓ (fun r => scale • (Q.[r] × K.[r]^T))) Q
+    (fun r => scale • (dS.[r] × K.[r])) /\
+  gradient (s := [h; n_k; d_k]) (fun K => ℓ (fun r => scale • (Q.[r] × K.[r]^T))) K
+    (fun r => scale • (dS.[r]^T × Q.[r])).
 Proof.
   intro H. split.
   - refine (backward (s := [h; n_q; d_k]) (r := [h; n_q; n_k]) (fun Q r => scale • (Q.[r] × K.[r]^T)) Q
       (fun tQ r => scale • (tQ.[r] × K.[r]^T)) ℓ dS _ _ _ H).
     + intros x t tX _ Ht r Hr. apply (scaled_moves scale (fun u => (x u).[r] × K.[r]^T)).
       exact (product_moves_l (fun u => (x u).[r]) (K.[r]^T) t tX.[r] (Ht r Hr)).
-    + intro tQ. apply sum_ext; intros r _. change (⟨dS.[r], scale • (tQ.[r] × K.[r]^T)⟩ = ⟨scale • (dS.[r] × K.[r]), tQ.[r]⟩).
+    + intro tQ. apply sum_ext; intros r _.
+      change (⟨dS.[r], scale • (tQ.[r] × K.[r]^T)⟩ = ⟨scale • (dS.[r] × K.[r]), tQ.[r]⟩).
       rewrite dot_scaled_r, dot_scaled_l. f_equal. exact (dot_matmul_r dS.[r] tQ.[r] (K.[r]^T)).
   - refine (backward (s := [h; n_k; d_k]) (r := [h; n_q; n_k]) (fun K r => scale • (Q.[r] × K.[r]^T)) K
       (fun tK r => scale • (Q.[r] × tK.[r]^T)) ℓ dS _ _ _ H).
     + intros x t tX _ Ht r Hr. apply (scaled_moves scale (fun u => Q.[r] × (x u).[r]^T)).
-      apply (product_moves_r Q.[r] (fun u => (x u).[r]^T)). exact (transpose_moves (fun u => (x u).[r]) t tX.[r] (Ht r Hr)).
-    + intro tK. apply sum_ext; intros r _. change (⟨dS.[r], scale • (Q.[r] × tK.[r]^T)⟩ = ⟨scale • (dS.[r]^T × Q.[r]), tK.[r]⟩).
+      apply (product_moves_r Q.[r] (fun u => (x u).[r]^T)).
+        exact (transpose_moves (fun u => (x u).[r]) t tX.[r] (Ht r Hr)).
+    + intro tK. apply sum_ext; intros r _.
+      change (⟨dS.[r], scale • (Q.[r] × tK.[r]^T)⟩ = ⟨scale • (dS.[r]^T × Q.[r]), tK.[r]⟩).
       rewrite dot_scaled_r, dot_scaled_l. f_equal. rewrite dot_matmul_l, dot_transpose.
       apply dot_ext; [|apply equal_refl]. intros j _ l _. simpl. unfold matmul, transpose. apply sum_ext; intros. ring.
 Qed.
@@ -171,9 +186,10 @@ Definition talking {h m g n_q n_k d_k d_v} (M : nat -> mask) scale (Q : tensor [
   let P' := mix W_P P in
   fun r => P'.[r] × V.[r].
 
-(** From dO back through both mixes: each takes its gradient back by its transpose, and each of its numbers gets the inner
-    product of the two tables that it joins. The masks stand behind the first mix. *)
-Theorem eq_var_talking h m g n_q n_k d_k d_v (M : nat -> mask) scale (Q : tensor [h; n_q; d_k]) (K : tensor [h; n_k; d_k])
+(** From dO back through both mixes: each takes its gradient back by its transpose, and each of its numbers gets the
+    inner product of the two tables that it joins. The masks stand behind the first mix. *)
+Theorem eq_var_talking h m g n_q n_k d_k d_v (M : nat -> mask) scale (Q : tensor [h; n_q; d_k])
+    (K : tensor [h; n_k; d_k])
     (V : tensor [g; n_k; d_v]) (W_S : tensor [h; m]) (W_P : tensor [m; g]) (ℓ : tensor [g; n_q; d_v] -> R)
     (dO : tensor [g; n_q; d_v]) :
   let S : tensor [h; n_q; n_k] := fun r => scale • (Q.[r] × K.[r]^T) in
@@ -195,13 +211,15 @@ Proof.
   destruct (stack_product P' V ℓ dO H) as [HP' HV].
   destruct (mix_back W_P P (fun P' => ℓ (fun r => P'.[r] × V.[r])) dP' HP') as [HP HWP].
   pose proof (stack_softmax M S' (fun P => ℓ (fun r => (mix W_P P).[r] × V.[r])) dP HP) as HS'.
-  set (ℓS := fun X : tensor [m; n_q; n_k] => ℓ (fun r => (mix W_P ((fun r => softmax (M r) X.[r]) : tensor [m; n_q; n_k])).[r] × V.[r])).
+  set (ℓS := fun X : tensor [m; n_q; n_k] => ℓ
+    (fun r => (mix W_P ((fun r => softmax (M r) X.[r]) : tensor [m; n_q; n_k])).[r] × V.[r])).
   destruct (mix_back W_S S ℓS dS' HS') as [HS HWS].
   destruct (stack_scores scale Q K (fun S => ℓS (mix W_S S)) dS HS) as [HQ HK].
   exact (conj HWP (conj HWS (conj HQ (conj HK HV)))).
 Qed.
 
-(** The rows of the mixed dS still sum to 0. A head's D is no longer its dO · O, but over all heads the two sums agree. *)
+(** The rows of the mixed dS still sum to 0. A head's D is no longer its dO · O, but over all heads the two sums
+    agree. *)
 Theorem eq_var_talking__rows h m g n_q n_k d_v (M : nat -> mask) (S' : tensor [m; n_q; n_k]) (V : tensor [g; n_k; d_v])
     (W_S : tensor [h; m]) (W_P : tensor [m; g]) (dO : tensor [g; n_q; d_v]) :
   let P : tensor [m; n_q; n_k] := fun r => softmax (M r) S'.[r] in
@@ -214,20 +232,23 @@ Theorem eq_var_talking__rows h m g n_q n_k d_v (M : nat -> mask) (S' : tensor [m
   (forall i, ∑ r < m, ∑ k < n_k, P r i k * dP r i k = ∑ b < g, ∑ l < d_v, dO b i l * (P'.[b] × V.[b]) i l).
 Proof.
   intros P P' dP' dP dS' dS. split.
-  - intros r i. unfold dS. rewrite sum_swap. apply sum_0; intros b _. rewrite <- (sum_l (W_S r b) n_k (fun j => dS' b i j)).
+  - intros r i. unfold dS. rewrite sum_swap. apply sum_0; intros b _.
+    rewrite <- (sum_l (W_S r b) n_k (fun j => dS' b i j)).
     assert (H0 : ∑ j < n_k, dS' b i j = 0) by exact (centered_rowsum (M b) S'.[b] dP.[b] i). rewrite H0. ring.
   - intro i. transitivity (∑ b < g, ∑ k < n_k, P' b i k * dP' b i k).
     + unfold P', dP, mix. symmetry.
       transitivity (∑ b < g, ∑ r < m, ∑ k < n_k, P r i k * (W_P r b * dP' b i k)).
-      * apply sum_ext; intros b _. rewrite sum_swap. apply sum_ext; intros k _. rewrite sum_r. apply sum_ext; intros. ring.
+      * apply sum_ext; intros b _. rewrite sum_swap. apply sum_ext; intros k _. rewrite sum_r. apply sum_ext; intros.
+        ring.
       * rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_swap. apply sum_ext; intros k _. now rewrite sum_l.
     + apply sum_ext; intros b _. exact (average_is_D P'.[b] V.[b] dO.[b] i).
 Qed.
 
 (** ** Layers that share keys and values *)
 
-(** N layers read one K and one V, which another layer made from its input X. If the loss has the gradients dKa and dVa with
-    respect to what each of them read, K and V get the sums, whatever the layers do, and X and the weights the products. *)
+(** N layers read one K and one V, which another layer made from its input X. If the loss has the gradients dKa and
+    dVa with respect to what each of them read, K and V get the sums, whatever the layers do, and X and the weights
+    the products. *)
 Theorem eq_var_layers N n_k d d_k d_v (X : tensor [n_k; d]) (W_K : tensor [d; d_k]) (W_V : tensor [d; d_v])
     (ℓ : tensor [N; n_k; d_k] -> tensor [N; n_k; d_v] -> R) (dKa : tensor [N; n_k; d_k]) (dVa : tensor [N; n_k; d_v]) :
   let dK : tensor [n_k; d_k] := fun j l => ∑ a < N, dKa a j l in
@@ -242,24 +263,31 @@ Proof.
   intros dK dV H.
   assert (Hcopies : forall d (dA : tensor [N; n_k; d]) (tA : tensor [n_k; d]),
     dot (s := [N; n_k; d]) dA (fun _ => tA) = ⟨(fun j l => ∑ a < N, dA a j l) : tensor [n_k; d], tA⟩).
-  { intros e dA tA. simpl. rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_swap. apply sum_ext; intros. now rewrite sum_r. }
-  assert (Hℓ : forall (k : R -> tensor [n_k; d_k]) (v : R -> tensor [n_k; d_v]) t tK tV, k t = X × W_K -> v t = X × W_V ->
+  { intros e dA tA. simpl. rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_swap. apply sum_ext; intros.
+    now rewrite sum_r. }
+  assert (Hℓ : forall (k : R -> tensor [n_k; d_k]) (v : R -> tensor [n_k; d_v]) t tK tV, k t = X × W_K ->
+    v t = X × W_V ->
     moves k t tK -> moves v t tV -> is_derive (fun u => ℓ (fun _ => k u) (fun _ => v u)) t (⟨dK, tK⟩ + ⟨dV, tV⟩)).
   { intros k v t tK tV Hk Hv HK HV. unfold dK, dV. rewrite <- !Hcopies.
-    apply (H (fun u _ => k u) (fun u _ => v u)); [now rewrite Hk|now rewrite Hv|intros a _; exact HK|intros a _; exact HV]. }
+    apply (H (fun u _ => k u) (fun u _ => v u));
+      [now rewrite Hk|now rewrite Hv|intros a _; exact HK|intros a _; exact HV]. }
   repeat apply conj; intros x t tX Hx Ht.
-  - eapply derive_eq; [exact (Hℓ x (fun _ => X × W_V) t tX zero Hx eq_refl Ht (moves_const _ _))|rewrite dot_zero; ring].
-  - eapply derive_eq; [exact (Hℓ (fun _ => X × W_K) x t zero tX eq_refl Hx (moves_const _ _) Ht)|rewrite dot_zero; ring].
+  - eapply derive_eq; [exact (Hℓ x (fun _ => X × W_V) t tX zero Hx eq_refl Ht (moves_const _ _))|rewrite dot_zero;
+      ring].
+  - eapply derive_eq; [exact (Hℓ (fun _ => X × W_K) x t zero tX eq_refl Hx (moves_const _ _) Ht)|rewrite dot_zero;
+      ring].
   - eapply derive_eq; [apply (Hℓ (fun u => X × x u) (fun _ => X × W_V) t (X × tX) zero); [now rewrite Hx|reflexivity|
       now apply product_moves_r|apply moves_const]|rewrite dot_zero, dot_matmul_l; ring].
   - eapply derive_eq; [apply (Hℓ (fun _ => X × W_K) (fun u => X × x u) t zero (X × tX)); [reflexivity|now rewrite Hx|
       apply moves_const|now apply product_moves_r]|rewrite dot_zero, dot_matmul_l; ring].
   - eapply derive_eq; [apply (Hℓ (fun u => x u × W_K) (fun u => x u × W_V) t (tX × W_K) (tX × W_V)); [now rewrite Hx|
-      now rewrite Hx|now apply product_moves_l|now apply product_moves_l]|rewrite !dot_matmul_r, dot_add_l; reflexivity].
+      now rewrite Hx|now apply product_moves_l|now apply product_moves_l]|rewrite !dot_matmul_r, dot_add_l;
+        reflexivity].
 Qed.
 
 (** The keys' gradients sum to 0 in each layer that reads them, and so in the total. *)
-Theorem eq_var_layers__total N n_q n_k d_k scale (M : nat -> mask) (S dP : tensor [N; n_q; n_k]) (Q : tensor [N; n_q; d_k]) l :
+Theorem eq_var_layers__total N n_q n_k d_k scale (M : nat -> mask) (S dP : tensor [N; n_q; n_k])
+    (Q : tensor [N; n_q; d_k]) l :
   let P : tensor [N; n_q; n_k] := fun a => softmax (M a) S.[a] in
   let dS : tensor [N; n_q; n_k] := fun a i j => P a i j * (dP a i j - ∑ k < n_k, P a i k * dP a i k) in
   let dK : tensor [n_k; d_k] := fun j l => ∑ a < N, (scale • (dS.[a]^T × Q.[a])) j l in

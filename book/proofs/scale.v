@@ -7,7 +7,8 @@ From attnbook Require Export steps.
 (** ** A scale that learns *)
 
 (** S' = α S, at the step alone: dS = α dS', and dα is the sum of S dS' over the table. *)
-Theorem eq_var_logit_scale n_q n_k (α : R) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dS' : tensor [n_q; n_k]) :
+Theorem eq_var_logit_scale n_q n_k (α : R) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dS' : tensor [n_q; n_k]) :
   gradient ℓ (α • S) dS' ->
   gradient (fun S => ℓ (α • S)) S (α • dS') /\
   gradient (s := []) (fun α => ℓ (α • S)) α (∑ i < n_q, ∑ j < n_k, S i j * dS' i j).
@@ -19,10 +20,11 @@ Proof.
   - refine (backward (s := []) (fun α => α • S) α (fun tα => tα • S) ℓ dS' _ _ _ H).
     + intros x t tX _ Ht i Hi j Hj. simpl in Ht. unfold scaled.
       eapply derive_eq; [apply (derive_mult x); [exact Ht|apply derive_const]|cbv beta; ring].
-    + intro tX. rewrite dot_scaled_r. simpl. rewrite Rmult_comm. f_equal. apply sum_ext; intros. apply sum_ext; intros. ring.
+    + intro tX. rewrite dot_scaled_r. simpl. rewrite Rmult_comm. f_equal. apply sum_ext; intros. apply sum_ext;
+        intros. ring.
 Qed.
 
-(** In the whole head, from dO back: the softmax of α S gives dS', then α goes to dα, and α dS' takes the place of dS. *)
+(** In the whole head, from dO back: the softmax of α S gives dS', α gets dα, and α dS' takes the place of dS. *)
 Theorem eq_var_logit_scale__head n_q n_k d_k d_v (M : mask) α scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let S := scores scale Q K B in
@@ -49,7 +51,8 @@ Proof.
 Qed.
 
 (** Where scores are scaled products and nothing else, α dα is the inner product of Q and dQ. *)
-Theorem eq_var_logit_scale__free n_q n_k d_k α scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (dS' : tensor [n_q; n_k]) :
+Theorem eq_var_logit_scale__free n_q n_k d_k α scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (dS' : tensor [n_q; n_k]) :
   let S := scale • (Q × K^T) in
   let dS := fun i j => α * dS' i j in
   α * (∑ i < n_q, ∑ j < n_k, S i j * dS' i j) = ⟨Q, scale • (dS × K)⟩.
@@ -88,7 +91,8 @@ Proof.
   intro Hc. eapply derive_eq.
   - apply (derive_scale c (fun x => tanh (x / c))).
     apply (derive_after tanh (fun x => x / c) x (1 * / c)); [apply eq_op_softcap__tanh|].
-    eapply derive_eq; [apply (derive_mult (fun x => x) (fun _ => / c)); [apply is_derive_Reals, derivable_pt_lim_id|apply derive_const]|].
+    eapply derive_eq; [apply (derive_mult (fun x => x) (fun _ => / c));
+      [apply is_derive_Reals, derivable_pt_lim_id|apply derive_const]|].
     ring.
   - field. exact Hc.
 Qed.
@@ -146,7 +150,8 @@ Proof.
   replace ((sinh x / cosh x) ^ 2) with (1 - / (cosh x * cosh x)).
   - pose proof (Rinv_0_lt_compat (cosh x * cosh x) ltac:(nra)). lra.
   - assert (H : cosh x * cosh x - sinh x * sinh x = 1).
-    { unfold cosh, sinh. replace ((exp x + exp (- x)) / 2 * ((exp x + exp (- x)) / 2) - (exp x - exp (- x)) / 2 * ((exp x - exp (- x)) / 2))
+    { unfold cosh, sinh. replace ((exp x + exp (- x)) / 2 * ((exp x + exp (- x)) / 2) - (exp x - exp (- x)) / 2
+        * ((exp x - exp (- x)) / 2))
         with (exp x * exp (- x)) by field. rewrite <- exp_plus, Rplus_opp_r. apply exp_0. }
     replace (sinh x / cosh x) with (sinh x * / cosh x) by reflexivity. field_simplify_eq; [|lra]. nra.
 Qed.
@@ -157,7 +162,8 @@ Theorem softcap_keeps_and_shrinks (c s ds' : R) :
   let s' := c * tanh (s / c) in
   - c < s' < c /\ Rabs ((1 - (s' / c) ^ 2) * ds') <= Rabs ds'.
 Proof.
-  intros Hc s'. assert (H := tanh_square (s / c)). unfold s'. replace (c * tanh (s / c) / c) with (tanh (s / c)) by (field; lra).
+  intros Hc s'. assert (H := tanh_square (s / c)). unfold s'.
+  replace (c * tanh (s / c) / c) with (tanh (s / c)) by (field; lra).
   set (y := tanh (s / c)) in *. split.
   - assert (-1 < y < 1) by nra. nra.
   - rewrite Rabs_mult, (Rabs_pos_eq (1 - y ^ 2)) by lra. pose proof (Rabs_pos ds'). nra.

@@ -80,9 +80,11 @@ Theorem eq_var_gate n d d_v (X : tensor [n; d]) (W_G : tensor [d; d_v]) (O : ten
 Proof.
   intros G dA H.
   assert (HA : gradient (fun A => ℓ (gate A ∘ O)) (X × W_G) dA).
-  { refine (gradient_ext (s := [n; d_v]) _ _ (fun i l => G i l * (1 - G i l) * O i l * dO' i l) _ _ _); [intros i _ l _; simpl; unfold dA; ring|].
+  { refine (gradient_ext (s := [n; d_v]) _ _ (fun i l => G i l * (1 - G i l) * O i l * dO' i l) _ _ _);
+      [intros i _ l _; simpl; unfold dA; ring|].
     refine (entrywise (fun i l x => sigmoid x * O i l) (fun i l => G i l * (1 - G i l) * O i l) (X × W_G) ℓ dO' _ H).
-    intros i l _ _. eapply derive_eq; [apply (derive_mult sigmoid (fun _ => O i l)); [apply eq_var_sigmoid__derivative|apply derive_const]|].
+    intros i l _ _. eapply derive_eq; [apply (derive_mult sigmoid (fun _ => O i l));
+      [apply eq_var_sigmoid__derivative|apply derive_const]|].
     cbv beta. unfold G, gate. ring. }
   repeat apply conj.
   - refine (entrywise (fun i l x => G i l * x) G O ℓ dO' _ H). intros i l _ _.
@@ -116,7 +118,8 @@ Proof.
 Qed.
 
 (** One gate for a whole row: its number gets the sum over the columns, which is (1 − G) D with D = dO · O. *)
-Theorem eq_var_gate__row n d_v (A : tensor [n]) (O : tensor [n; d_v]) (ℓ : tensor [n; d_v] -> R) (dO' : tensor [n; d_v]) :
+Theorem eq_var_gate__row n d_v (A : tensor [n]) (O : tensor [n; d_v]) (ℓ : tensor [n; d_v] -> R)
+    (dO' : tensor [n; d_v]) :
   let G := fun i => sigmoid (A i) in
   let dO := fun i l => G i * dO' i l in
   let D := fun i => ∑ l < d_v, dO i l * O i l in

@@ -1,19 +1,21 @@
 (** * A sink (chapter 9)
 
-    One more score σ in each row, with no key. The sum under the fraction is never 0: no row is dead, even where every key
-    is forbidden. In general what falls into the sink meets a value u of its own; the plain sink has none. *)
+    One more score σ in each row, with no key. The sum under the fraction is never 0: no row is dead, even where every
+    key is forbidden. In general what falls into the sink meets a value u of its own; the plain sink has none. *)
 
 From Coq Require Import FunctionalExtensionality.
 From attnbook Require Export steps.
 
-Definition sink_weights {m n} (M : mask) (σ : R) (S : tensor [m; n]) : tensor [m; n] := fun i j => E M S i j / (exp σ + Z M S i).
+Definition sink_weights {m n} (M : mask) (σ : R) (S : tensor [m; n]) : tensor [m; n] :=
+  fun i j => E M S i j / (exp σ + Z M S i).
 Definition sink_share {m n} (M : mask) (σ : R) (S : tensor [m; n]) : tensor [m] := fun i => exp σ / (exp σ + Z M S i).
 
 Definition sink_attention {n_q n_k d_k d_v} (M : mask) (σ : R) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
   (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) : tensor [n_q; d_v] := sink_weights M σ (scores scale Q K B) × V.
 
 (** The output of a sink with the value u. *)
-Definition sink_output {n_q n_k d_v} (M : mask) (σ : R) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (u : tensor [d_v])
+Definition sink_output {n_q n_k d_v} (M : mask) (σ : R) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
+  (u : tensor [d_v])
   : tensor [n_q; d_v] := fun i l => (sink_weights M σ S × V) i l + sink_share M σ S i * u l.
 
 Lemma Z_nonneg {m n} M (S : tensor [m; n]) i : 0 <= Z M S i.
@@ -82,7 +84,8 @@ Section moving.
   Lemma sink_Z_derive i : (i < m)%nat ->
     is_derive (fun u => exp (σ u) + Z M (s u) i) t (exp (σ t) * tσ + ∑ k < n, E M (s t) i k * tS i k).
   Proof.
-    intro Hi. apply (derive_plus (fun u => exp (σ u)) (fun u => Z M (s u) i)); [now apply derive_exp|now apply Z_derive].
+    intro Hi. apply (derive_plus (fun u => exp (σ u)) (fun u => Z M (s u) i));
+      [now apply derive_exp|now apply Z_derive].
   Qed.
 
   Lemma sink_average i : a i = (exp (σ t) * tσ + ∑ k < n, E M (s t) i k * tS i k) / (exp (σ t) + Z M (s t) i).
@@ -93,7 +96,8 @@ Section moving.
     rewrite sum_div. apply sum_ext; intros. field; lra.
   Qed.
 
-  Lemma sink_weights_moves : moves (s := [m; n]) (fun u => sink_weights M (σ u) (s u)) t (fun i j => P i j * (tS i j - a i)).
+  Lemma sink_weights_moves : moves (s := [m; n]) (fun u => sink_weights M (σ u) (s u)) t
+      (fun i j => P i j * (tS i j - a i)).
   Proof.
     intros i Hi j Hj. pose proof (sink_Z_pos M (σ t) (s t) i). eapply derive_eq.
     - apply (derive_div (fun u => E M (s u) i j) (fun u => exp (σ u) + Z M (s u) i));
@@ -149,11 +153,14 @@ Section one_input.
     set (tO := (tP × V ⊕ P × tV) ⊕ ((fun i l => tPσ i * u l + Pσ i * tu l) : tensor [n_q; d_v])).
     assert (Ht : moves (s := [n_q; d_v]) (fun x => sink_output M (σ' x) (s x) (v x) (w x)) t tO).
     { intros i Hi l Hl. unfold sink_output.
-      apply (derive_plus (fun x => (sink_weights M (σ' x) (s x) × v x) i l) (fun x => sink_share M (σ' x) (s x) i * w x l)).
-      - pose proof (matmul_moves (fun x => sink_weights M (σ' x) (s x)) v t _ _ (sink_weights_moves M σ' s t tσ tS Hσ HS) HV i Hi l Hl) as H.
+      apply (derive_plus (fun x => (sink_weights M (σ' x) (s x) × v x) i l)
+        (fun x => sink_share M (σ' x) (s x) i * w x l)).
+      - pose proof (matmul_moves (fun x => sink_weights M (σ' x) (s x)) v t _ _
+          (sink_weights_moves M σ' s t tσ tS Hσ HS) HV i Hi l Hl) as H.
         cbv beta in H. rewrite Eσ, ES, EV in H. exact H.
       - pose proof (sink_share_moves M σ' s t tσ tS Hσ HS i Hi) as H. cbv beta in H. rewrite Eσ, ES in H.
-        eapply derive_eq; [apply (derive_mult (fun x => sink_share M (σ' x) (s x) i) (fun x => w x l)); [exact H|now apply Hu]|].
+        eapply derive_eq; [apply (derive_mult (fun x => sink_share M (σ' x) (s x) i) (fun x => w x l));
+          [exact H|now apply Hu]|].
         cbv beta. rewrite Eσ, ES, Eu. reflexivity. }
     eapply derive_eq.
     - apply (Hℓ (fun x => sink_output M (σ' x) (s x) (v x) (w x)) t tO); [now rewrite Eσ, ES, EV, Eu|exact Ht].
@@ -162,18 +169,21 @@ Section one_input.
         (∑ i < n_q, Pσ i * (dPσ i - D i)) * tσ + ⟨(fun i j => P i j * (dP i j - D i)) : tensor [n_q; n_k], tS⟩ +
         ⟨(fun l => ∑ i < n_q, Pσ i * dO i l) : tensor [d_v], tu⟩); [|lra].
       simpl.
-      transitivity (∑ i < n_q, (∑ j < n_k, dP i j * tP i j + dPσ i * tPσ i) + ∑ i < n_q, ∑ l < d_v, Pσ i * dO i l * tu l).
+      transitivity (∑ i < n_q, (∑ j < n_k, dP i j * tP i j + dPσ i * tPσ i) + ∑ i < n_q, ∑ l < d_v, Pσ i * dO i l
+        * tu l).
       + rewrite sum_plus, Rplus_assoc. f_equal. rewrite <- sum_plus. apply sum_ext; intros i _.
         unfold dPσ. rewrite sum_r, <- sum_plus. apply sum_ext; intros. ring.
       + rewrite (sum_swap n_q d_v), sum_r, <- sum_plus. f_equal.
-        * apply sum_ext; intros i _. unfold tP, tPσ, a. rewrite (sink_row n_k (P i) (dP i) (tS i) (Pσ i) (dPσ i) tσ). fold (D i). ring.
+        * apply sum_ext; intros i _. unfold tP, tPσ, a. rewrite (sink_row n_k (P i) (dP i) (tS i) (Pσ i) (dPσ i) tσ).
+          fold (D i). ring.
         * apply sum_ext; intros. now rewrite sum_r.
   Qed.
 
   Lemma sink_σ : gradient (s := []) (fun σ => ℓ (sink_output M σ S V u)) σ (∑ i < n_q, Pσ i * (dPσ i - D i)).
   Proof.
     intros x t tX Hx Ht. eapply derive_eq.
-    - exact (sink_derive x (fun _ => S) (fun _ => V) (fun _ => u) t tX zero zero zero Ht (moves_const _ _) (moves_const _ _)
+    - exact (sink_derive x (fun _ => S) (fun _ => V) (fun _ => u) t tX zero zero zero Ht (moves_const _ _)
+        (moves_const _ _)
         (moves_const _ _) Hx eq_refl eq_refl eq_refl).
     - rewrite !dot_zero. simpl. ring.
   Qed.
@@ -181,7 +191,8 @@ Section one_input.
   Lemma sink_S : gradient (fun S => ℓ (sink_output M σ S V u)) S (fun i j => P i j * (dP i j - D i)).
   Proof.
     intros x t tX Hx Ht. eapply derive_eq.
-    - exact (sink_derive (fun _ => σ) x (fun _ => V) (fun _ => u) t 0 tX zero zero (derive_const _ _) Ht (moves_const _ _)
+    - exact (sink_derive (fun _ => σ) x (fun _ => V) (fun _ => u) t 0 tX zero zero (derive_const _ _) Ht
+        (moves_const _ _)
         (moves_const _ _) eq_refl Hx eq_refl eq_refl).
     - rewrite !dot_zero. ring.
   Qed.
@@ -189,7 +200,8 @@ Section one_input.
   Lemma sink_V : gradient (fun V => ℓ (sink_output M σ S V u)) V (P^T × dO).
   Proof.
     intros x t tX Hx Ht. eapply derive_eq.
-    - exact (sink_derive (fun _ => σ) (fun _ => S) x (fun _ => u) t 0 zero tX zero (derive_const _ _) (moves_const _ _) Ht
+    - exact (sink_derive (fun _ => σ) (fun _ => S) x (fun _ => u) t 0 zero tX zero (derive_const _ _)
+        (moves_const _ _) Ht
         (moves_const _ _) eq_refl eq_refl Hx eq_refl).
     - rewrite !dot_zero. ring.
   Qed.
@@ -275,7 +287,8 @@ Theorem eq_var_sink_vjp__batch b n_q n_k d_v (M : nat -> mask) σ (S : tensor [b
   let Pσ := fun c => sink_share (M c) σ S.[c] in
   let D := fun c i => ∑ l < d_v, dO c i l * (P c × V.[c]) i l in
   gradient ℓ (fun c => sink_weights (M c) σ S.[c] × V.[c]) dO ->
-  gradient (s := []) (fun σ => ℓ (fun c => sink_weights (M c) σ S.[c] × V.[c])) σ (- ∑ c < b, ∑ i < n_q, Pσ c i * D c i).
+  gradient (s := []) (fun σ => ℓ (fun c => sink_weights (M c) σ S.[c] × V.[c])) σ
+    (- ∑ c < b, ∑ i < n_q, Pσ c i * D c i).
 Proof.
   intros P Pσ D.
   set (tP := fun (tσ : R) c => (fun i j => P c i j * (0 - (∑ k < n_k, P c i k * 0 + Pσ c i * tσ))) : tensor [n_q; n_k]).
@@ -311,9 +324,11 @@ Proof.
   rewrite sum_minus, <- (sum_l (D i) n_k (fun j => P i j)), H. unfold D. ring.
 Qed.
 
-(** A sink with a value u, from dO back. The value gets its shares of dO; what falls into the sink joins the average D. *)
+(** A sink with a value u, from dO back. The value gets its shares of dO; what falls into the sink joins the
+    average D. *)
 Theorem eq_var_sink_value n_q n_k d_k d_v (M : mask) σ scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (u : tensor [d_v]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (u : tensor [d_v]) (ℓ : tensor [n_q; d_v] -> R)
+    (dO : tensor [n_q; d_v]) :
   let S := scores scale Q K B in
   let P := sink_weights M σ S in
   let Pσ := sink_share M σ S in
@@ -338,9 +353,10 @@ Proof.
   - exact (scores_B scale Q K B (fun S => ℓ (sink_output M σ S V u)) dS HS).
 Qed.
 
-(** Beside a sink with a value, D is again dO · O, the keys' dS sums to minus what the sink gets, and the gradients of the
-    values together with that of u sum to those of the outputs. *)
-Theorem eq_var_sink_value__rows n_q n_k d_v (M : mask) σ (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (u : tensor [d_v])
+(** Beside a sink with a value, D is again dO · O, the keys' dS sums to minus what the sink gets, and the gradients of
+    the values together with that of u sum to those of the outputs. *)
+Theorem eq_var_sink_value__rows n_q n_k d_v (M : mask) σ (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
+    (u : tensor [d_v])
     (dO : tensor [n_q; d_v]) :
   let P := sink_weights M σ S in
   let Pσ := sink_share M σ S in
@@ -356,7 +372,8 @@ Proof.
   intros P Pσ O dP dPσ D dS.
   assert (HP : forall i, ∑ j < n_k, P i j = 1 - Pσ i) by (intro i; exact (proj1 (eq_var_sink_rows n_q n_k M σ S dP i))).
   repeat apply conj.
-  - intro i. unfold D. rewrite (average_is_D P V dO i : ∑ k < n_k, P i k * dP i k = _). unfold dPσ. rewrite sum_l, <- sum_plus.
+  - intro i. unfold D. rewrite (average_is_D P V dO i : ∑ k < n_k, P i k * dP i k = _). unfold dPσ.
+    rewrite sum_l, <- sum_plus.
     apply sum_ext; intros l _. unfold O, matmul. ring.
   - intro i. unfold dS. transitivity (∑ j < n_k, (P i j * dP i j - D i * P i j)); [apply sum_ext; intros; ring|].
     rewrite sum_minus, <- (sum_l (D i) n_k (fun j => P i j)), HP. unfold D. ring.

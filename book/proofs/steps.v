@@ -6,7 +6,8 @@
 From attnbook Require Export head.
 
 (** Two ways to write one loss have one gradient. *)
-Lemma gradient_same {s} (ℓ ℓ' : tensor s -> R) (X dX : tensor s) : (forall X, ℓ X = ℓ' X) -> gradient ℓ X dX -> gradient ℓ' X dX.
+Lemma gradient_same {s} (ℓ ℓ' : tensor s -> R) (X dX : tensor s) :
+  (forall X, ℓ X = ℓ' X) -> gradient ℓ X dX -> gradient ℓ' X dX.
 Proof. intros H Hℓ x t tX Hx Ht. apply (is_derive_ext (fun u => ℓ (x u))); [intro; apply H|now apply Hℓ]. Qed.
 
 (** ** A function of each entry alone *)
@@ -16,8 +17,10 @@ Lemma entrywise {m n} (φ : nat -> nat -> R -> R) (dφ : tensor [m; n]) (X : ten
   gradient ℓ (fun i j => φ i j (X i j)) dY ->
   gradient (fun X : tensor [m; n] => ℓ (fun i j => φ i j (X i j))) X (fun i j => dφ i j * dY i j).
 Proof.
-  intros Hφ. apply (backward (s := [m; n]) (r := [m; n]) (fun (X : tensor [m; n]) i j => φ i j (X i j)) X (fun (tX : tensor [m; n]) i j => dφ i j * tX i j) ℓ dY).
-  - intros x t tX Hx Ht i Hi j Hj. apply (derive_after (φ i j) (fun u => x u i j)); [rewrite Hx; now apply Hφ|now apply Ht].
+  intros Hφ. apply (backward (s := [m; n]) (r := [m; n]) (fun (X : tensor [m; n]) i j => φ i j (X i j)) X
+    (fun (tX : tensor [m; n]) i j => dφ i j * tX i j) ℓ dY).
+  - intros x t tX Hx Ht i Hi j Hj. apply (derive_after (φ i j) (fun u => x u i j));
+      [rewrite Hx; now apply Hφ|now apply Ht].
   - intro tX. simpl. apply sum_ext; intros. apply sum_ext; intros. ring.
 Qed.
 
@@ -28,7 +31,8 @@ Section scores_back.
   Context (ℓ : tensor [n_q; n_k] -> R) (dS : tensor [n_q; n_k]).
   Hypothesis Hℓ : gradient ℓ (scores scale Q K B) dS.
 
-  Lemma scores_derive (c : R -> R) (q : R -> tensor [n_q; d_k]) (k : R -> tensor [n_k; d_k]) (b : R -> tensor [n_q; n_k])
+  Lemma scores_derive (c : R -> R) (q : R -> tensor [n_q; d_k]) (k : R -> tensor [n_k; d_k])
+      (b : R -> tensor [n_q; n_k])
       t tc tQ tK tB :
     is_derive c t tc -> moves q t tQ -> moves k t tK -> moves b t tB -> c t = scale -> q t = Q -> k t = K -> b t = B ->
     is_derive (fun u => ℓ (scores (c u) (q u) (k u) (b u))) t
@@ -49,7 +53,8 @@ Section scores_back.
   Lemma scores_K : gradient (fun K => ℓ (scores scale Q K B)) K (scale • (dS^T × Q)).
   Proof.
     intros x t tX Hx Ht. eapply derive_eq.
-    - exact (scores_derive (fun _ => scale) (fun _ => Q) x (fun _ => B) t 0 zero tX zero (derive_const _ _) (moves_const _ _)
+    - exact (scores_derive (fun _ => scale) (fun _ => Q) x (fun _ => B) t 0 zero tX zero (derive_const _ _)
+        (moves_const _ _)
         Ht (moves_const _ _) eq_refl eq_refl Hx eq_refl).
     - rewrite !dot_zero. ring.
   Qed.
@@ -57,7 +62,8 @@ Section scores_back.
   Lemma scores_B : gradient (fun B => ℓ (scores scale Q K B)) B dS.
   Proof.
     intros x t tX Hx Ht. eapply derive_eq.
-    - exact (scores_derive (fun _ => scale) (fun _ => Q) (fun _ => K) x t 0 zero zero tX (derive_const _ _) (moves_const _ _)
+    - exact (scores_derive (fun _ => scale) (fun _ => Q) (fun _ => K) x t 0 zero zero tX (derive_const _ _)
+        (moves_const _ _)
         (moves_const _ _) Ht eq_refl eq_refl eq_refl Hx).
     - rewrite !dot_zero. ring.
   Qed.

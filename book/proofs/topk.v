@@ -1,7 +1,7 @@
 (** * The k best keys (chapter 9)
 
-    A choice of keys by their scores is a mask that depends on the scores. Where no small step changes the choice, it goes
-    back like a mask that was given. *)
+    A choice of keys by their scores is a mask that depends on the scores. Where no small step changes the choice, it
+    goes back like a mask that was given. *)
 
 From attnbook Require Export steps.
 
@@ -18,7 +18,8 @@ Proof.
 Qed.
 
 Lemma count_lt n f g j :
-  (forall j, (j < n)%nat -> f j = true -> g j = true) -> (j < n)%nat -> f j = false -> g j = true -> (count n f < count n g)%nat.
+  (forall j, (j < n)%nat -> f j = true -> g j = true) -> (j < n)%nat -> f j = false -> g j = true ->
+    (count n f < count n g)%nat.
 Proof.
   intros H Hj Hf Hg. induction n as [|n IH]; [lia|]. simpl.
   assert (H' : forall j, (j < n)%nat -> f j = true -> g j = true) by (intros; apply H; auto).
@@ -33,8 +34,8 @@ Definition less (a b : R) : bool := if Rlt_dec a b then true else false.
 Lemma less_true a b : less a b = true <-> a < b.
 Proof. unfold less. destruct (Rlt_dec a b); split; auto; discriminate. Qed.
 
-(** The k best of the allowed keys of a row: those that fewer than k allowed keys exceed, that is, whose score is at least
-    the k-th largest. At a tie for the k-th place there are more than k. *)
+(** The k best of the allowed keys of a row: those that fewer than k allowed keys exceed, that is, whose score is at
+    least the k-th largest. At a tie for the k-th place there are more than k. *)
 Definition top_k {m n} (k : nat) (M : mask) (S : tensor [m; n]) : mask :=
   fun i j => M i j && (count n (fun l => M i l && less (S i j) (S i l)) <? k).
 
@@ -63,7 +64,8 @@ Proof.
     assert (HN : ~ (count n (fun l => M i l && less (S i j) (S i l)) < k)%nat).
     { intro Hc. assert (top_k k M S i j = true) by (apply top_k_true; auto). congruence. }
     apply HN. apply Nat.le_lt_trans with (2 := HT'). apply count_le. intros l Hl Hless.
-    apply andb_true_iff in Hless. destruct Hless as [HMl Hless]. rewrite HMl. simpl. apply less_true. apply less_true in Hless.
+    apply andb_true_iff in Hless. destruct Hless as [HMl Hless]. rewrite HMl. simpl. apply less_true.
+    apply less_true in Hless.
     now apply H.
 Qed.
 
@@ -92,7 +94,8 @@ Qed.
 Lemma softmax_same_mask {m n} (M M' : mask) (S : tensor [m; n]) i j :
   (forall j, (j < n)%nat -> M i j = M' i j) -> (j < n)%nat -> softmax M S i j = softmax M' S i j.
 Proof.
-  intros H Hj. unfold softmax, Z. assert (HE : forall k, (k < n)%nat -> E M S i k = E M' S i k) by (intros; unfold E; now rewrite H).
+  intros H Hj. unfold softmax, Z. assert (HE : forall k, (k < n)%nat -> E M S i k = E M' S i k)
+    by (intros; unfold E; now rewrite H).
   rewrite HE by exact Hj. f_equal. now apply sum_ext.
 Qed.
 
@@ -102,7 +105,8 @@ Lemma top_k_moves {m n} k M (s : R -> tensor [m; n]) t tS :
 Proof.
   intros Htie H i Hi j Hj.
   apply (is_derive_ext_loc (fun u => softmax (top_k k M (s t)) (s u) i j)).
-  - apply (filter_imp (fun u => forall a, (a < n)%nat -> forall b, (b < n)%nat -> s t i a < s t i b -> s u i a < s u i b)).
+  - apply (filter_imp (fun u => forall a, (a < n)%nat -> forall b, (b < n)%nat -> s t i a < s t i b ->
+      s u i a < s u i b)).
     + intros u Hu. apply softmax_same_mask; [|exact Hj]. intros j' Hj'. symmetry.
       apply (choice_stays k M (s t) (s u) i); auto.
     + apply (locally_all t n (fun a u => forall b, (b < n)%nat -> s t i a < s t i b -> s u i a < s u i b)). intros a Ha.
@@ -111,8 +115,8 @@ Proof.
   - exact (softmax_moves (top_k k M (s t)) s t tS H i Hi j Hj).
 Qed.
 
-(** Where there is no tie for the k-th place, top-k goes back as a mask that was given, in the whole head: a key that was
-    not chosen has dS = 0 and is told nothing. *)
+(** Where there is no tie for the k-th place, top-k goes back as a mask that was given, in the whole head: a key that
+    was not chosen has dS = 0 and is told nothing. *)
 Theorem eq_op_blocks__top n_q n_k d_k d_v k (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let S := scores scale Q K B in

@@ -18,7 +18,8 @@ Proof. intro H. apply sum_ext; intros i Hi. destruct (M i) eqn:HM; [reflexivity|
 
 Lemma softmax_live_pos {m n} (M : mask) (S : tensor [m; n]) i j : (j < n)%nat -> M i j = true -> 0 < softmax M S i j.
 Proof.
-  intros Hj HM. unfold softmax. apply Rdiv_lt_0_compat; [|now apply (Z_pos M S i j)]. unfold E. rewrite HM. apply exp_pos.
+  intros Hj HM. unfold softmax. apply Rdiv_lt_0_compat; [|now apply (Z_pos M S i j)]. unfold E. rewrite HM.
+  apply exp_pos.
 Qed.
 
 (** ** Windows *)
@@ -54,7 +55,8 @@ Theorem eq_var_window_queries (left right shift i j : integer) :
 Proof. lia. Qed.
 
 (** In the gradients of key j, only those queries count. *)
-Theorem eq_var_window_queries__gradients n_q n_k d_k d_v (left right shift : integer) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+Theorem eq_var_window_queries__gradients n_q n_k d_k d_v (left right shift : integer) scale (Q : tensor [n_q; d_k])
+    (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let M := window left right shift in
   let P := weights M scale Q K B in
@@ -79,8 +81,10 @@ Proof.
     unfold P, weights. rewrite softmax_forbidden by now apply HM. ring.
 Qed.
 
-(** A key that every query of the call leaves behind by more than left has dK and dV of exactly 0: it may leave the cache. *)
-Theorem key_left_behind n_q n_k d_k d_v (left right shift : integer) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+(** A key that every query of the call leaves behind by more than left has dK and dV of exactly 0: it may leave the
+    cache. *)
+Theorem key_left_behind n_q n_k d_k d_v (left right shift : integer) scale (Q : tensor [n_q; d_k])
+    (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j :
   let M := window left right shift in
   let P := weights M scale Q K B in
@@ -102,14 +106,15 @@ Qed.
 Definition with_global (n_g : nat) (shift : integer) (M : mask) : mask :=
   fun i j => M i j || ((0 <=? Z.of_nat i + shift) && (Z.of_nat i + shift <? Z.of_nat n_g))%Z || (j <? n_g).
 
-(** A global query sees every key, a global key is seen by every query, and other pairs are as they were. With one global
-    key no row is dead, so all rows of weights sum to 1. *)
+(** A global query sees every key, a global key is seen by every query, and other pairs are as they were. With one
+    global key no row is dead, so all rows of weights sum to 1. *)
 Theorem eq_var_global n_q n_k n_g shift (M : mask) (S : tensor [n_q; n_k]) :
   let M' := with_global n_g shift M in
   (forall i j, M' i j = true <-> M i j = true \/ (0 <= Z.of_nat i + shift < Z.of_nat n_g)%Z \/ (j < n_g)%nat) /\
   ((0 < n_g)%nat -> (0 < n_k)%nat -> forall i, ∑ j < n_k, softmax M' S i j = 1).
 Proof.
-  intro M'. assert (H : forall i j, M' i j = true <-> M i j = true \/ (0 <= Z.of_nat i + shift < Z.of_nat n_g)%Z \/ (j < n_g)%nat).
+  intro M'. assert (H : forall i j, M' i j = true <-> M i j = true \/ (0 <= Z.of_nat i + shift < Z.of_nat n_g)%Z \/
+    (j < n_g)%nat).
   { intros i j. unfold M', with_global. rewrite !orb_true_iff, andb_true_iff, Z.leb_le, Z.ltb_lt, Nat.ltb_lt. tauto. }
   split; [exact H|]. intros Hg Hk i. apply softmax_sum. exists 0%nat. split; [exact Hk|]. apply H. now right; right.
 Qed.
@@ -134,7 +139,8 @@ Proof.
 Qed.
 
 (** With them all products fall into blocks: a query, a key and a value hear from their own document alone. *)
-Theorem eq_op_segments__gradients n_q n_k d_k d_v (doc_q doc_k place_q place_k : nat -> nat) scale (Q : tensor [n_q; d_k])
+Theorem eq_op_segments__gradients n_q n_k d_k d_v (doc_q doc_k place_q place_k : nat -> nat) scale
+    (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R)
     (dO : tensor [n_q; d_v]) :
   let M := segments doc_q doc_k place_q place_k in
@@ -158,10 +164,12 @@ Proof.
     unfold scaled, matmul. f_equal. apply (live_terms n_k (fun j => doc_q i =? doc_k j) (fun j => dS i j * K j l)).
     intros j _ Hd. rewrite (H0 i j) by now apply HM. ring.
   - refine (gradient_ext _ _ _ _ _ (gradient_K M scale Q K V B ℓ dO H)). intros j _ l _. simpl.
-    unfold scaled, matmul, transpose. f_equal. apply (live_terms n_q (fun i => doc_q i =? doc_k j) (fun i => dS i j * Q i l)).
+    unfold scaled, matmul, transpose. f_equal.
+    apply (live_terms n_q (fun i => doc_q i =? doc_k j) (fun i => dS i j * Q i l)).
     intros i _ Hd. rewrite (H0 i j) by now apply HM. ring.
   - refine (gradient_ext _ _ _ _ _ (gradient_V M scale Q K V B ℓ dO H)). intros j _ l _. simpl.
-    unfold matmul, transpose. apply (live_terms n_q (fun i => doc_q i =? doc_k j) (fun i => P i j * dO i l)). intros i _ Hd.
+    unfold matmul, transpose. apply (live_terms n_q (fun i => doc_q i =? doc_k j) (fun i => P i j * dO i l)).
+    intros i _ Hd.
     unfold P, weights. rewrite softmax_forbidden by now apply HM. ring.
 Qed.
 
@@ -186,7 +194,8 @@ Qed.
 
 (** ** Blocks *)
 
-Definition blocks (size : nat) (live_block : nat -> nat -> bool) : mask := fun i j => live_block (i / size)%nat (j / size)%nat.
+Definition blocks (size : nat) (live_block : nat -> nat -> bool) : mask :=
+  fun i j => live_block (i / size)%nat (j / size)%nat.
 
 (** A block is live or dead as a whole; in a dead one all weights and all of dS are exactly 0. *)
 Theorem eq_op_blocks n_q n_k size (live_block : nat -> nat -> bool) (S dP : tensor [n_q; n_k]) a b i j :
@@ -194,7 +203,8 @@ Theorem eq_op_blocks n_q n_k size (live_block : nat -> nat -> bool) (S dP : tens
   let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
   (i < size)%nat -> (j < size)%nat -> (b * size + j < n_k)%nat ->
   (live_block a b = true -> 0 < P (a * size + i)%nat (b * size + j)%nat) /\
-  (live_block a b = false -> P (a * size + i)%nat (b * size + j)%nat = 0 /\ dS (a * size + i)%nat (b * size + j)%nat = 0).
+  (live_block a b = false -> P (a * size + i)%nat (b * size + j)%nat = 0 /\
+    dS (a * size + i)%nat (b * size + j)%nat = 0).
 Proof.
   intros P dS Hi Hj Hb.
   assert (HM : blocks size live_block (a * size + i)%nat (b * size + j)%nat = live_block a b).
