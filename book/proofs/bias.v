@@ -231,6 +231,22 @@ Proof.
   rewrite Rabs_pos_eq; [ring|]. apply H, le_INR in HM. lra.
 Qed.
 
+Lemma slope_back n_q n_k d_k d_v (M : mask) scale slope (Δ : nat -> nat -> R) (Q : tensor [n_q; d_k])
+    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let dS' := centered (weights M scale Q K (fun i j => - slope * Δ i j)) (dO × V^T) in
+  gradient ℓ (attention M scale Q K V (fun i j => - slope * Δ i j)) dO ->
+  gradient (s := []) (fun slope => ℓ (attention M scale Q K V (fun i j => - slope * Δ i j))) slope
+    (- ∑ i < n_q, ∑ j < n_k, dS' i j * Δ i j).
+Proof.
+  intros dS' H. pose proof (gradient_B M scale Q K V (fun i j => - slope * Δ i j) ℓ dO H) as HB. fold dS' in HB.
+  refine (backward (s := []) (r := [n_q; n_k]) (fun slope i j => - slope * Δ i j) slope (fun tX i j => - tX * Δ i j)
+    _ _ _ _ _ HB).
+  - intros x t tX _ Ht i Hi j Hj. simpl in Ht.
+    eapply derive_eq; [apply derive_mult; [apply (derive_opp x); exact Ht|apply derive_const]|cbv beta; ring].
+  - intro tX. simpl. rewrite <- sum_opp, sum_r. apply sum_ext; intros. rewrite <- sum_opp, sum_r. apply sum_ext; intros.
+    ring.
+Qed.
+
 (** A learned slope gets minus the sum of dS' times the distance. *)
 Theorem eq_var_alibi_slope n_q n_k d_k d_v (M : mask) scale slope (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
@@ -240,16 +256,19 @@ Theorem eq_var_alibi_slope n_q n_k d_k d_v (M : mask) scale slope (Q : tensor [n
   gradient ℓ (attention M scale Q K V (fun i j => - slope * Rabs (INR i - INR j))) dO ->
   gradient (s := []) (fun slope => ℓ (attention M scale Q K V (fun i j => - slope * Rabs (INR i - INR j)))) slope
     (- ∑ i < n_q, ∑ j < n_k, dS' i j * Rabs (INR i - INR j)).
-Proof.
-  intros P dP dS' H.
-  pose proof (gradient_B M scale Q K V (fun i j => - slope * Rabs (INR i - INR j)) ℓ dO H) as HB.
-  refine (backward (s := []) (r := [n_q; n_k]) (fun slope i j => - slope * Rabs (INR i - INR j)) slope
-    (fun tX i j => - tX * Rabs (INR i - INR j)) _ _ _ _ _ HB).
-  - intros x t tX _ Ht i Hi j Hj. simpl in Ht.
-    eapply derive_eq; [apply derive_mult; [apply (derive_opp x); exact Ht|apply derive_const]|cbv beta; ring].
-  - intro tX. simpl. rewrite <- sum_opp, sum_r. apply sum_ext; intros. rewrite <- sum_opp, sum_r. apply sum_ext; intros.
-    unfold dS', centered. fold P dP. ring.
-Qed.
+Proof. exact (slope_back n_q n_k d_k d_v M scale slope (fun i j => Rabs (INR i - INR j)) Q K V ℓ dO). Qed.
+
+(** The same where the corner is shifted: the distance is then |j − i − shift|, for any shift. *)
+Theorem eq_var_alibi_slope__corner n_q n_k d_k d_v (M : mask) scale slope shift (Q : tensor [n_q; d_k])
+    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
+  let P := weights M scale Q K (fun i j => - slope * Rabs (INR j - INR i - shift)) in
+  let dP := dO × V^T in
+  let dS' := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  gradient ℓ (attention M scale Q K V (fun i j => - slope * Rabs (INR j - INR i - shift))) dO ->
+  gradient (s := [])
+    (fun slope => ℓ (attention M scale Q K V (fun i j => - slope * Rabs (INR j - INR i - shift)))) slope
+    (- ∑ i < n_q, ∑ j < n_k, dS' i j * Rabs (INR j - INR i - shift)).
+Proof. exact (slope_back n_q n_k d_k d_v M scale slope (fun i j => Rabs (INR j - INR i - shift)) Q K V ℓ dO). Qed.
 
 (** Where no query looks ahead, the same number is the sum of dS' times the place of the key. *)
 Theorem eq_var_alibi_slope__causal n_q n_k (M : mask) (S dP : tensor [n_q; n_k]) :
@@ -266,4 +285,29 @@ Proof.
       rewrite H0. ring.
   - rewrite sum_minus, <- sum_l. pose proof (centered_rowsum M S dP i) as H0. unfold centered in H0. fold P in H0.
     unfold dS' at 2. rewrite H0. ring.
+Qed.
+
+(** In both directions ALiBi is no bias on the keys: with three keys and equal scores, no such bias gives the same
+    weights, unless the slope is 0. *)
+Theorem alibi_in_both_directions slope :
+  slope <> 0 ->
+  ~ exists b : tensor [3%nat], equal (s := [3%nat; 3%nat])
+      (softmax everything (fun i j => 0 - slope * Rabs (INR i - INR j))) (softmax everything (fun i j => b j)).
+Proof.
+  intros Hslope [b H]. apply Hslope. set (x := exp (- slope)). assert (Hx : 0 < x) by apply exp_pos.
+  pose proof (eq_trans (H 0%nat ltac:(lia) 1%nat ltac:(lia)) (eq_sym (H 1%nat ltac:(lia) 1%nat ltac:(lia)))) as H01.
+  clear H. unfold softmax, Z, E, everything in H01. simpl in H01.
+  replace (Rabs (0 - 0)) with 0 in * by (rewrite Rabs_pos_eq; lra).
+  replace (Rabs (0 - 1)) with 1 in * by (rewrite Rabs_minus_sym, Rabs_pos_eq; lra).
+  replace (Rabs (0 - (1 + 1))) with 2 in * by (rewrite Rabs_minus_sym, Rabs_pos_eq; lra).
+  replace (Rabs (1 - 0)) with 1 in * by (rewrite Rabs_pos_eq; lra).
+  replace (Rabs (1 - 1)) with 0 in * by (rewrite Rabs_pos_eq; lra).
+  replace (Rabs (1 - (1 + 1))) with 1 in * by (rewrite Rabs_minus_sym, Rabs_pos_eq; lra).
+  replace (0 - slope * 0) with 0 in * by ring. rewrite exp_0 in *.
+  replace (0 - slope * 1) with (- slope) in * by ring. fold x in H01.
+  replace (exp (0 - slope * 2)) with (x * x) in * by (unfold x; rewrite <- exp_plus; f_equal; ring).
+  assert (H1 : x * (x + 1 + x) = 1 + x + x * x).
+  { apply (Rmult_eq_compat_r (0 + x + 1 + x)) in H01. apply (Rmult_eq_compat_r (0 + 1 + x + x * x)) in H01.
+    field_simplify in H01; [|nra|nra]. nra. }
+  assert (H2 : exp (- slope) = exp 0) by (rewrite exp_0; fold x; nra). apply exp_inv in H2. lra.
 Qed.
