@@ -21,14 +21,12 @@ Definition normalizer {n_q n_k d_k} (M : mask) (Q : tensor [n_q; d_k]) (K : tens
 Definition linear_attention {n_q n_k d_k d_v} (M : mask) (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
   (V : tensor [n_k; d_v]) : tensor [n_q; d_v] := fun i c => numerator M Q K V i c / normalizer M Q K i.
 
-Definition causal : mask := fun i j => j <=? i.
-
 (** The book's formula: all keys for all queries, by products in the cheap order. *)
-Definition linear {n_q n_k d_k d_v} (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
+Definition linear_all {n_q n_k d_k d_v} (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
   : tensor [n_q; d_v] := fun i c => (Q × (K^T × V)) i c / ∑ a < d_k, Q i a * colsum K a.
 
 Lemma linear_everything {n_q n_k d_k d_v} (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) :
-  linear Q K V = linear_attention everything Q K V.
+  linear_all Q K V = linear_attention everything Q K V.
 Proof. reflexivity. Qed.
 
 Lemma when_mult b x : when b x = (if b then 1 else 0) * x.
@@ -161,9 +159,9 @@ End masked.
 
 (** A row of it is an average of values, with the weights Q'_i·K'_j / Z_i. *)
 Lemma linear_rows {n_q n_k d_k d_v} (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) i c :
-  linear Q K V i c = ∑ j < n_k, (Q × K^T) i j / (∑ a < d_k, Q i a * colsum K a) * V j c.
+  linear_all Q K V i c = ∑ j < n_k, (Q × K^T) i j / (∑ a < d_k, Q i a * colsum K a) * V j c.
 Proof.
-  unfold linear. set (z := ∑ a < d_k, Q i a * colsum K a). unfold matmul, transpose.
+  unfold linear_all. set (z := ∑ a < d_k, Q i a * colsum K a). unfold matmul, transpose.
   transitivity (/ z * ∑ j < n_k, ∑ a < d_k, Q i a * K j a * V j c).
   - unfold Rdiv. rewrite Rmult_comm. f_equal. rewrite sum_swap. apply sum_ext; intros a _. rewrite sum_l. apply sum_ext; intros. ring.
   - rewrite sum_l. apply sum_ext; intros j _. rewrite <- sum_r. unfold Rdiv. ring.
@@ -182,15 +180,15 @@ Qed.
 Theorem eq_var_linear_vjp n_q n_k d_k d_v (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let Z : tensor [n_q] := fun i => ∑ a < d_k, Q i a * colsum K a in
-  let O := linear Q K V in
+  let O := linear_all Q K V in
   let D := rowsum (dO ∘ O) in
   let dN : tensor [n_q; d_v] := fun i c => dO i c / Z i in
   let dZ : tensor [n_q] := fun i => - D i / Z i in
   (forall i, (i < n_q)%nat -> Z i <> 0 \/ n_k = 0%nat) ->
   gradient ℓ O dO ->
-  gradient (fun Q => ℓ (linear Q K V)) Q (dN × (K^T × V)^T ⊕ (fun i a => dZ i * colsum K a))
-  /\ gradient (fun K => ℓ (linear Q K V)) K (V × (dN^T × Q) ⊕ (fun j a => ∑ i < n_q, dZ i * Q i a))
-  /\ gradient (fun V => ℓ (linear Q K V)) V (K × (Q^T × dN)).
+  gradient (fun Q => ℓ (linear_all Q K V)) Q (dN × (K^T × V)^T ⊕ (fun i a => dZ i * colsum K a))
+  /\ gradient (fun K => ℓ (linear_all Q K V)) K (V × (dN^T × Q) ⊕ (fun j a => ∑ i < n_q, dZ i * Q i a))
+  /\ gradient (fun V => ℓ (linear_all Q K V)) V (K × (Q^T × dN)).
 Proof.
   intros Z O D dN dZ HZ H.
   assert (HZ' : forall i, (i < n_q)%nat -> live everything n_k i -> normalizer everything Q K i <> 0).
@@ -209,7 +207,7 @@ Theorem eq_var_linear_long n_q n_k d_k d_v (Q : tensor [n_q; d_k]) (K : tensor [
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let A := Q × K^T in
   let Z : tensor [n_q] := fun i => ∑ a < d_k, Q i a * colsum K a in
-  let O := linear Q K V in
+  let O := linear_all Q K V in
   let P : tensor [n_q; n_k] := fun i j => A i j / Z i in
   let dP := dO × V^T in
   let D := rowsum (dO ∘ O) in
@@ -218,7 +216,7 @@ Theorem eq_var_linear_long n_q n_k d_k d_v (Q : tensor [n_q; d_k]) (K : tensor [
   gradient ℓ O dO ->
   equal P (softmax everything (fun i j => ln (A i j)))
   /\ equal O (P × V)
-  /\ gradient (fun Q => ℓ (linear Q K V)) Q (fun i a => ∑ j < n_k, dS i j / A i j * K j a).
+  /\ gradient (fun Q => ℓ (linear_all Q K V)) Q (fun i a => ∑ j < n_k, dS i j / A i j * K j a).
 Proof.
   intros A Z O P dP D dS HA H.
   assert (HZ : forall i, (i < n_q)%nat -> (0 < n_k)%nat -> 0 < Z i).

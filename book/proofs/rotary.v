@@ -211,16 +211,6 @@ Proof.
   - intro tB. simpl. rewrite sum_swap. apply sum_ext; intros a _. now rewrite sum_r.
 Qed.
 
-(** Each row of dS sums to 0. *)
-Lemma centered_row {m n} M (S dP : tensor [m; n]) i : ∑ j < n, centered (softmax M S) dP i j = 0.
-Proof.
-  unfold centered. set (D := ∑ k < n, softmax M S i k * dP i k).
-  transitivity (∑ j < n, (softmax M S i j * dP i j - D * softmax M S i j)); [apply sum_ext; intros; ring|].
-  rewrite sum_minus, <- sum_l. fold D. destruct (live_or_dead M n i) as [H|H].
-  - rewrite softmax_sum by exact H. ring.
-  - unfold D. rewrite !sum_0; [ring| |]; intros k Hk; rewrite softmax_forbidden by auto; ring.
-Qed.
-
 (** What sums to 0 is dK', the gradient of the turned keys. The bias of the keys, added before the turn, gets the sum
     of dK' turned back. *)
 Theorem eq_var_rope_key_bias n_q n_k d_k d_v (M : mask) scale lay m θ pos (Q' : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
@@ -244,7 +234,7 @@ Proof.
   split; [exact HK|split].
   - intro a. unfold dK', scaled, matmul, transpose. rewrite <- sum_l, sum_swap, sum_0; [ring|].
     intros i _. transitivity ((∑ j < n_k, dS i j) * Q' i a); [symmetry; apply sum_r|].
-    pose proof (centered_row M (scores scale Q' K' B) dP i) as H0. unfold centered in H0. unfold dS, P, weights. rewrite H0. ring.
+    pose proof (centered_rows M (scores scale Q' K' B) dP i) as H0. unfold centered in H0. unfold dS, P, weights. rewrite H0. ring.
   - apply (add_row_vjp K b_K (fun K => ℓ (attention M scale Q' (rotary lay m θ pos K) V B))
       (rotary lay m θ (fun j => - pos j) dK')).
     exact (eq_var_rope_vjp n_k d_k lay m θ pos (add_row K b_K) (fun K' => ℓ (attention M scale Q' K' V B)) dK' Hm HK).
