@@ -87,3 +87,38 @@ Theorem law_of_D n_q n_k d_v (P factor : tensor [n_q; n_k]) (V : tensor [n_k; d_
 Proof.
   intros O dP. unfold O. rewrite <- average_of_products. apply sum_ext; intros. unfold dP, hadamard. ring.
 Qed.
+
+(** A normalization breaks the law of the keys: one query (1, 1), two keys (1, 0) and (0, 1), values 0 and 1. A bias on
+    the keys, before the norm, has the gradient (1/4, −1/4). *)
+Theorem norm_key_bias_not_zero :
+  let Q : tensor [1; 2]%nat := fun _ _ => 1 in
+  let K : tensor [2; 2]%nat := fun j a => if j =? a then 1 else 0 in
+  let V : tensor [2; 1]%nat := fun j _ => INR j in
+  let B : tensor [1; 2]%nat := fun _ _ => 0 in
+  let loss (b_K : tensor [2%nat]) := attention everything 1 Q (l2_norm (add_row K b_K)) V B O O in
+  gradient loss (fun _ => 0) (fun a => if a =? 0 then 1 / 4 else - (1 / 4))
+  /\ ~ gradient loss (fun _ => 0) (fun _ => 0).
+Proof.
+  intros Q K V B loss.
+  assert (HL : forall j, (j < 2)%nat -> length (add_row K (fun _ => 0)) j = 1).
+  { intros j Hj. assert (Ej : j = 0%nat \/ j = 1%nat) by lia. unfold length, add_row, K. transitivity (sqrt 1); [f_equal|apply sqrt_1].
+    destruct Ej as [-> | ->]; simpl; ring. }
+  assert (EN : forall j a, (j < 2)%nat -> l2_norm (add_row K (fun _ => 0)) j a = K j a).
+  { intros j a Hj. unfold l2_norm. rewrite HL by exact Hj. unfold add_row. field. }
+  assert (EP : forall j, (j < 2)%nat -> weights everything 1 Q (l2_norm (add_row K (fun _ => 0))) B 0%nat j = 1 / 2).
+  { assert (ES : forall j, (j < 2)%nat -> scores 1 Q (l2_norm (add_row K (fun _ => 0))) B 0%nat j = 1).
+    { intros j Hj. assert (Ej : j = 0%nat \/ j = 1%nat) by lia. unfold scores, add, scaled, matmul, transpose. cbn [sum].
+      rewrite !EN by exact Hj. unfold Q, B, K. destruct Ej as [-> | ->]; simpl; ring. }
+    intros j Hj. unfold weights, softmax, Z, E, everything. cbn [sum]. rewrite !ES by lia. pose proof (exp_pos 1). field. lra. }
+  assert (H : gradient loss (fun _ => 0) (fun a => if a =? 0 then 1 / 4 else - (1 / 4))).
+  { assert (HO : forall O : tensor [1; 1]%nat, gradient (fun O : tensor [1; 1]%nat => O 0%nat 0%nat) O (fun _ _ => 1)).
+    { intros O x t tX Hx Ht. eapply derive_eq; [exact (Ht 0%nat ltac:(lia) 0%nat ltac:(lia))|]. simpl. now rewrite Rmult_1_l, !Rplus_0_l. }
+    pose proof (eq_dK 1 2 2 1 everything 1 Q (l2_norm (add_row K (fun _ => 0))) V B (fun O => O 0%nat 0%nat) (fun _ _ => 1) (HO _)) as G.
+    cbv zeta in G. apply eq_var_norm_vjp in G; [|intros i Hi; rewrite HL by exact Hi; lra].
+    apply (add_row_vjp K (fun _ => 0) (fun K => attention everything 1 Q (l2_norm K) V B 0%nat 0%nat)) in G.
+    refine (gradient_ext _ _ _ _ _ G). intros a Ha. assert (Ea : a = 0%nat \/ a = 1%nat) by lia.
+    unfold scaled, matmul, transpose. cbn [sum equal]. rewrite !EP, !HL, !EN by lia. unfold K, Q, V.
+    destruct Ea as [-> | ->]; simpl; field. }
+  split; [exact H|]. intro H0. pose proof (gradient_unique (s := [2%nat]) _ _ _ _ (fun a => if a =? 0 then 1 else 0) H H0) as C.
+  simpl in C. lra.
+Qed.
