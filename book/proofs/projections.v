@@ -242,6 +242,36 @@ Qed.
 
 (** ** When the bias of the keys does get a gradient *)
 
+(** In general: whatever the loss does with the scores, the key's bias meets the row sums of dS. *)
+Theorem eq_db_K__rows n_q n_k d d_k scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d]) (W_K : tensor [d; d_k])
+    (b_K : tensor [d_k]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dS : tensor [n_q; n_k]) :
+  gradient ℓ (scores scale Q (linear X W_K b_K) B) dS ->
+  gradient (fun b_K => ℓ (scores scale Q (linear X W_K b_K) B)) b_K
+    (fun l => scale * (∑ i < n_q, (∑ j < n_k, dS i j) * Q i l)).
+Proof.
+  intro H. destruct (scores_backward scale Q (linear X W_K b_K) B ℓ dS H) as [_ [HK _]].
+  pose proof (proj2 (proj2 (eq_linear_vjp n_k d d_k X W_K b_K (fun K => ℓ (scores scale Q K B)) _ HK))) as Hb.
+  refine (gradient_ext _ _ _ _ _ Hb). intros l _. simpl.
+  unfold scaled. rewrite <- sum_l. f_equal. unfold matmul, transpose. rewrite sum_swap. apply sum_ext; intros i _.
+  now rewrite sum_r.
+Qed.
+
+(** A loss that also looks at the weights leaves the key's bias without a gradient. *)
+Theorem key_bias_with_a_loss_on_the_weights n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d])
+    (W_K : tensor [d; d_k]) (b_K : tensor [d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k])
+    (ℓ : tensor [n_q; d_v] -> tensor [n_q; n_k] -> R) (dO : tensor [n_q; d_v]) (G : tensor [n_q; n_k]) :
+  let P := fun b_K => weights M scale Q (linear X W_K b_K) B in
+  gradient2 ℓ (P b_K × V) (P b_K) dO G ->
+  gradient (fun b_K => ℓ (P b_K × V) (P b_K)) b_K (fun l => 0).
+Proof.
+  intros P H. set (S := scores scale Q (linear X W_K b_K) B).
+  destruct (eq_D_weights n_q n_k d_v M S V ℓ dO G H) as [HP _].
+  pose proof (eq_db_K__rows n_q n_k d d_k scale Q X W_K b_K B _ _
+    (eq_softmax_vjp n_q n_k M S (fun P => ℓ (P × V) P) _ HP)) as Hb.
+  refine (gradient_ext _ _ _ _ _ Hb). intros l _. simpl. rewrite sum_0; [ring|]. intros i _.
+  pose proof (centered_rows M S (dO × V^T ⊕ G) i) as H0. unfold centered in H0. rewrite H0. ring.
+Qed.
+
 (** A loss that looks at L sees what is common to a row: the key's bias gets scale · Σ dL_i Q_i over the live rows (the sum of a
     row of weights is 1, and 0 where the row is dead). *)
 Theorem key_bias_with_L n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d]) (W_K : tensor [d; d_k])
@@ -253,15 +283,12 @@ Theorem key_bias_with_L n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k
   gradient (fun b_K => ℓ (attention M scale Q (K b_K) V B) (logsumexp M (scores scale Q (K b_K) B))) b_K
     (fun l => scale * (∑ i < n_q, dL i * (∑ j < n_k, P i j) * Q i l)).
 Proof.
-  intros K P H. destruct (gradients_with_L n_q n_k d_k d_v M scale Q (K b_K) V B ℓ dO dL H) as [_ [HK _]].
-  pose proof (proj2 (proj2 (eq_linear_vjp n_k d d_k X W_K b_K
-    (fun K => ℓ (attention M scale Q K V B) (logsumexp M (scores scale Q K B))) _ HK))) as Hb.
-  refine (gradient_ext _ _ _ _ _ Hb). intros l _. simpl. fold P.
-  unfold scaled. rewrite <- sum_l. f_equal. unfold matmul at 1, transpose at 1. rewrite sum_swap. apply sum_ext; intros i _.
-  rewrite <- sum_r. f_equal.
-  transitivity (∑ j < n_k, (centered P (dO × V^T) i j + dL i * P i j)).
+  intros K P H. set (S := scores scale Q (K b_K) B). destruct (eq_dS_L n_q n_k d_v M S V ℓ dO dL H) as [HS _].
+  refine (gradient_ext _ _ _ _ _ (eq_db_K__rows n_q n_k d d_k scale Q X W_K b_K B _ _ HS)).
+  intros l _. simpl. f_equal. apply sum_ext; intros i _. f_equal.
+  change P with (softmax M S). transitivity (∑ j < n_k, (centered (softmax M S) (dO × V^T) i j + dL i * softmax M S i j)).
   - apply sum_ext; intros j _. unfold centered. rewrite average_of_products. ring.
-  - rewrite sum_plus, <- sum_l. unfold P, weights. rewrite centered_rows. apply Rplus_0_l.
+  - rewrite sum_plus, <- sum_l, centered_rows. apply Rplus_0_l.
 Qed.
 
 (** The smallest case where keys are turned after the bias: one query, two keys, the second turned by half a turn. The loss is
