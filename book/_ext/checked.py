@@ -54,7 +54,8 @@ class Coverage(SphinxDirective):
             name = e.label.partition("-")[2].replace("-", " ")
             kind = "definition" if e.is_definition else "step"
             marks = ["yes" if c in e.checks else "–" for c in COLUMNS] if e.checks else [kind, "", ""]
-            marks.append(f"[yes](proofs.md#{self.proved[e.label][0].name})" if e.label in self.proved else "–")
+            names = [theorem.name for theorem in self.proved.get(e.label, ())]
+            marks.append(f'<a href="proofs.html#{names[0]}">yes</a>' if names else "–")  # the page is beside this one
             yield f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |"
         yield ":::"
         yield ""

@@ -6,6 +6,7 @@ import graph
 from docutils import nodes
 from docutils.statemachine import StringList
 from proofs import by_label, files, line_of, record, required, theorems, title
+from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
 START, END = "calculus.derive_exp", "eq_multi_head_vjp"  # the picture of the way from the exponential to the layer
@@ -105,16 +106,18 @@ class Proofs(SphinxDirective):
         for name in files():
             head, about = title(name)
             section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
-            lines = [about, ""]
-            for theorem in (t for t in theorems().values() if t.file == name):
-                summary = f"<summary><code>{theorem.name}</code> {escape(theorem.reading)}</summary>"
-                opened = f'<details class="theorem" id="{theorem.name}">{summary}'
-                proves = [f"Proves {{eq}}`{theorem.label}`.", ""] if theorem.label else []
-                lines += ["```{raw} html", opened, "```", *proves, "```{raw} html"]
-                lines += [f"{statement(self.env.app, theorem)}</details>", "```", ""]
-            section += self._parsed(lines)
+            section += self._parsed([about])
+            section += [
+                nodes.raw("", self._folded(theorem), format="html", label=theorem.label)
+                for theorem in theorems().values()
+                if theorem.file == name
+            ]
             found.append(section)
         return found
+
+    def _folded(self, theorem):
+        summary = f"<summary><code>{theorem.name}</code> {escape(theorem.reading)}</summary>"
+        return f'<details class="theorem" id="{theorem.name}">{summary}{statement(self.env.app, theorem)}</details>'
 
     def _axioms(self):
         return self._parsed([f"- `{name}`: `{says}`" for name, says in record()["axioms"].items()])
@@ -135,7 +138,20 @@ class Proofs(SphinxDirective):
         return box.children
 
 
+def link_formulas(app, doctree, docname):
+    """Begin each theorem of the page with a link to the formula that it proves: its number is known only now."""
+    math = app.env.get_domain("math")
+    for fold in list(doctree.findall(nodes.raw)):
+        if label := fold.get("label"):
+            asked = pending_xref("", refdoc=docname, reftarget=label)
+            link = math.resolve_xref(app.env, docname, app.builder, "eq", label, asked, nodes.literal())
+            to = f'<p>Proves <a href="{link["refuri"]}">{link.astext()}</a>.</p>'
+            opened, end, rest = fold.astext().partition("</summary>")
+            fold.children = [nodes.Text(opened + end + to + rest)]
+
+
 def setup(app):
     app.add_directive("proofs", Proofs)
+    app.connect("doctree-resolved", link_formulas)
     app.connect("doctree-read", mark_formulas)
     return {"parallel_read_safe": True}

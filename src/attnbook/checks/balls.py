@@ -5,7 +5,7 @@ as it stands, for it asks an array for its library; so do NumPy's functions. Bes
 tangent, the derivative along a direction. Each function moves both, so a run encloses its derivative too, with no step.
 
 "float64" means balls here. −∞ is exact, and exp(−∞) is 0. A comparison that the balls leave open, or that a small step
-along the tangent would change, raises :class:`UndecidedError`. Only :func:`bounds` leads from a ball to floats.
+along the tangent would change, raises :class:`UndecidedError`. Only ``bounds`` leads from a ball to floats.
 Chapter: :doc:`/chapters/08_checking`.
 """
 
@@ -22,7 +22,7 @@ inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
 ALIASES = {"concatenate": "concat", "cumsum": "cumulative_sum", "absolute": "abs", "conjugate": "copy"}
 
 ties = types.SimpleNamespace(met=False, moved=0)
-"""What :func:`maximum` does where either number may be the larger: it takes one of them plus ``moved``, as a constant,
+"""What ``maximum`` does where either number may be the larger: it takes one of them plus ``moved``, as a constant,
 and ``met`` says so. That is right where the maximum is a shift that is undone again, as in a softmax. So who has met a
 tie runs again with another ``moved``: the result must be the same."""
 
