@@ -44,6 +44,15 @@ Proof.
   rewrite sum_swap. apply sum_ext; intros c _. now rewrite sum_r.
 Qed.
 
+Lemma matmul_0_l {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, A i k = 0) -> (A × B) i j = 0.
+Proof. intro H. apply sum_0; intros k _. rewrite H. ring. Qed.
+
+Lemma matmul_0_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, B k j = 0) -> (A × B) i j = 0.
+Proof. intro H. apply sum_0; intros k _. rewrite H. ring. Qed.
+
+Lemma scaled_0 {m n} c (A : tensor [m; n]) i j : A i j = 0 -> (c • A) i j = 0.
+Proof. intro H. unfold scaled. rewrite H. ring. Qed.
+
 (** ** The chapter's theorems *)
 
 (** Move the memory and nothing else: the loss has a speed through each key and each value of each head. *)
@@ -124,7 +133,7 @@ Proof.
       (f_equal (fun y => K y W_K) Hy) (f_equal (fun y => V y W_V) Hy) (moves_const _ _) MK MV).
   - cbv beta. rewrite dot_zero.
     etransitivity; [|symmetry; apply (dot_add3 (fun s => dK.[s] × W_K^T) (fun s => dV.[s] × W_V^T) tY)].
-    etransitivity; [exact (f_equal2 Rplus (f_equal2 Rplus eq_refl (linear_adjoint dK (y t) W_K tY zero zero)) (linear_adjoint dV (y t) W_V tY zero zero))|].
+    etransitivity; [exact (f_equal2 Rplus (f_equal2 Rplus eq_refl (batch_adjoint dK (y t) W_K tY zero zero)) (batch_adjoint dV (y t) W_V tY zero zero))|].
     rewrite !dot_zero. ring.
 Qed.
 
@@ -150,7 +159,7 @@ Proof.
   { unfold matmul at 1. rewrite sum_swap. apply sum_0; intros c Hc. rewrite <- sum_r.
     assert (H0 : ∑ j < n_k, merge dK j c = 0).
     { unfold merge, dK, scaled. rewrite <- sum_l. unfold matmul at 1. rewrite sum_swap. rewrite sum_0; [ring|]. intros i _.
-      unfold transpose at 1. rewrite <- sum_r. etransitivity; [apply Rmult_eq_compat_r; apply centered_softmax_rows|]. ring. }
+      unfold transpose at 1. rewrite <- sum_r. etransitivity; [apply Rmult_eq_compat_r; apply centered_rows|]. ring. }
     etransitivity; [apply Rmult_eq_compat_r; exact H0|]. ring. }
   split; [exact HK|]. intro HL. unfold dX_mem, add. rewrite sum_plus, HK, Rplus_0_l. unfold matmul at 1 2.
   rewrite sum_swap, (sum_swap n_q). apply sum_ext; intros c Hc. rewrite <- !sum_r. f_equal.
@@ -187,6 +196,56 @@ Proof.
   rewrite sum_plus. f_equal.
   - exact (message scale dS.[r] Q.[r] ((columns W_K r)^T) j a).
   - etransitivity; [exact (message1 P.[r] dO.[r] ((columns W_V r)^T) j a)|reflexivity].
+Qed.
+
+(** The keys' path is silent where all values are equal: nobody wins by being looked at. *)
+Theorem equal_values_silence_the_keys n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j l :
+  let P := weights M scale Q K B in
+  let dP := dO × V^T in
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (j < n_k)%nat -> (forall j k a, V j a = V k a) -> (scale • (dS^T × Q)) j l = 0.
+Proof.
+  intros P dP dS Hj HV. apply scaled_0, matmul_0_l; intro i.
+  assert (E : forall k, dP i k = dP i j) by (intro k; apply sum_ext; intros a _; unfold transpose; now rewrite (HV k j)).
+  change (P i j * (dP i j - ∑ k < n_k, P i k * dP i k) = 0).
+  transitivity (P i j * (dP i j - ∑ k < n_k, P i k * dP i j)).
+  { f_equal. f_equal. apply sum_ext; intros k _. now rewrite E. }
+  rewrite <- (sum_r (dP i j) n_k (P i)). destruct (live_or_dead M n_k i) as [HL|HD].
+  - assert (H1 : sum n_k (P i) = 1) by exact (softmax_sum M (scores scale Q K B) i HL). rewrite H1. ring.
+  - unfold P, weights. rewrite softmax_forbidden by auto. ring.
+Qed.
+
+(** It is silent where the queries are zero: then all weights are 1/n_k, and the values' path tells every token the same. *)
+Theorem zero_queries_silence_the_keys n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (dS : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
+  let P : tensor [n_q; n_k] := weights everything scale Q K (fun _ _ => 0) in
+  (forall i l, Q i l = 0) ->
+  (forall j l, (scale • (dS^T × Q)) j l = 0) /\
+  (forall i j, P i j = 1 / INR n_k) /\
+  (forall j l, (P^T × dO) j l = ∑ i < n_q, 1 / INR n_k * dO i l).
+Proof.
+  intros P HQ.
+  assert (HP : forall i j, P i j = 1 / INR n_k).
+  { intros i j.
+    assert (S0 : forall k, E everything (scores scale Q K (fun _ _ => 0)) i k = 1).
+    { intro k. unfold E, everything, scores, add, scaled. rewrite (matmul_0_l Q (K^T) i k) by (intro; apply HQ).
+      rewrite Rmult_0_r, Rplus_0_r. apply exp_0. }
+    unfold P, weights, softmax, Z. rewrite S0. f_equal.
+    transitivity (∑ k < n_k, 1); [apply sum_ext; intros; apply S0|]. rewrite sum_const. ring. }
+  refine (conj _ (conj HP _)); intros j l.
+  - apply scaled_0, matmul_0_r. intro i. apply HQ.
+  - apply sum_ext; intros i _. unfold transpose. now rewrite HP.
+Qed.
+
+(** A token whose weight is 0 for every query hears nothing, on either path. *)
+Theorem no_weight_no_message n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (P dP : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j l :
+  let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (forall i, P i j = 0) -> (scale • (dS^T × Q)) j l = 0 /\ (P^T × dO) j l = 0.
+Proof.
+  intros dS HP. split.
+  - apply scaled_0, matmul_0_l; intro i. unfold transpose, dS. rewrite HP. ring.
+  - apply matmul_0_l; intro i. apply HP.
 Qed.
 
 (** Self-attention is the case memory = X: the layer's two gradients belong to one array, and add. *)
@@ -263,26 +322,44 @@ Theorem a_source_of_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat 
   let Y := layer h h own M scale B in
   (forall s r i j, M s r i j = false) ->
   gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
-  gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun _ _ _ => 0) /\
-  gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun _ _ _ => 0) /\
-  gradient (fun W_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_O (fun _ _ => 0) /\
-  gradient (fun b_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY s i c).
+  (gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun _ _ _ => 0) /\
+   gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun _ _ => 0) /\
+   gradient (fun b_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_Q (fun _ => 0)) /\
+  (gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun _ _ _ => 0) /\
+   gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun _ _ => 0) /\
+   gradient (fun b_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K (fun _ => 0) /\
+   gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V (fun _ _ => 0) /\
+   gradient (fun b_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_V (fun _ => 0)) /\
+  (gradient (fun W_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_O (fun _ _ => 0) /\
+   gradient (fun b_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY s i c)).
 Proof.
   intros Y HM Hℓ.
-  pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
-      (collect_own_batch _) (collect_own_batch _) Hℓ) as ((H1 & _) & (H2 & _) & H3 & H4).
-  refine (conj _ (conj _ (conj _ H4))).
-  - refine (gradient_ext _ _ _ _ _ H1). intros s _ i _ a _. cbn [equal]. unfold matmul at 1. apply sum_0; intros c Hc.
-    unfold merge, part, scaled, matmul at 1. rewrite sum_0; [ring|]. intros k Hk.
-    unfold centered, weights. rewrite softmax_forbidden by apply HM. ring.
-  - refine (gradient_ext _ _ _ _ _ H2). intros s _ j _ a _. refine (eq_trans (f_equal2 Rplus (sum_0 (h * d_k) _ _) (sum_0 (h * d_v) _ _)) (Rplus_0_l 0)); intros c Hc.
-    + unfold merge, part, scaled, matmul at 1, transpose at 1. rewrite sum_0; [ring|]. intros i Hi.
-      unfold centered, weights. rewrite softmax_forbidden by apply HM. ring.
-    + unfold merge, part, matmul at 1, transpose at 1. rewrite sum_0; [ring|]. intros i Hi.
-      unfold weights. rewrite softmax_forbidden by apply HM. ring.
-  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H3). intros a _ c _. cbn [equal]. apply sum_0; intros s _. unfold matmul at 1.
-    apply sum_0; intros i _. unfold transpose, merge, part, heads, attention, matmul at 1. rewrite sum_0; [ring|]. intros k Hk.
-    unfold weights. rewrite softmax_forbidden by apply HM. ring.
+  destruct (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+      (collect_own_batch _) (collect_own_batch _) Hℓ) as ((H1 & H2 & H3) & (H4 & H5 & H6 & H7 & H8) & H9 & H10).
+  assert (P0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S : tensor [n_q; n_k]) i j, weights (M s r) scale Q K S i j = 0).
+  { intros. apply softmax_forbidden, HM. }
+  assert (C0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S T : tensor [n_q; n_k]) i j,
+    centered (weights (M s r) scale Q K S) T i j = 0) by (intros; unfold centered; rewrite P0; ring).
+  refine (conj (conj _ (conj _ _)) (conj (conj _ (conj _ (conj _ (conj _ _)))) (conj _ H10))).
+  - refine (gradient_ext _ _ _ _ _ H1). intros s _ i _ a _. apply matmul_0_l; intro. apply scaled_0, matmul_0_l; intro. apply C0.
+  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ H2). intros a _ c _. apply sum_0; intros s _.
+    apply matmul_0_r; intro. apply scaled_0, matmul_0_l; intro. apply C0.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H3). intros c _. apply sum_0; intros s _. apply sum_0; intros i _.
+    apply scaled_0, matmul_0_l; intro. apply C0.
+  - refine (gradient_ext _ _ _ _ _ H4). intros s _ j _ a _.
+    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intro.
+    + apply scaled_0, matmul_0_l; intro. apply C0.
+    + apply matmul_0_l; intro. apply P0.
+  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ H5). intros a _ c _. apply sum_0; intros s _.
+    apply matmul_0_r; intro. apply scaled_0, matmul_0_l; intro. apply C0.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H6). intros c _. apply sum_0; intros s _. apply sum_0; intros j _.
+    apply scaled_0, matmul_0_l; intro. apply C0.
+  - refine (gradient_ext (s := [d_m; (h * d_v)%nat]) _ _ _ _ _ H7). intros a _ c _. apply sum_0; intros s _.
+    apply matmul_0_r; intro. apply matmul_0_l; intro. apply P0.
+  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H8). intros c _. apply sum_0; intros s _. apply sum_0; intros j _.
+    apply matmul_0_l; intro. apply P0.
+  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H9). intros a _ c _. apply sum_0; intros s _.
+    apply matmul_0_l; intro. apply matmul_0_l; intro. apply P0.
 Qed.
 
 (** ** Several layers over one memory, residual connections *)
@@ -307,7 +384,7 @@ Proof.
   eapply derive_eq; [apply (H (fun u => K (x u)) (fun u => V (x u)) t _ _ (f_equal K Hx) (f_equal V Hx) MK MV)|].
   etransitivity; [|exact (dot_copies layers (fun a s => dK.[a].[s] × W_K.[a]^T ⊕ dV.[a].[s] × W_V.[a]^T) tX)].
   etransitivity; [symmetry; apply (sum_plus layers)|]. apply sum_ext; intros a _.
-  etransitivity; [exact (f_equal2 Rplus (linear_adjoint dK.[a] (x t) W_K.[a] tX zero zero) (linear_adjoint dV.[a] (x t) W_V.[a] tX zero zero))|].
+  etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK.[a] (x t) W_K.[a] tX zero zero) (batch_adjoint dV.[a] (x t) W_V.[a] tX zero zero))|].
   rewrite !dot_zero, !Rplus_0_r. symmetry. exact (dot_add3 (fun s => dK.[a].[s] × W_K.[a]^T) (fun s => dV.[a].[s] × W_V.[a]^T) tX).
 Qed.
 
@@ -454,7 +531,7 @@ Proof.
       [exact (packed_moves x w_K b_K t _ _ _ HX HWK HbK)|exact (packed_moves x w_V b_V t _ _ _ HX HWV HbV)].
   - etransitivity; [exact (f_equal2 Rplus (dot_copies T dK_t (fun s => tlinear (x t).[s] (w_K t) tX.[s] tW_K tb_K))
       (dot_copies T dV_t (fun s => tlinear (x t).[s] (w_V t) tX.[s] tW_V tb_V)))|].
-    etransitivity; [exact (f_equal2 Rplus (linear_adjoint dK (x t) (w_K t) tX tW_K tb_K) (linear_adjoint dV (x t) (w_V t) tX tW_V tb_V))|].
+    etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK (x t) (w_K t) tX tW_K tb_K) (batch_adjoint dV (x t) (w_V t) tX tW_V tb_V))|].
     assert (E : dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T ⊕ dV.[s] × (w_V t)^T) tX =
       dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T) tX + dot (s := [batch; n; d_m]) (fun s => dV.[s] × (w_V t)^T) tX)
       by exact (dot_add3 (fun s => dK.[s] × (w_K t)^T) (fun s => dV.[s] × (w_V t)^T) tX).
@@ -552,7 +629,6 @@ Qed.
     each key and value collects from the step that made it and all later ones. *)
 Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (B : tensor [n; n])
     (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) :
-  let causal : mask := fun i j => Nat.leb j i in
   let Q_t t : tensor [1%nat; d_k] := fun _ => Q t in
   let K_t t := first (S t) K in
   let V_t t := first (S t) V in
@@ -568,10 +644,10 @@ Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d
      attention causal scale Q K V B t c = attention everything scale (Q_t t) (K_t t) (V_t t) (B_t t) 0%nat c) /\
   (gradient ℓ (attention causal scale Q K V B) dO ->
    gradient (fun Q => ℓ (attention causal scale Q K V B)) Q (fun t a => dQ_t t 0%nat a) /\
-   gradient (fun K => ℓ (attention causal scale Q K V B)) K (fun j a => ∑ t < n, if Nat.leb j t then dK_t t j a else 0) /\
-   gradient (fun V => ℓ (attention causal scale Q K V B)) V (fun j c => ∑ t < n, if Nat.leb j t then dV_t t j c else 0)).
+   gradient (fun K => ℓ (attention causal scale Q K V B)) K (fun j a => ∑ t < n, if (j <=? t)%nat then dK_t t j a else 0) /\
+   gradient (fun V => ℓ (attention causal scale Q K V B)) V (fun j c => ∑ t < n, if (j <=? t)%nat then dV_t t j c else 0)).
 Proof.
-  intros causal Q_t K_t V_t B_t dO_t P_t dP_t dS_t dQ_t dK_t dV_t.
+  intros Q_t K_t V_t B_t dO_t P_t dP_t dS_t dQ_t dK_t dV_t.
   assert (HZ : forall t, (t < n)%nat -> Z causal (scores scale Q K B) t = Z everything (scores scale (Q_t t) (K_t t) (B_t t)) 0%nat).
   { intros t Ht. unfold Z. rewrite (sum_first n (S t)); [|lia|].
     - apply sum_ext; intros k Hk. unfold E, causal, everything. destruct (Nat.leb_spec k t); [reflexivity|lia].
@@ -596,12 +672,12 @@ Proof.
       f_equal. rewrite (sum_first n (S t)); [|lia|intros; rewrite HS0 by lia; ring].
       apply sum_ext; intros j Hj. now rewrite HS by lia.
     + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_K causal scale Q K V B ℓ dO Hℓ)). intros j Hj a _.
-      change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n, if Nat.leb j t then dK_t t j a else 0).
+      change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n, if (j <=? t)%nat then dK_t t j a else 0).
       rewrite sum_l. apply sum_ext; intros t Ht. destruct (Nat.leb_spec j t) as [H|H].
       * rewrite HS by lia. change (scale * (dS_t t 0%nat j * Q t a) = scale * (0 + dS_t t 0%nat j * Q t a)). ring.
       * rewrite HS0 by lia. ring.
     + refine (gradient_ext (s := [n; d_v]) _ _ _ _ _ (gradient_V causal scale Q K V B ℓ dO Hℓ)). intros j Hj c _.
-      change ((∑ t < n, weights causal scale Q K B t j * dO t c) = ∑ t < n, if Nat.leb j t then dV_t t j c else 0).
+      change ((∑ t < n, weights causal scale Q K B t j * dO t c) = ∑ t < n, if (j <=? t)%nat then dV_t t j c else 0).
       apply sum_ext; intros t Ht. destruct (Nat.leb_spec j t) as [H|H].
       * rewrite HP by lia. change (P_t t 0%nat j * dO t c = 0 + P_t t 0%nat j * dO t c). ring.
       * rewrite H0 by lia. ring.

@@ -13,7 +13,6 @@ Definition split {n h d} (T : tensor [n; (h * d)%nat]) : tensor [h; n; d] := fun
 Definition merge {n h d} (T : tensor [h; n; d]) : tensor [n; (h * d)%nat] := fun i c => T (c / d)%nat i (c mod d)%nat.
 
 Definition rows {m n} (b : tensor [n]) : tensor [m; n] := fun _ j => b j.
-Definition linear {m n p} (X : tensor [m; n]) (W : tensor [n; p]) (b : tensor [p]) : tensor [m; p] := X × W ⊕ rows b.
 
 (** The columns of W that make head r, and the rows of W_O that read it. *)
 Definition columns {n h d} (W : tensor [n; (h * d)%nat]) (r : nat) : tensor [n; d] := fun a l => W a (r * d + l)%nat.
@@ -74,7 +73,7 @@ Proof. intros H i Hi c Hc. destruct (block_of h d c Hc) as (H1 & H2 & _). now ap
 
 (** What the query heads of a group hold, added up for their key head. *)
 Definition collect {n d} h (g : nat -> nat) (A : nat -> tensor [n; d]) : nat -> tensor [n; d] :=
-  fun k i l => ∑ r < h, if Nat.eqb (g r) k then A r i l else 0.
+  fun k i l => ∑ r < h, if (g r =? k)%nat then A r i l else 0.
 
 Lemma dot_collect {h h_kv n d} g (A : nat -> tensor [n; d]) (K : tensor [h_kv; n; d]) :
   (forall r, (r < h)%nat -> (g r < h_kv)%nat) -> ∑ r < h, ⟨A r, K.[g r]⟩ = ∑ k < h_kv, ⟨collect h g A k, K.[k]⟩.
@@ -83,7 +82,7 @@ Proof.
   transitivity (∑ r < h, ∑ k < h_kv, δ (g r) k * ∑ i < n, ∑ l < d, A r i l * K k i l).
   { apply sum_ext; intros r Hr. now rewrite sum_δ by auto. }
   rewrite sum_swap. apply sum_ext; intros k _.
-  transitivity (∑ r < h, ∑ i < n, ∑ l < d, (if Nat.eqb (g r) k then A r i l else 0) * K k i l).
+  transitivity (∑ r < h, ∑ i < n, ∑ l < d, (if (g r =? k)%nat then A r i l else 0) * K k i l).
   { apply sum_ext; intros r _. rewrite sum_l. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros l _.
     unfold δ. destruct (Nat.eqb (g r) k); ring. }
   rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros l _. now rewrite sum_r.
@@ -108,22 +107,10 @@ Lemma dot_total1 {n} b (A : tensor [b; n]) (T : tensor [n]) :
   ∑ s < b, ⟨A.[s], T⟩ = dot (s := [n]) (fun j => ∑ s < b, A s j) T.
 Proof. simpl. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_r. Qed.
 
-Lemma dot_rows {m n} (A : tensor [m; n]) (b : tensor [n]) : ⟨A, rows b⟩ = ⟨colsum A, b⟩.
-Proof. unfold rows, colsum. simpl. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_r. Qed.
-
 Definition tlinear {m n p} (X : tensor [m; n]) (W : tensor [n; p]) (tX : tensor [m; n]) (tW : tensor [n; p])
   (tb : tensor [p]) : tensor [m; p] := (tX × W ⊕ X × tW) ⊕ rows tb.
 
-Lemma linear_moves {m n p} (x : R -> tensor [m; n]) (w : R -> tensor [n; p]) (b : R -> tensor [p]) t tX tW tb :
-  moves x t tX -> moves w t tW -> moves b t tb ->
-  moves (s := [m; p]) (fun u => linear (x u) (w u) (b u)) t (tlinear (x t) (w t) tX tW tb).
-Proof.
-  intros HX HW Hb. apply (add_moves (fun u => x u × w u) (fun u => rows (b u))).
-  - now apply matmul_moves.
-  - intros i Hi j Hj. now apply Hb.
-Qed.
-
-Lemma linear_adjoint {b m n p} (A : tensor [b; m; p]) (X : tensor [b; m; n]) (W : tensor [n; p]) (tX : tensor [b; m; n])
+Lemma batch_adjoint {b m n p} (A : tensor [b; m; p]) (X : tensor [b; m; n]) (W : tensor [n; p]) (tX : tensor [b; m; n])
     (tW : tensor [n; p]) (tb : tensor [p]) :
   ∑ s < b, ⟨A.[s], tlinear X.[s] W tX.[s] tW tb⟩ =
     dot (s := [b; m; n]) (fun s => A.[s] × W^T) tX + dot (s := [n; p]) (fun a c => ∑ s < b, (X.[s]^T × A.[s]) a c) tW +
@@ -131,7 +118,7 @@ Lemma linear_adjoint {b m n p} (A : tensor [b; m; p]) (X : tensor [b; m; n]) (W 
 Proof.
   rewrite <- (dot_total2 b (fun s => X.[s]^T × A.[s])), <- (dot_total1 b (fun s => colsum A.[s])).
   change (dot (s := [b; m; n]) (fun s => A.[s] × W^T) tX) with (∑ s < b, dot (s := [m; n]) (A.[s] × W^T) tX.[s]).
-  rewrite <- !sum_plus. apply sum_ext; intros s _. unfold tlinear.
+  rewrite <- !sum_plus. apply sum_ext; intros s _. unfold tlinear, rows.
   now rewrite !dot_add_r, dot_rows, (dot_matmul_r A.[s] tX.[s]), (dot_matmul_l A.[s] X.[s]).
 Qed.
 
@@ -236,7 +223,7 @@ Lemma projection_moves {batch n m h d} (x : R -> tensor [batch; n; m]) (w : R ->
     (fun s => split (tlinear (x t).[s] (w t) tX.[s] tW tb)).
 Proof.
   intros HX HW Hb s Hs. apply (split_moves (fun u => linear (x u).[s] (w u) (b u))).
-  apply (linear_moves (fun u => (x u).[s]) w b); [exact (HX s Hs)|exact HW|exact Hb].
+  exact (linear_moves (fun u => (x u).[s]) w b t tX.[s] tW tb (HX s Hs) HW Hb).
 Qed.
 
 Lemma projection_adjoint {batch n m h d} (A : tensor [batch; h; n; d]) (X : tensor [batch; n; m])
@@ -246,7 +233,7 @@ Lemma projection_adjoint {batch n m h d} (A : tensor [batch; h; n; d]) (X : tens
     dot (s := [m; (h * d)%nat]) (fun a c => ∑ s < batch, (X.[s]^T × merge A.[s]) a c) tW +
     dot (s := [(h * d)%nat]) (fun c => ∑ s < batch, ∑ i < n, merge A.[s] i c) tb.
 Proof.
-  rewrite <- (linear_adjoint (fun s => merge A.[s])). apply sum_ext; intros s _.
+  rewrite <- (batch_adjoint (fun s => merge A.[s])). apply sum_ext; intros s _.
   exact (dot_split A.[s] (tlinear X.[s] W tX.[s] tW tb)).
 Qed.
 
@@ -262,9 +249,8 @@ Proof.
   - apply (Hℓ (fun u s => linear (merge (o u).[s]) (w u) (b u)) t (fun s => tlinear (merge O.[s]) W_O (merge tO.[s]) tW tb)).
     + now rewrite HO, HW, Hb.
     + intros s Hs. rewrite <- HO, <- HW.
-      apply (linear_moves (fun u => merge (o u).[s]) w b); [|exact tHW|exact tHb].
-      apply (merge_moves (fun u => (o u).[s])). exact (tHO s Hs).
-  - etransitivity; [apply (linear_adjoint dY (fun s => merge O.[s]) W_O (fun s => merge tO.[s]))|].
+      exact (linear_moves (fun u => merge (o u).[s]) w b t _ _ _ (merge_moves (fun u => (o u).[s]) t _ (tHO s Hs)) tHW tHb).
+  - etransitivity; [apply (batch_adjoint dY (fun s => merge O.[s]) W_O (fun s => merge tO.[s]))|].
     f_equal. f_equal. apply sum_ext; intros s _. exact (dot_merge (dY.[s] × W_O^T) tO.[s]).
 Qed.
 
@@ -457,7 +443,7 @@ Proof.
   - apply (Hℓ (fun u s => linear (x u).[s] (w' u) (b u)) t (fun s => tlinear C.[s] W_O tX.[s] tW tb)).
     + now rewrite HX, HW, Hb.
     + intros s Hs. rewrite <- HX, <- HW. exact (linear_moves (fun u => (x u).[s]) w' b t _ _ _ (tHX s Hs) tHW tHb).
-  - apply linear_adjoint.
+  - apply batch_adjoint.
 Qed.
 
 Lemma dot_sum_r {m n} h (A : tensor [m; n]) (F : nat -> tensor [m; n]) :
@@ -670,8 +656,8 @@ Theorem eq_head_groups_vjp batch h h_kv n_q n_k d_k d_v (M : nat -> nat -> mask)
   let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
   (0 < h_kv)%nat ->
   gradient ℓ (O Q K V) dO ->
-  gradient (fun K => ℓ (O Q K V)) K (fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0) /\
-  gradient (fun V => ℓ (O Q K V)) V (fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (P.[s].[r]^T × dO.[s].[r]) j l else 0) /\
+  gradient (fun K => ℓ (O Q K V)) K (fun s k j l => ∑ r < h, if (g r =? k)%nat then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0) /\
+  gradient (fun V => ℓ (O Q K V)) V (fun s k j l => ∑ r < h, if (g r =? k)%nat then (P.[s].[r]^T × dO.[s].[r]) j l else 0) /\
   gradient (fun Q => ℓ (O Q K V)) Q (fun s r => scale • (dS.[s].[r] × K.[s].[g r])).
 Proof.
   intros g O P dP D dS Hkv Hℓ.
@@ -703,9 +689,9 @@ Theorem layer_with_shared_heads batch n_q n_k d_x d_m h h_kv d_k d_v d_y (g : na
   let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
   let dQ_r : tensor [batch; h; n_q; d_k] := fun s r => scale • (dS.[s].[r] × K.[s].[g r]) in
   let dK_g : tensor [batch; h_kv; n_k; d_k] :=
-    fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0 in
+    fun s k j l => ∑ r < h, if (g r =? k)%nat then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0 in
   let dV_g : tensor [batch; h_kv; n_k; d_v] :=
-    fun s k j l => ∑ r < h, if Nat.eqb (g r) k then (P.[s].[r]^T × dO.[s].[r]) j l else 0 in
+    fun s k j l => ∑ r < h, if (g r =? k)%nat then (P.[s].[r]^T × dO.[s].[r]) j l else 0 in
   let dQ : tensor [batch; n_q; (h * d_k)%nat] := fun s => merge dQ_r.[s] in
   let dK : tensor [batch; n_k; (h_kv * d_k)%nat] := fun s => merge dK_g.[s] in
   let dV : tensor [batch; n_k; (h_kv * d_v)%nat] := fun s => merge dV_g.[s] in
@@ -741,17 +727,6 @@ Qed.
 
 (** ** The biases *)
 
-(** The rows of what softmax sends back sum to 0, dead rows too. *)
-Lemma centered_softmax_rows {m n} M (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
-Proof.
-  unfold centered. set (a := ∑ k < n, softmax M S i k * X i k).
-  transitivity (∑ j < n, (softmax M S i j * X i j - softmax M S i j * a)); [apply sum_ext; intros; ring|].
-  rewrite sum_minus, <- sum_r. fold a. destruct (live_or_dead M n i) as [HL|HD].
-  - rewrite softmax_sum by exact HL. ring.
-  - assert (H0 : sum n (softmax M S i) = 0) by (apply sum_0; intros; now apply softmax_forbidden; auto).
-    rewrite H0. unfold a. rewrite sum_0; [ring|]. intros. rewrite softmax_forbidden by auto. ring.
-Qed.
-
 (** The key's bias does nothing in any head: its gradient is 0, for every mask. *)
 Theorem key_biases_learn_nothing batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
     (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
@@ -766,7 +741,7 @@ Proof.
   refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H). intros c Hc. simpl. apply sum_0; intros s _.
   unfold merge, part, scaled. rewrite <- sum_l. unfold matmul at 1. rewrite sum_swap.
   rewrite sum_0; [ring|]. intros i _. unfold transpose at 1. rewrite <- sum_r.
-  etransitivity; [apply Rmult_eq_compat_r; apply centered_softmax_rows|]. ring.
+  etransitivity; [apply Rmult_eq_compat_r; apply centered_rows|]. ring.
 Qed.
 
 (** With a single key all weights are 1 whatever the scores: neither the queries nor the keys learn, nor their matrices. *)
@@ -783,7 +758,7 @@ Proof.
   intro Hℓ.
   assert (Z1 : forall (N : mask) (Q : tensor [n_q; d_k]) (K : tensor [1%nat; d_k]) (S T : tensor [n_q; 1%nat]) i,
     centered (weights N scale Q K S) T i 0%nat = 0).
-  { intros N Q K S T i. pose proof (centered_softmax_rows N (scores scale Q K S) T i) as H. cbn [sum] in H. unfold weights. lra. }
+  { intros N Q K S T i. pose proof (centered_rows N (scores scale Q K S) T i) as H. cbn [sum] in H. unfold weights. lra. }
   pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
     (collect_own_batch _) (collect_own_batch _) Hℓ) as ((_ & HQ & Hb) & (_ & HK & _) & _).
   refine (conj _ (conj _ _)).

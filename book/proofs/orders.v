@@ -32,7 +32,7 @@ Proof.
     + apply (derive_minus (fun u => a u i j) (fun u => ∑ k < n, softmax M (s u) i k * a u i k)); [exact (HA i Hi j Hj)|].
       apply (sum_derive n (fun k u => softmax M (s u) i k * a u i k)). intros k Hk.
       apply (derive_mult (fun u => softmax M (s u) i k) (fun u => a u i k)); [exact (HP i Hi k Hk)|exact (HA i Hi k Hk)].
-  - cbv beta. fold P. pose proof (centered_softmax_rows M (s t) tS i) as H0. fold P in H0.
+  - cbv beta. fold P. pose proof (centered_rows M (s t) tS i) as H0. fold P in H0.
     unfold add, common. rewrite sum_plus. set (α := ∑ k < n, P i k * a t i k). set (β := ∑ k < n, P i k * tS i k).
     assert (E : ∑ k < n, centered P tS i k * a t i k = (∑ k < n, P i k * ((a t i k - α) * (tS i k - β))) + α * ∑ k < n, centered P tS i k).
     { rewrite sum_l, <- sum_plus. apply sum_ext; intros k _. unfold centered. fold β. ring. }
@@ -187,7 +187,7 @@ Lemma common_product {m n} M (S X T : tensor [m; n]) i j :
   let P := softmax M S in
   common P X T i j = centered P T i j * (X i j - ∑ k < n, P i k * X i k) - P i j * ∑ k < n, centered P T i k * X i k.
 Proof.
-  intro P. pose proof (centered_softmax_rows M S T i) as H0. fold P in H0. unfold common.
+  intro P. pose proof (centered_rows M S T i) as H0. fold P in H0. unfold common.
   set (α := ∑ k < n, P i k * X i k). set (β := ∑ k < n, P i k * T i k).
   assert (E : ∑ k < n, centered P T i k * X i k = (∑ k < n, P i k * ((X i k - α) * (T i k - β))) + α * ∑ k < n, centered P T i k).
   { rewrite sum_l, <- sum_plus. apply sum_ext; intros k _. unfold centered. fold β. ring. }
