@@ -44,11 +44,11 @@ Proof.
   rewrite sum_swap. apply sum_ext; intros c _. now rewrite sum_r.
 Qed.
 
-Lemma matmul_0_l {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, A i k = 0) -> (A × B) i j = 0.
-Proof. intro H. apply sum_0; intros k _. rewrite H. ring. Qed.
+Lemma matmul_0_l {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> A i k = 0) -> (A × B) i j = 0.
+Proof. intro H. apply sum_0; intros k Hk. rewrite H by exact Hk. ring. Qed.
 
-Lemma matmul_0_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, B k j = 0) -> (A × B) i j = 0.
-Proof. intro H. apply sum_0; intros k _. rewrite H. ring. Qed.
+Lemma matmul_0_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> B k j = 0) -> (A × B) i j = 0.
+Proof. intro H. apply sum_0; intros k Hk. rewrite H by exact Hk. ring. Qed.
 
 Lemma scaled_0 {m n} c (A : tensor [m; n]) i j : A i j = 0 -> (c • A) i j = 0.
 Proof. intro H. unfold scaled. rewrite H. ring. Qed.
@@ -204,13 +204,13 @@ Theorem equal_values_silence_the_keys n_q n_k d_k d_v (M : mask) scale (Q : tens
   let P := weights M scale Q K B in
   let dP := dO × V^T in
   let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
-  (j < n_k)%nat -> (forall j k a, V j a = V k a) -> (scale • (dS^T × Q)) j l = 0.
+  (j < n_k)%nat -> (forall k a, (k < n_k)%nat -> (a < d_v)%nat -> V k a = V j a) -> (scale • (dS^T × Q)) j l = 0.
 Proof.
-  intros P dP dS Hj HV. apply scaled_0, matmul_0_l; intro i.
-  assert (E : forall k, dP i k = dP i j) by (intro k; apply sum_ext; intros a _; unfold transpose; now rewrite (HV k j)).
+  intros P dP dS Hj HV. apply scaled_0, matmul_0_l; intros i _.
+  assert (E : forall k, (k < n_k)%nat -> dP i k = dP i j) by (intros k Hk; apply sum_ext; intros a Ha; unfold transpose; now rewrite (HV k a)).
   change (P i j * (dP i j - ∑ k < n_k, P i k * dP i k) = 0).
   transitivity (P i j * (dP i j - ∑ k < n_k, P i k * dP i j)).
-  { f_equal. f_equal. apply sum_ext; intros k _. now rewrite E. }
+  { f_equal. f_equal. apply sum_ext; intros k Hk. now rewrite E. }
   rewrite <- (sum_r (dP i j) n_k (P i)). destruct (live_or_dead M n_k i) as [HL|HD].
   - assert (H1 : sum n_k (P i) = 1) by exact (softmax_sum M (scores scale Q K B) i HL). rewrite H1. ring.
   - unfold P, weights. rewrite softmax_forbidden by auto. ring.
@@ -220,32 +220,32 @@ Qed.
 Theorem zero_queries_silence_the_keys n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (dS : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P : tensor [n_q; n_k] := weights everything scale Q K (fun _ _ => 0) in
-  (forall i l, Q i l = 0) ->
-  (forall j l, (scale • (dS^T × Q)) j l = 0) /\
-  (forall i j, P i j = 1 / INR n_k) /\
+  (forall i l, (i < n_q)%nat -> (l < d_k)%nat -> Q i l = 0) ->
+  (forall j l, (l < d_k)%nat -> (scale • (dS^T × Q)) j l = 0) /\
+  (forall i j, (i < n_q)%nat -> P i j = 1 / INR n_k) /\
   (forall j l, (P^T × dO) j l = ∑ i < n_q, 1 / INR n_k * dO i l).
 Proof.
   intros P HQ.
-  assert (HP : forall i j, P i j = 1 / INR n_k).
-  { intros i j.
+  assert (HP : forall i j, (i < n_q)%nat -> P i j = 1 / INR n_k).
+  { intros i j Hi.
     assert (S0 : forall k, E everything (scores scale Q K (fun _ _ => 0)) i k = 1).
-    { intro k. unfold E, everything, scores, add, scaled. rewrite (matmul_0_l Q (K^T) i k) by (intro; apply HQ).
+    { intro k. unfold E, everything, scores, add, scaled. rewrite (matmul_0_l Q (K^T) i k) by (intros; now apply HQ).
       rewrite Rmult_0_r, Rplus_0_r. apply exp_0. }
     unfold P, weights, softmax, Z. rewrite S0. f_equal.
     transitivity (∑ k < n_k, 1); [apply sum_ext; intros; apply S0|]. rewrite sum_const. ring. }
-  refine (conj _ (conj HP _)); intros j l.
-  - apply scaled_0, matmul_0_r. intro i. apply HQ.
-  - apply sum_ext; intros i _. unfold transpose. now rewrite HP.
+  refine (conj _ (conj HP _)).
+  - intros j l Hl. apply scaled_0, matmul_0_r. intros i Hi. now apply HQ.
+  - intros j l. apply sum_ext; intros i Hi. unfold transpose. now rewrite HP.
 Qed.
 
 (** A token whose weight is 0 for every query hears nothing, on either path. *)
 Theorem no_weight_no_message n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (P dP : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j l :
   let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
-  (forall i, P i j = 0) -> (scale • (dS^T × Q)) j l = 0 /\ (P^T × dO) j l = 0.
+  (forall i, (i < n_q)%nat -> P i j = 0) -> (scale • (dS^T × Q)) j l = 0 /\ (P^T × dO) j l = 0.
 Proof.
   intros dS HP. split.
-  - apply scaled_0, matmul_0_l; intro i. unfold transpose, dS. rewrite HP. ring.
-  - apply matmul_0_l; intro i. apply HP.
+  - apply scaled_0, matmul_0_l; intros i Hi. unfold transpose, dS. rewrite HP by exact Hi. ring.
+  - apply matmul_0_l; intros i Hi. now apply HP.
 Qed.
 
 (** Self-attention is the case memory = X: the layer's two gradients belong to one array, and add. *)
@@ -284,16 +284,15 @@ Theorem eq_dmemory_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -
   let Y X X_mem := layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
   gradient ℓ (Y X X_mem) dY ->
   exists dX_mem, gradient (fun X_mem => ℓ (Y X X_mem)) X_mem dX_mem /\
-    forall s j a, (forall r i, M s r i j = false) -> dX_mem s j a = 0.
+    forall s j a, (forall r i, (r < h)%nat -> (i < n_q)%nat -> M s r i j = false) -> dX_mem s j a = 0.
 Proof.
   intros Y Hℓ. eexists. split.
   - exact (proj1 (proj1 (proj2 (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
       (collect_own_batch _) (collect_own_batch _) Hℓ)))).
-  - intros s j a HM. cbv beta. unfold add. unfold matmul at 1. rewrite sum_0; [unfold matmul at 1; rewrite sum_0; [ring|]|]; intros c Hc.
-    + unfold merge, part, matmul at 1, transpose at 1. rewrite sum_0; [ring|]. intros i Hi.
-      unfold weights. rewrite softmax_forbidden by apply HM. ring.
-    + unfold merge, part, scaled, matmul at 1, transpose at 1. rewrite sum_0; [ring|]. intros i Hi.
-      unfold centered, weights. rewrite softmax_forbidden by apply HM. ring.
+  - intros s j a HM.
+    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc; apply block_of in Hc.
+    + apply scaled_0, matmul_0_l; intros i Hi. unfold transpose, centered, weights. rewrite softmax_forbidden by now apply HM. ring.
+    + apply matmul_0_l; intros i Hi. apply softmax_forbidden. now apply HM.
 Qed.
 
 (** The first rows of an array. *)
@@ -302,7 +301,7 @@ Definition first {m n} (k : nat) (A : tensor [m; n]) : tensor [k; n] := A.
 (** Everything else is what it would be had the filler never been there: a head that hides all keys from n_k on does not read them. *)
 Theorem padding_was_never_there n_q n_k filler d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [(n_k + filler)%nat; d_k])
     (V : tensor [(n_k + filler)%nat; d_v]) (B : tensor [n_q; (n_k + filler)%nat]) i c :
-  (forall j, (n_k <= j)%nat -> M i j = false) ->
+  (forall j, (n_k <= j < n_k + filler)%nat -> M i j = false) ->
   attention M scale Q K V B i c = attention M scale Q (first n_k K) (first n_k V) (fun i j => B i j) i c.
 Proof.
   intro HM.
@@ -310,7 +309,7 @@ Proof.
   { unfold Z. rewrite sum_add, (sum_0 filler); [|intros; apply E_forbidden, HM; lia]. rewrite Rplus_0_r. reflexivity. }
   unfold attention, matmul at 1. rewrite sum_add, (sum_0 filler).
   - rewrite Rplus_0_r. apply sum_ext; intros j _. unfold weights, softmax. now rewrite Z0.
-  - intros j _. unfold weights. rewrite softmax_forbidden by (apply HM; lia). ring.
+  - intros j Hj. unfold weights. rewrite softmax_forbidden by (apply HM; lia). ring.
 Qed.
 
 (** Where the whole source is padding, every query is a dead row, and nothing comes back but db_O. *)
@@ -320,7 +319,7 @@ Theorem a_source_of_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat 
     (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
     (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   let Y := layer h h own M scale B in
-  (forall s r i j, M s r i j = false) ->
+  (forall s r i j, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> M s r i j = false) ->
   gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
   (gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun _ _ _ => 0) /\
    gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun _ _ => 0) /\
@@ -336,30 +335,33 @@ Proof.
   intros Y HM Hℓ.
   destruct (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
       (collect_own_batch _) (collect_own_batch _) Hℓ) as ((H1 & H2 & H3) & (H4 & H5 & H6 & H7 & H8) & H9 & H10).
-  assert (P0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S : tensor [n_q; n_k]) i j, weights (M s r) scale Q K S i j = 0).
-  { intros. apply softmax_forbidden, HM. }
+  assert (P0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S : tensor [n_q; n_k]) i j,
+    (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> weights (M s r) scale Q K S i j = 0).
+  { intros. now apply softmax_forbidden, HM. }
   assert (C0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S T : tensor [n_q; n_k]) i j,
-    centered (weights (M s r) scale Q K S) T i j = 0) by (intros; unfold centered; rewrite P0; ring).
+    (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> centered (weights (M s r) scale Q K S) T i j = 0)
+    by (intros; unfold centered; rewrite P0 by assumption; ring).
   refine (conj (conj _ (conj _ _)) (conj (conj _ (conj _ (conj _ (conj _ _)))) (conj _ H10))).
-  - refine (gradient_ext _ _ _ _ _ H1). intros s _ i _ a _. apply matmul_0_l; intro. apply scaled_0, matmul_0_l; intro. apply C0.
-  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ H2). intros a _ c _. apply sum_0; intros s _.
-    apply matmul_0_r; intro. apply scaled_0, matmul_0_l; intro. apply C0.
-  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H3). intros c _. apply sum_0; intros s _. apply sum_0; intros i _.
-    apply scaled_0, matmul_0_l; intro. apply C0.
-  - refine (gradient_ext _ _ _ _ _ H4). intros s _ j _ a _.
-    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intro.
-    + apply scaled_0, matmul_0_l; intro. apply C0.
-    + apply matmul_0_l; intro. apply P0.
-  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ H5). intros a _ c _. apply sum_0; intros s _.
-    apply matmul_0_r; intro. apply scaled_0, matmul_0_l; intro. apply C0.
-  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H6). intros c _. apply sum_0; intros s _. apply sum_0; intros j _.
-    apply scaled_0, matmul_0_l; intro. apply C0.
-  - refine (gradient_ext (s := [d_m; (h * d_v)%nat]) _ _ _ _ _ H7). intros a _ c _. apply sum_0; intros s _.
-    apply matmul_0_r; intro. apply matmul_0_l; intro. apply P0.
-  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H8). intros c _. apply sum_0; intros s _. apply sum_0; intros j _.
-    apply matmul_0_l; intro. apply P0.
-  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H9). intros a _ c _. apply sum_0; intros s _.
-    apply matmul_0_l; intro. apply matmul_0_l; intro. apply P0.
+  - refine (gradient_ext _ _ _ _ _ H1). intros s Hs i Hi a _. apply matmul_0_l; intros c Hc; apply block_of in Hc.
+    apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
+  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ H2). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+    apply matmul_0_r; intros i Hi. apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H3). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros i Hi.
+    apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
+  - refine (gradient_ext _ _ _ _ _ H4). intros s Hs j Hj a _.
+    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc; apply block_of in Hc.
+    + apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
+    + apply matmul_0_l; intros i Hi. now apply P0.
+  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ H5). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+    apply matmul_0_r; intros j Hj. apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H6). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros j Hj.
+    apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
+  - refine (gradient_ext (s := [d_m; (h * d_v)%nat]) _ _ _ _ _ H7). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+    apply matmul_0_r; intros j Hj. apply matmul_0_l; intros i Hi. now apply P0.
+  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H8). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros j Hj.
+    apply matmul_0_l; intros i Hi. now apply P0.
+  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H9). intros a Ha c _. apply block_of in Ha. apply sum_0; intros s Hs.
+    apply matmul_0_l; intros i Hi. apply matmul_0_l; intros j Hj. now apply P0.
 Qed.
 
 (** ** Several layers over one memory, residual connections *)
