@@ -165,7 +165,7 @@ Definition in_tile (r c I J i j : nat) : Prop := (I * r <= i < (I + 1) * r /\ J 
 
 (** Under a causal mask, a tile has an allowed pair if and only if it lies within the bounds of the two loops. *)
 Theorem eq_gpu_blocks (r c I J n_q n_k : nat) :
-  (0 < r)%nat -> (0 < c)%nat ->
+    (0 < r)%nat -> (0 < c)%nat ->
   ((J < ceil ((I + 1) * r) c)%nat <-> exists i j, in_tile r c I J i j /\ causal i j = true) /\
   ((J < ceil n_k c)%nat <-> (J * c < n_k)%nat) /\
   ((J * c / r <= I)%nat <-> exists i j, in_tile r c I J i j /\ causal i j = true) /\
@@ -183,7 +183,7 @@ Qed.
 
 (** A tile needs no mask if and only if it lies wholly at or below the diagonal. *)
 Theorem eq_gpu_unmasked (r c I J : nat) :
-  (0 < r)%nat -> (0 < c)%nat ->
+    (0 < r)%nat -> (0 < c)%nat ->
   ((J + 1) * c <= I * r + 1)%nat <-> (forall i j, in_tile r c I J i j -> causal i j = true).
 Proof.
   intros Hr Hc. unfold in_tile, causal. split.

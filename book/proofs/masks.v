@@ -33,11 +33,11 @@ Qed.
 
 (** Forbidden terms may be left out of a sum, if they are 0. *)
 Lemma sum_allowed n (a : nat -> bool) f :
-  (forall k, (k < n)%nat -> a k = false -> f k = 0) -> sum n f = ∑ k < n, (if a k then f k else 0).
+    (forall k, (k < n)%nat -> a k = false -> f k = 0) -> sum n f = ∑ k < n, (if a k then f k else 0).
 Proof. intro H. apply sum_ext; intros k Hk. destruct (a k) eqn:HM; auto. Qed.
 
 Lemma weights_forbidden {n_q n_k d_k} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (B : tensor [n_q; n_k]) i j :
+    (B : tensor [n_q; n_k]) i j :
   M i j = false -> weights M scale Q K B i j = 0.
 Proof. apply softmax_forbidden. Qed.
 
@@ -140,7 +140,7 @@ Proof. exact (eq_softmax_vjp n_q n_k M S ℓ dP). Qed.
 
 (** The same with the sum over the allowed keys only, and 0 at a forbidden score. *)
 Theorem step_mask_dS_short n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
-  (dP : tensor [n_q; n_k]) :
+    (dP : tensor [n_q; n_k]) :
   let P := softmax M S in
   gradient ℓ P dP ->
   gradient (fun S => ℓ (softmax M S)) S
@@ -304,7 +304,7 @@ Qed.
 (** With a cache: the newest queries alone, with the mask at the bottom-right corner, get the last rows of what all
     queries get under the causal mask. *)
 Theorem eq_mask_cache n_old n_new d_k d_v scale (Q : tensor [(n_old + n_new)%nat; d_k])
-  (K : tensor [(n_old + n_new)%nat; d_k])
+    (K : tensor [(n_old + n_new)%nat; d_k])
     (V : tensor [(n_old + n_new)%nat; d_v]) (B : tensor [(n_old + n_new)%nat; (n_old + n_new)%nat]) i l :
   let Q_new := (fun i => Q (n_old + i)%nat) : tensor [n_new; d_k] in
   let B_new := (fun i => B (n_old + i)%nat) : tensor [n_new; (n_old + n_new)%nat] in
@@ -446,7 +446,7 @@ Proof.
 Qed.
 
 Lemma equal_stack {m n p} (A : tensor [(m + n)%nat; p]) (B : tensor [m; p]) (C : tensor [n; p]) :
-  (forall i c, (i < m)%nat -> A i c = B i c) -> (forall i c, (i < n)%nat -> A (m + i)%nat c = C i c) -> equal A
+    (forall i c, (i < m)%nat -> A i c = B i c) -> (forall i c, (i < n)%nat -> A (m + i)%nat c = C i c) -> equal A
     (stack B C).
 Proof.
   intros H1 H2 i Hi c _. unfold stack. simpl. destruct (Nat.ltb_spec i m); [auto|].

@@ -14,7 +14,7 @@ Proof. intros i _ j _. unfold scaled, matmul. simpl. rewrite sum_l. apply sum_ex
 
 (** A vector x, added to all values, adds a constant a_i = dO_i · x to row i of dP, and dS stays as it is. *)
 Theorem eq_num_row_constant n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
-  (dO : tensor [n_q; d_v])
+    (dO : tensor [n_q; d_v])
     (x : tensor [d_v]) :
   let P := softmax M S in
   let dP := dO × V^T in
@@ -75,7 +75,7 @@ Qed.
 
 (** The backward is linear in dO: α times dO makes α times dQ, dK and dV. *)
 Theorem eq_num_linear n_q n_k d_k d_v (M : mask) scale α (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (V : tensor [n_k; d_v])
+    (V : tensor [n_k; d_v])
     (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in
   let dS := fun (dO : tensor [n_q; d_v]) => (fun i j => P i j * ((dO × V^T) i j - rowsum (P ∘ (dO × V^T)) i))
@@ -103,7 +103,7 @@ Qed.
 (** One rounding after everything else: fl, which moves a number by at most u times its size, makes of y + Δ something
     that is off by u|y| + (1 + u)|Δ| at most. *)
 Theorem eq_num_round_once (fl : R -> R) u y Δ :
-  (forall x, Rabs (fl x - x) <= u * Rabs x) -> 0 <= u ->
+    (forall x, Rabs (fl x - x) <= u * Rabs x) -> 0 <= u ->
   Rabs (fl (y + Δ) - y) <= u * Rabs y + (1 + u) * Rabs Δ.
 Proof.
   intros Hfl Hu. replace (fl (y + Δ) - y) with ((fl (y + Δ) - (y + Δ)) + Δ) by ring.
@@ -136,7 +136,7 @@ Qed.
 
 (** If no score of the row is off by more than Δ_max, no weight is off by a factor beyond e^(±2 Δ_max). *)
 Theorem eq_num_softmax_condition n_q n_k (M : mask) (S Δ : tensor [n_q; n_k]) Δ_max i j :
-  (forall k, (k < n_k)%nat -> Rabs (Δ i k) <= Δ_max) -> (j < n_k)%nat -> M i j = true ->
+    (forall k, (k < n_k)%nat -> Rabs (Δ i k) <= Δ_max) -> (j < n_k)%nat -> M i j = true ->
   exp (- 2 * Δ_max) <= softmax M (S ⊕ Δ) i j / softmax M S i j <= exp (2 * Δ_max).
 Proof.
   intros HΔ Hj HM.

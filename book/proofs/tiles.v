@@ -303,7 +303,7 @@ Proof.
 Qed.
 
 Lemma merge_derive n_q d_v (alive : mask) (O_1 O_2 : R -> tensor [n_q; d_v])
-  (L_1 L_2 : R -> tensor [n_q]) t tO_1 tO_2 tL_1 tL_2
+    (L_1 L_2 : R -> tensor [n_q]) t tO_1 tO_2 tL_1 tL_2
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two (L_1 t) (L_2 t)) in
   let O := merged_O alive (O_1 t) (L_1 t) (O_2 t) (L_2 t) in
@@ -603,7 +603,7 @@ Qed.
 (** A score is at most as large as the lengths of the two vectors that it is made of, and so at most the product of the
     greatest lengths. *)
 Theorem eq_tile_bound n_q n_k d_k (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) i j :
-  (i < n_q)%nat -> (j < n_k)%nat ->
+    (i < n_q)%nat -> (j < n_k)%nat ->
   Rabs (∑ c < d_k, Q i c * K j c) <= length_of d_k (Q i) * length_of d_k (K j) /\
   length_of d_k (Q i) * length_of d_k (K j)
     <= maximum n_q (fun i => length_of d_k (Q i)) * maximum n_k (fun j => length_of d_k (K j)).
@@ -619,7 +619,7 @@ Definition beside {n d} (A : tensor [n; d]) (x : tensor [n]) : tensor [n; S d] :
 
 (** D is one more column of dO, that meets a column of ones. *)
 Theorem eq_tile_column n_q n_k d_v (dO : tensor [n_q; d_v]) (V : tensor [n_k; d_v]) (D : tensor [n_q]) i j :
-  (beside dO (fun i => - D i) × (beside V (fun _ => 1))^T) i j = (dO × V^T) i j - D i.
+    (beside dO (fun i => - D i) × (beside V (fun _ => 1))^T) i j = (dO × V^T) i j - D i.
 Proof.
   unfold matmul, transpose, beside. cbn [sum]. rewrite Nat.ltb_irrefl.
   rewrite (sum_ext d_v _ (fun l => dO i l * V j l)) by (intros l Hl; now rewrite (proj2 (Nat.ltb_lt l d_v) Hl)). ring.
