@@ -269,6 +269,12 @@ Proof.
   - intros V ℓ dY HV H. exact (backward F X J ℓ dY (V dY) HJ (HV dY) H).
 Qed.
 
+(** Two adjoints, one after the other: the last step is taken off first. *)
+Theorem step_chain (s r q : list nat) (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s)
+    (V_g : tensor q -> tensor r) (dZ : tensor q) (tX : tensor s) :
+  adjoint J_f V_f -> adjoint J_g V_g -> ⟨dZ, J_g (J_f tX)⟩ = ⟨V_g dZ, J_f tX⟩ /\ ⟨V_g dZ, J_f tX⟩ = ⟨V_f (V_g dZ), tX⟩.
+Proof. intros Af Ag. split; [apply Ag|apply Af]. Qed.
+
 (** The chain rule is an order: tangents go through f, then g; gradients go back through g, then f. *)
 Theorem eq_chain (s r q : list nat) (f : tensor s -> tensor r) (g : tensor r -> tensor q) (X : tensor s)
     (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s) (V_g : tensor q -> tensor r) :

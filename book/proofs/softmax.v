@@ -175,6 +175,22 @@ Proof.
     rewrite <- (sum_δ n l (softmax M S i)) by exact Hl. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
+(** The quotient rule for one pair: this weight, that score of its row. *)
+Theorem step_softmax_quotient n_q n_k (S : tensor [n_q; n_k]) i j l :
+  let Z := ∑ k < n_k, exp (S i k) in
+  let P := softmax everything S in
+  (i < n_q)%nat -> (j < n_k)%nat -> (l < n_k)%nat ->
+  is_derive (fun u => softmax everything (along (s := [n_q; n_k]) S u (unit i l)) i j) 0
+    ((δ j l * exp (S i j) * Z - exp (S i j) * exp (S i l)) / (Z * Z)) /\
+  (δ j l * exp (S i j) * Z - exp (S i j) * exp (S i l)) / (Z * Z) = P i j * (δ j l - P i l).
+Proof.
+  intros z P Hi Hj Hl. assert (Hz : 0 < z) by exact (Z_pos everything S i j Hj eq_refl).
+  assert (H : (δ j l * exp (S i j) * z - exp (S i j) * exp (S i l)) / (z * z) = P i j * (δ j l - P i l)).
+  { unfold P, softmax. change (Z everything S i) with z. unfold E, everything. field. lra. }
+  split; [|exact H]. rewrite H. eapply derive_eq; [now apply softmax_partial|].
+  rewrite δ_same, (δ_comm l j). unfold P. ring.
+Qed.
+
 (** The Jacobian: how the weight P_ij moves with the score S_il of its row. A score of another row does not move it. *)
 Theorem eq_softmax_jacobian n_q n_k (M : mask) (S : tensor [n_q; n_k]) i j l :
   let P := softmax M S in
