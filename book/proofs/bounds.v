@@ -18,7 +18,8 @@ Section row.
 
   Lemma pair_back_comm x y : pair x (back y) = pair (back x) y.
   Proof.
-    unfold pair, back. transitivity (∑ j < n, (p j * x j * y j - average y * (p j * x j))); [apply sum_ext; intros; ring|].
+    unfold pair, back. transitivity (∑ j < n, (p j * x j * y j - average y * (p j * x j)));
+      [apply sum_ext; intros; ring|].
     transitivity (∑ j < n, (p j * x j * y j - average x * (p j * y j))); [|apply sum_ext; intros; ring].
     rewrite !sum_minus, <- !sum_l. fold (average x) (average y). ring.
   Qed.
@@ -40,7 +41,8 @@ Section row.
   Lemma variance_around c x : pair x (back x) <= ∑ j < n, p j * (x j - c) ^ 2.
   Proof.
     rewrite variance. pose proof (Hrows x) as H. fold (average x) in H.
-    apply (Rle_trans _ (∑ j < n, (p j * (x j - average x) ^ 2 + (average x - c) ^ 2 * p j) + 2 * (average x - c) * ∑ j < n, p j * (x j - average x))).
+    apply (Rle_trans _ (∑ j < n, (p j * (x j - average x) ^ 2 + (average x - c) ^ 2 * p j) + 2 * (average x - c)
+      * ∑ j < n, p j * (x j - average x))).
     - rewrite H, sum_plus, <- sum_l.
       assert (0 <= (average x - c) ^ 2 * sum n p) by (apply Rmult_le_pos; [apply pow2_ge_0|now apply sum_nonneg]). lra.
     - rewrite sum_l, <- sum_plus. right. apply sum_ext; intros. ring.
@@ -98,8 +100,8 @@ Qed.
 
 (** ** The chapter's theorems *)
 
-(** The product of a row of dP with its dS is a variance. It is at most a quarter of the squared range of dP over the allowed
-    keys, and at most half the squared length of dP. *)
+(** The product of a row of dP with its dS is a variance. It is at most a quarter of the squared range of dP over the
+    allowed keys, and at most half the squared length of dP. *)
 Theorem eq_softmax_jacobian_bound n_q n_k (M : mask) (S dP : tensor [n_q; n_k]) i a b :
   let P := softmax M S in
   let D := ∑ k < n_k, P i k * dP i k in
@@ -135,7 +137,8 @@ Proof.
     - unfold pair. clear - E0. subst n_k. simpl. lra.
     - destruct (extremes n_k y ltac:(lia)) as [a [b [Ha [Hb H]]]].
       eapply Rle_trans; [|apply (squares n_k y a b Ha Hb)].
-      apply (variance_range n_k p Hp Hr); [apply softmax_row_at_most_1|pose proof (H a Ha); lra|]. intros j Hj. right. now apply H. }
+      apply (variance_range n_k p Hp Hr); [apply softmax_row_at_most_1|pose proof (H a Ha); lra|]. intros j Hj. right.
+      now apply H. }
   set (s := back n_k p x). change dS with s.
   assert (Hss : pair n_k s s = ∑ j < n_k, s j ^ 2) by (apply sum_ext; intros; ring).
   assert (Hlin : forall c j, back n_k p (fun j => x j - c * s j) j = s j - c * back n_k p s j).
@@ -157,7 +160,8 @@ Proof.
   rewrite <- sqrt_mult; [|apply pow2_ge_0|exact Hx]. now apply sqrt_le_1_alt.
 Qed.
 
-(** No score gets more than its weight, times what the weight lacks to 1, times the range of dP over the allowed keys. *)
+(** No score gets more than its weight, times what the weight lacks to 1, times the range of dP over the allowed
+    keys. *)
 Theorem eq_softmax_dS_bound n_q n_k (M : mask) (S dP : tensor [n_q; n_k]) i j lo hi :
   let P := softmax M S in
   let dS := P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
@@ -173,8 +177,10 @@ Proof.
     { transitivity (dP i j * sum n_k (P i) - ∑ k < n_k, P i k * dP i k); [rewrite H1; ring|].
       rewrite sum_l, <- sum_minus. apply sum_ext; intros; ring. }
     assert (Hw : ∑ k < n_k, P i k * (1 - δ j k) * (hi - lo) = (1 - P i j) * (hi - lo)).
-    { rewrite <- sum_r. f_equal. rewrite <- H1 at 1. rewrite <- (sum_δ n_k j (P i) Hj), <- sum_minus. apply sum_ext; intros; ring. }
-    assert (Ht : forall k, (k < n_k)%nat -> - (P i k * (1 - δ j k) * (hi - lo)) <= P i k * (dP i j - dP i k) <= P i k * (1 - δ j k) * (hi - lo)).
+    { rewrite <- sum_r. f_equal. rewrite <- H1 at 1. rewrite <- (sum_δ n_k j (P i) Hj), <- sum_minus.
+      apply sum_ext; intros; ring. }
+    assert (Ht : forall k, (k < n_k)%nat -> - (P i k * (1 - δ j k) * (hi - lo)) <= P i k * (dP i j - dP i k) <= P i k
+      * (1 - δ j k) * (hi - lo)).
     { intros k Hk. destruct (Nat.eq_dec j k) as [->|Hne]; [rewrite δ_same; lra|]. rewrite δ_other by exact Hne.
       destruct (M i k) eqn:HM'; [|unfold P; rewrite softmax_forbidden by exact HM'; lra].
       pose proof (H j Hj HM). pose proof (H k Hk HM'). specialize (HP k Hk). split; nra. }

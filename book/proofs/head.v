@@ -6,10 +6,11 @@ From attnbook Require Export softmax.
 
 Definition scores {n_q n_k d_k} (scale : R) (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (B : tensor [n_q; n_k])
   : tensor [n_q; n_k] := scale • (Q × K^T) ⊕ B.
-Definition weights {n_q n_k d_k} (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (B : tensor [n_q; n_k])
+Definition weights {n_q n_k d_k} (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+    (B : tensor [n_q; n_k])
   : tensor [n_q; n_k] := softmax M (scores scale Q K B).
 Definition attention {n_q n_k d_k d_v} (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-  (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) : tensor [n_q; d_v] := weights M scale Q K B × V.
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) : tensor [n_q; d_v] := weights M scale Q K B × V.
 
 Section moving.
   Context {n_q n_k d_k d_v : nat} (M : mask).
@@ -24,7 +25,8 @@ Section moving.
 
   Lemma scores_moves : moves (s := [n_q; n_k]) (fun u => scores (c u) (q u) (k u) (b u)) t tscores.
   Proof.
-    intros i Hi j Hj. unfold scores, tscores, scaled, add. apply (derive_plus (fun u => c u * (q u × (k u)^T) i j) (fun u => b u i j)); [|now apply HB].
+    intros i Hi j Hj. unfold scores, tscores, scaled, add.
+    apply (derive_plus (fun u => c u * (q u × (k u)^T) i j) (fun u => b u i j)); [|now apply HB].
     eapply derive_eq.
     - apply (derive_mult c (fun u => (q u × (k u)^T) i j)); [exact Hc|].
       apply (matmul_moves q (fun u => (k u)^T)); [exact HQ|apply transpose_moves; exact HK|exact Hi|exact Hj].
@@ -58,7 +60,8 @@ Section moving.
   Proof.
     intros Hℓ dS. eapply derive_eq.
     - apply (Hℓ (fun u => attention M (c u) (q u) (k u) (v u) (b u))); [reflexivity|apply attention_moves].
-    - rewrite dot_add_r, (dot_matmul_r dO), dot_matmul_l, centered_adjoint. fold dS. rewrite scores_adjoint. reflexivity.
+    - rewrite dot_add_r, (dot_matmul_r dO), dot_matmul_l, centered_adjoint. fold dS. rewrite scores_adjoint.
+      reflexivity.
   Qed.
 End moving.
 
@@ -73,32 +76,47 @@ Section of_one_input.
 
   Lemma gradient_Q : gradient (fun Q => ℓ (attention M scale Q K V B)) Q (scale • (dS × K)).
   Proof.
-    intros x t tX Hx Ht. refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) x (fun _ => K) (fun _ => V) (fun _ => B) t 0 tX zero zero zero
-      (derive_const _ _) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) ℓ dO _) _); [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
+    intros x t tX Hx Ht.
+    refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) x (fun _ => K) (fun _ => V) (fun _ => B)
+      t 0 tX zero zero zero
+      (derive_const _ _) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) ℓ dO _) _);
+    [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
   Qed.
 
   Lemma gradient_K : gradient (fun K => ℓ (attention M scale Q K V B)) K (scale • (dS^T × Q)).
   Proof.
-    intros x t tX Hx Ht. refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) x (fun _ => V) (fun _ => B) t 0 zero tX zero zero
-      (derive_const _ _) (moves_const _ _) Ht (moves_const _ _) (moves_const _ _) ℓ dO _) _); [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
+    intros x t tX Hx Ht.
+    refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) x (fun _ => V) (fun _ => B)
+      t 0 zero tX zero zero
+      (derive_const _ _) (moves_const _ _) Ht (moves_const _ _) (moves_const _ _) ℓ dO _) _);
+    [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
   Qed.
 
   Lemma gradient_V : gradient (fun V => ℓ (attention M scale Q K V B)) V (P^T × dO).
   Proof.
-    intros x t tX Hx Ht. refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) (fun _ => K) x (fun _ => B) t 0 zero zero tX zero
-      (derive_const _ _) (moves_const _ _) (moves_const _ _) Ht (moves_const _ _) ℓ dO _) _); [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
+    intros x t tX Hx Ht.
+    refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) (fun _ => K) x (fun _ => B)
+      t 0 zero zero tX zero
+      (derive_const _ _) (moves_const _ _) (moves_const _ _) Ht (moves_const _ _) ℓ dO _) _);
+    [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
   Qed.
 
   Lemma gradient_B : gradient (fun B => ℓ (attention M scale Q K V B)) B dS.
   Proof.
-    intros x t tX Hx Ht. refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) (fun _ => K) (fun _ => V) x t 0 zero zero zero tX
-      (derive_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) Ht ℓ dO _) _); [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
+    intros x t tX Hx Ht.
+    refine (derive_eq _ _ _ _ (attention_derive M (fun _ => scale) (fun _ => Q) (fun _ => K) (fun _ => V) x
+      t 0 zero zero zero tX
+      (derive_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) Ht ℓ dO _) _);
+    [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. one.
   Qed.
 
   Lemma gradient_scale : gradient (s := []) (fun scale => ℓ (attention M scale Q K V B)) scale ⟨dS, Q × K^T⟩.
   Proof.
-    intros x t tX Hx Ht. refine (derive_eq _ _ _ _ (attention_derive M x (fun _ => Q) (fun _ => K) (fun _ => V) (fun _ => B) t tX zero zero zero zero
-      Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) ℓ dO _) _); [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. rewrite !dot_zero. simpl. ring.
+    intros x t tX Hx Ht.
+    refine (derive_eq _ _ _ _ (attention_derive M x (fun _ => Q) (fun _ => K) (fun _ => V) (fun _ => B)
+      t tX zero zero zero zero
+      Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) ℓ dO _) _);
+    [rewrite Hx; exact Hℓ|]. rewrite Hx. fold P dS. rewrite !dot_zero. simpl. ring.
   Qed.
 End of_one_input.
 
@@ -260,7 +278,8 @@ Theorem eq_dK_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K 
   gradient (fun K => ℓ (attention M scale Q K V B)) K
     (fun j l => scale * ∑ i < n_q, P i j * (∑ a < d_v, dO i a * (V j a - O i a)) * Q i l).
 Proof.
-  intros P O H. apply (gradient_ext _ _ (scale • ((centered P (dO × V^T))^T × Q))); [|exact (gradient_K M scale Q K V B ℓ dO H)].
+  intros P O H. apply (gradient_ext _ _ (scale • ((centered P (dO × V^T))^T × Q)));
+    [|exact (gradient_K M scale Q K V B ℓ dO H)].
   intros j _ l _. simpl. unfold scaled. f_equal. apply sum_ext; intros i _.
   unfold transpose at 1. unfold centered. now rewrite dP_less_D.
 Qed.
@@ -291,8 +310,8 @@ Proof.
     apply sum_ext; intros. ring.
 Qed.
 
-(** A loss of the output and of the log-sum-exp L: hand D − dL to the backward in place of D. (In a dead row L is −∞ in the
-    book; here it is a constant that no score moves, and dS is 0 there.) *)
+(** A loss of the output and of the log-sum-exp L: hand D − dL to the backward in place of D. (In a dead row L is −∞ in
+    the book; here it is a constant that no score moves, and dS is 0 there.) *)
 Theorem eq_dS_L n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let P := softmax M S in
@@ -334,14 +353,15 @@ Proof.
     - exact (scores_moves (fun _ => scale) Q K B t 0 tQ tK tB (derive_const _ _) HQ HK HB i Hi j Hj).
     - unfold tscores, tS, add, scaled. ring. }
   assert (HP : moves (s := [n_q; n_k]) (fun u => weights M scale (Q u) (K u) (B u)) t tP).
-  { intros i Hi j Hj. eapply derive_eq; [exact (softmax_moves M (fun u => scores scale (Q u) (K u) (B u)) t tS HS i Hi j Hj)|].
+  { intros i Hi j Hj. eapply derive_eq;
+      [exact (softmax_moves M (fun u => scores scale (Q u) (K u) (B u)) t tS HS i Hi j Hj)|].
     unfold centered, tP, rowsum, hadamard. f_equal. f_equal. apply sum_ext; intros. apply Rmult_comm. }
   split; [exact HS|split; [exact HP|]].
   exact (matmul_moves (fun u => weights M scale (Q u) (K u) (B u)) V t tP tV HP HV).
 Qed.
 
-(** The backward pass is the adjoint of the forward one: what the output's change is worth is the sum of what the inputs'
-    changes are worth. *)
+(** The backward pass is the adjoint of the forward one: what the output's change is worth is the sum of what the
+    inputs' changes are worth. *)
 Theorem attention_dot_product_test n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (tQ : tensor [n_q; d_k])
     (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) :
@@ -359,8 +379,8 @@ Proof.
   rewrite (dot_ext dS dS _ _ (equal_refl dS) E), (scores_adjoint (fun _ => scale) (fun _ => Q) (fun _ => K)). ring.
 Qed.
 
-(** Four checks for free. Rows of dS sum to 0, the rows of dK add up to 0, those of dV to those of dO (if no row is dead), and
-    the last one ties dQ to dK. *)
+(** Four checks for free. Rows of dS sum to 0, the rows of dK add up to 0, those of dV to those of dO (if no row is
+    dead), and the last one ties dQ to dK. *)
 Theorem eq_oracles n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in
@@ -437,7 +457,8 @@ Proof.
 Qed.
 
 (** [place r c B]: each score takes its bias from entry (r i j, c i j) of B. Every way of stretching an array is one. *)
-Definition place {m n p q} (r c : nat -> nat -> nat) (B : tensor [p; q]) : tensor [m; n] := fun i j => B (r i j) (c i j).
+Definition place {m n p q} (r c : nat -> nat -> nat) (B : tensor [p; q]) : tensor [m; n] :=
+  fun i j => B (r i j) (c i j).
 
 Lemma place_moves {m n p q} r c (b : R -> tensor [p; q]) t tB :
   (forall i j, (i < m)%nat -> (j < n)%nat -> (r i j < p)%nat /\ (c i j < q)%nat) ->
@@ -452,7 +473,8 @@ Proof.
   intro Hin. simpl. unfold place.
   transitivity (∑ i < m, ∑ j < n, ∑ k < p, ∑ l < q, δ (r i j) k * (δ (c i j) l * (dS i j * B k l))).
   - apply sum_ext; intros i Hi. apply sum_ext; intros j Hj. destruct (Hin i j Hi Hj) as [Hk Hl].
-    transitivity (∑ k < p, δ (r i j) k * ∑ l < q, δ (c i j) l * (dS i j * B k l)); [|apply sum_ext; intros; apply sum_l].
+    transitivity (∑ k < p, δ (r i j) k * ∑ l < q, δ (c i j) l * (dS i j * B k l));
+      [|apply sum_ext; intros; apply sum_l].
     rewrite (sum_δ p (r i j)) by exact Hk. rewrite (sum_δ q (c i j)) by exact Hl. reflexivity.
   - transitivity (∑ i < m, ∑ k < p, ∑ j < n, ∑ l < q, δ (r i j) k * (δ (c i j) l * (dS i j * B k l)));
       [apply sum_ext; intros; apply sum_swap|].
@@ -468,7 +490,8 @@ Theorem eq_op_bias m n (S B : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : t
   gradient ℓ (S ⊕ B) dS' -> gradient (fun S => ℓ (S ⊕ B)) S dS' /\ gradient (fun B => ℓ (S ⊕ B)) B dS'.
 Proof. apply (eq_elementwise__sum m n S B ℓ dS'). Qed.
 
-(** However an array B is repeated over the scores, an entry of dB is the sum of dS' over the places that took that entry. *)
+(** However an array B is repeated over the scores, an entry of dB is the sum of dS' over the places that took that
+    entry. *)
 Theorem eq_op_bias__any m n p q (r c : nat -> nat -> nat) (S : tensor [m; n]) (B : tensor [p; q])
     (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
   (forall i j, (i < m)%nat -> (j < n)%nat -> (r i j < p)%nat /\ (c i j < q)%nat) ->
@@ -484,19 +507,21 @@ Qed.
 
 (** The usual repetitions: one bias a key, one a query, one in all. The gradient is summed over the repeated axes. *)
 Theorem eq_op_bias__axes m n (S : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
-  (forall b : tensor [n], gradient ℓ (S ⊕ (fun i j => b j)) dS' ->
+    (forall b : tensor [n], gradient ℓ (S ⊕ (fun i j => b j)) dS' ->
     gradient (fun b : tensor [n] => ℓ (S ⊕ (fun i j => b j))) b (fun j => ∑ i < m, dS' i j)) /\
-  (forall b : tensor [m], gradient ℓ (S ⊕ (fun i j => b i)) dS' ->
+    (forall b : tensor [m], gradient ℓ (S ⊕ (fun i j => b i)) dS' ->
     gradient (fun b : tensor [m] => ℓ (S ⊕ (fun i j => b i))) b (fun i => ∑ j < n, dS' i j)) /\
-  (forall b : tensor [], gradient ℓ (S ⊕ (fun i j => b)) dS' ->
+    (forall b : tensor [], gradient ℓ (S ⊕ (fun i j => b)) dS' ->
     gradient (fun b : tensor [] => ℓ (S ⊕ (fun i j => b))) b (∑ i < m, ∑ j < n, dS' i j)).
 Proof.
   destruct (eq_broadcast_vjp m n (fun B => ℓ (S ⊕ B)) dS') as [Hkey [Hquery Hone]].
-  assert (H : forall B, gradient ℓ (S ⊕ B) dS' -> gradient (fun B => ℓ (S ⊕ B)) B dS') by (intros B H; exact (proj2 (eq_op_bias m n S B ℓ dS' H))).
+  assert (H : forall B, gradient ℓ (S ⊕ B) dS' -> gradient (fun B => ℓ (S ⊕ B)) B dS')
+    by (intros B H; exact (proj2 (eq_op_bias m n S B ℓ dS' H))).
   split; [|split]; intros b Hb; [apply Hkey|apply Hquery|apply Hone]; apply H, Hb.
 Qed.
 
-(** An op that overwrites the forbidden scores, with whatever: the allowed scores get dS', the forbidden ones exactly 0. *)
+(** An op that overwrites the forbidden scores, with whatever: the allowed scores get dS', the forbidden ones exactly
+    0. *)
 Theorem eq_op_mask m n (M : mask) (S c : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
   let fill := fun S : tensor [m; n] => (fun i j => if M i j then S i j else c i j) : tensor [m; n] in
   gradient ℓ (fill S) dS' -> gradient (fun S => ℓ (fill S)) S (fun i j => if M i j then dS' i j else 0).
@@ -542,8 +567,8 @@ Proof.
   - intro l. unfold scaled, matmul. rewrite sum_0; [ring|]. intros j Hj. unfold dS. rewrite HP by exact Hj. ring.
 Qed.
 
-(** A query that sees one key, or none, learns nothing: it has the weight 1 whatever its score is. So under a causal mask the
-    first query's dQ is 0, and with a single key all of dQ and dK. *)
+(** A query that sees one key, or none, learns nothing: it has the weight 1 whatever its score is. So under a causal
+    mask the first query's dQ is 0, and with a single key all of dQ and dK. *)
 Theorem one_key_no_gradient n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) i :
   let P := weights M scale Q K B in
@@ -555,7 +580,8 @@ Proof.
   intros P dP dS H1. assert (H0 : forall j, (j < n_k)%nat -> dS i j = 0).
   { intros j Hj. unfold dS. destruct (M i j) eqn:HM.
     - assert (Hother : forall k, (k < n_k)%nat -> k <> j -> P i k = 0).
-      { intros k Hk Hne. apply softmax_forbidden. destruct (M i k) eqn:HM'; [|reflexivity]. exfalso. apply Hne. now apply H1. }
+      { intros k Hk Hne. apply softmax_forbidden. destruct (M i k) eqn:HM';
+          [|reflexivity]. exfalso. apply Hne. now apply H1. }
       assert (Hone : P i j = 1).
       { rewrite <- (softmax_sum M (scores scale Q K B) i) by now exists j. symmetry. apply (sum_one n_k j); auto. }
       rewrite (sum_one n_k j); [rewrite Hone; ring|exact Hj|]. intros k Hk Hne. rewrite Hother by assumption. ring.
@@ -575,14 +601,17 @@ Proof.
   intros P dP dS HV i j Hj. unfold dS. destruct (M i j) eqn:HM.
   - assert (E : ∑ k < n_k, P i k * dP i k = dP i j); [|rewrite E; ring].
     transitivity (∑ k < n_k, P i k * dP i j).
-    + apply sum_ext; intros k Hk. f_equal. unfold dP, matmul, transpose. apply sum_ext; intros l Hl. f_equal. now apply HV.
+    + apply sum_ext; intros k Hk. f_equal. unfold dP, matmul, transpose. apply sum_ext; intros l Hl. f_equal.
+      now apply HV.
     + rewrite <- sum_r. unfold P, weights. rewrite softmax_sum; [ring|]. now exists j.
   - unfold P, weights. rewrite (softmax_forbidden M _ i j HM). ring.
 Qed.
 
-(** A loss of the output and of L: with dL in dS, the formulas of dQ, dK and dB stay as they are, and dV does not see L. *)
+(** A loss of the output and of L: with dL in dS, the formulas of dQ, dK and dB stay as they are, and dV does not see
+    L. *)
 Theorem gradients_with_L n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v])
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R)
+    (dO : tensor [n_q; d_v])
     (dL : tensor [n_q]) :
   let P := weights M scale Q K B in
   let O := P × V in

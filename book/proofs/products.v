@@ -64,7 +64,8 @@ Proof. rewrite dot_comm, dot_scaled_r, dot_comm. reflexivity. Qed.
 Lemma transpose_matmul {m n p} (A : tensor [m; n]) (B : tensor [n; p]) : equal ((A × B)^T) (B^T × A^T).
 Proof. unfold matmul, transpose. intros j _ i _. simpl. apply sum_ext; intros. ring. Qed.
 
-Lemma matmul_assoc {m n p q} (A : tensor [m; n]) (B : tensor [n; p]) (C : tensor [p; q]) : equal (A × B × C) (A × (B × C)).
+Lemma matmul_assoc {m n p q} (A : tensor [m; n]) (B : tensor [n; p]) (C : tensor [p; q]) :
+  equal (A × B × C) (A × (B × C)).
 Proof.
   unfold matmul. intros i _ j _. simpl.
   transitivity (∑ k < p, ∑ l < n, A i l * B l k * C k j); [apply sum_ext; intros; apply sum_r|].
@@ -80,14 +81,16 @@ Proof.
   intros k Hk. apply derive_mult; [now apply HA|now apply HB].
 Qed.
 
-Lemma transpose_moves {m n} (a : R -> tensor [m; n]) t tA : moves a t tA -> moves (s := [n; m]) (fun u => (a u)^T) t (tA^T).
+Lemma transpose_moves {m n} (a : R -> tensor [m; n]) t tA : moves a t tA ->
+  moves (s := [n; m]) (fun u => (a u)^T) t (tA^T).
 Proof. intros H i Hi j Hj. now apply H. Qed.
 
 Lemma add_moves {m n} (a b : R -> tensor [m; n]) t tA tB :
   moves a t tA -> moves b t tB -> moves (s := [m; n]) (fun u => a u ⊕ b u) t (tA ⊕ tB).
 Proof. intros HA HB i Hi j Hj. apply (derive_plus (fun u => a u i j)); [now apply HA|now apply HB]. Qed.
 
-Lemma scaled_moves {m n} c (a : R -> tensor [m; n]) t tA : moves a t tA -> moves (s := [m; n]) (fun u => c • a u) t (c • tA).
+Lemma scaled_moves {m n} c (a : R -> tensor [m; n]) t tA : moves a t tA ->
+  moves (s := [m; n]) (fun u => c • a u) t (c • tA).
 Proof. intros HA i Hi j Hj. apply (derive_scale c (fun u => a u i j)). now apply HA. Qed.
 
 Lemma hadamard_moves {m n} (a b : R -> tensor [m; n]) t tA tB :
@@ -101,7 +104,8 @@ Theorem eq_matmul_jvp m n p (a : R -> tensor [m; n]) (b : R -> tensor [n; p]) t 
   moves a t tA -> moves b t tB -> moves (s := [m; p]) (fun u => a u × b u) t (tA × b t ⊕ a t × tB).
 Proof. apply matmul_moves. Qed.
 
-(** For Y = A B: if dY is the gradient of any loss at Y, then dY Bᵀ is its gradient at A, and Aᵀ dY its gradient at B. *)
+(** For Y = A B: if dY is the gradient of any loss at Y, then dY Bᵀ is its gradient at A, and Aᵀ dY its gradient at
+    B. *)
 Theorem eq_matmul_vjp m n p (A : tensor [m; n]) (B : tensor [n; p]) (ℓ : tensor [m; p] -> R) (dY : tensor [m; p]) :
   gradient ℓ (A × B) dY ->
   gradient (fun A => ℓ (A × B)) A (dY × B^T) /\ gradient (fun B => ℓ (A × B)) B (A^T × dY).
@@ -125,7 +129,8 @@ Lemma linear_moves {n d p} (x : R -> tensor [n; d]) (w : R -> tensor [d; p]) (b 
   moves x t tX -> moves w t tW -> moves b t tb ->
   moves (s := [n; p]) (fun u => linear (x u) (w u) (b u)) t (fun i j => (tX × w t) i j + (x t × tW) i j + tb j).
 Proof.
-  intros HX HW Hb i Hi j Hj. unfold linear. apply (derive_plus (fun u => (x u × w u) i j) (fun u => b u j)); [|now apply Hb].
+  intros HX HW Hb i Hi j Hj. unfold linear.
+  apply (derive_plus (fun u => (x u × w u) i j) (fun u => b u j)); [|now apply Hb].
   now apply (matmul_moves x w).
 Qed.
 
@@ -133,7 +138,8 @@ Lemma dot_rows {m n} (A : tensor [m; n]) (b : tensor [n]) : dot (s := [m; n]) A 
 Proof. unfold colsum. simpl. rewrite sum_swap. apply sum_ext; intros. now rewrite sum_r. Qed.
 
 Lemma linear_adjoint {n d p} (dY : tensor [n; p]) (X : tensor [n; d]) (W : tensor [d; p]) tX tW tb :
-  dot (s := [n; p]) dY (fun i j => (tX × W) i j + (X × tW) i j + tb j) = ⟨dY × W^T, tX⟩ + ⟨X^T × dY, tW⟩ + ⟨colsum dY, tb⟩.
+  dot (s := [n; p]) dY (fun i j => (tX × W) i j + (X × tW) i j + tb j) = ⟨dY × W^T, tX⟩ + ⟨X^T × dY, tW⟩
+    + ⟨colsum dY, tb⟩.
 Proof.
   change (⟨dY, (tX × W ⊕ X × tW) ⊕ (fun _ j => tb j)⟩ = ⟨dY × W^T, tX⟩ + ⟨X^T × dY, tW⟩ + ⟨colsum dY, tb⟩).
   rewrite !dot_add_r, (dot_matmul_r dY tX), (dot_matmul_l dY X). f_equal. apply dot_rows.
@@ -196,13 +202,15 @@ Qed.
 
 Lemma scaled_backward {m n} c (A : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
   gradient ℓ (c • A) dY ->
-  gradient (fun A => ℓ (c • A)) A (c • dY) /\ gradient (s := []) (fun c => ℓ (c • A)) c (∑ i < m, ∑ j < n, A i j * dY i j).
+  gradient (fun A => ℓ (c • A)) A (c • dY) /\
+    gradient (s := []) (fun c => ℓ (c • A)) c (∑ i < m, ∑ j < n, A i j * dY i j).
 Proof.
   intro H. split.
   - apply (backward (fun A => c • A) A (fun tA => c • tA) ℓ dY); [intros x t tX _; apply scaled_moves| |exact H].
     intro tA. now rewrite dot_scaled_r, dot_scaled_l.
   - intros x t tc Hx Ht. eapply derive_eq; [apply (H (fun u => x u • A) t (tc • A)); [now rewrite Hx|]|].
-    + intros i Hi j Hj. unfold scaled. eapply derive_eq; [apply derive_mult; [exact Ht|apply derive_const]|cbv beta; ring].
+    + intros i Hi j Hj. unfold scaled.
+      eapply derive_eq; [apply derive_mult; [exact Ht|apply derive_const]|cbv beta; ring].
     + rewrite dot_scaled_r, (dot_comm dY). simpl. apply Rmult_comm.
 Qed.
 
@@ -213,15 +221,17 @@ Theorem def_gradient m n (ℓ : tensor [m; n] -> R) (X dX : tensor [m; n]) i j :
   gradient ℓ X dX -> (i < m)%nat -> (j < n)%nat -> is_derive (fun u => ℓ (along X u (unit i j))) 0 (dX i j).
 Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_along. Qed.
 
-(** When X moves with the speed tX, the loss changes at the rate ⟨dX, tX⟩: along any curve, and along a straight line. *)
+(** When X moves with the speed tX, the loss changes at the rate ⟨dX, tX⟩: along any curve, and along a straight
+    line. *)
 Theorem eq_first_order m n (ℓ : tensor [m; n] -> R) (X dX tX : tensor [m; n]) :
   gradient ℓ X dX ->
-  (forall (x : R -> tensor [m; n]) t, x t = X -> moves x t tX -> is_derive (fun u => ℓ (x u)) t (∑ i < m, ∑ j < n, dX i j * tX i j)) /\
+  (forall (x : R -> tensor [m; n]) t, x t = X -> moves x t tX -> is_derive (fun u => ℓ (x u)) t
+    (∑ i < m, ∑ j < n, dX i j * tX i j)) /\
   is_derive (fun u => ℓ (along X u tX)) 0 ⟨dX, tX⟩.
 Proof. intro H. split; [intros x t Hx Ht; now apply H|now apply gradient_along]. Qed.
 
-(** What stands beside the tangent is the gradient: the inner product with the array that is 1 at (i, j) alone picks out an
-    entry, so two arrays that give the same inner products are the same. *)
+(** What stands beside the tangent is the gradient: the inner product with the array that is 1 at (i, j) alone picks out
+    an entry, so two arrays that give the same inner products are the same. *)
 Theorem eq_read_off m n (G dX : tensor [m; n]) (ℓ : tensor [m; n] -> R) (X : tensor [m; n]) :
   (forall i j, (i < m)%nat -> (j < n)%nat -> ⟨G, unit i j⟩ = G i j) /\
   (gradient ℓ X dX -> (forall tX, is_derive (fun u => ℓ (along X u tX)) 0 ⟨G, tX⟩) ->
@@ -233,29 +243,31 @@ Proof.
   pose proof (is_derive_unique _ _ _ (HG (unit i j))) as H2. congruence.
 Qed.
 
-(** The four moves of the inner product: a left factor crosses transposed and stays left, a right one stays right, a factor of
-    an elementwise product crosses as it is, and both sides may be transposed. *)
+(** The four moves of the inner product: a left factor crosses transposed and stays left, a right one stays right, a
+    factor of an elementwise product crosses as it is, and both sides may be transposed. *)
 Theorem eq_frobenius_moves m n p :
   (forall (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]), ⟨A, B × C⟩ = ⟨B^T × A, C⟩) /\
   (forall (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]), ⟨A, B × C⟩ = ⟨A × C^T, B⟩) /\
-  (forall A B C : tensor [m; n], ⟨A, B ∘ C⟩ = ⟨A ∘ B, C⟩) /\
+    (forall A B C : tensor [m; n], ⟨A, B ∘ C⟩ = ⟨A ∘ B, C⟩) /\
   (forall (A : tensor [n; m]) (B : tensor [m; n]), ⟨A, B^T⟩ = ⟨A^T, B⟩).
 Proof.
-  split; [intros; apply dot_matmul_l|split; [intros; apply dot_matmul_r|split; [intros; apply dot_hadamard|intros; apply dot_transpose]]].
+  split; [intros; apply dot_matmul_l|split;
+    [intros; apply dot_matmul_r|split; [intros; apply dot_hadamard|intros; apply dot_transpose]]].
 Qed.
 
 (** The inner product of two matrices is the trace of Aᵀ B. *)
 Theorem eq_frobenius_trace m n (A B : tensor [m; n]) : ⟨A, B⟩ = ∑ j < n, (A^T × B) j j.
 Proof. simpl. apply sum_swap. Qed.
 
-(** [jvp F X J]: at X, F takes a tangent tX to J tX. [adjoint J V]: V is J, moved over to the other side of the inner product. *)
+(** [jvp F X J]: at X, F takes a tangent tX to J tX. [adjoint J V]: V is J, moved over to the other side of the inner
+    product. *)
 Definition jvp {s r : list nat} (F : tensor s -> tensor r) (X : tensor s) (J : tensor s -> tensor r) : Prop :=
   forall x t tX, x t = X -> moves x t tX -> moves (fun u => F (x u)) t (J tX).
 Definition adjoint {s r : list nat} (J : tensor s -> tensor r) (V : tensor r -> tensor s) : Prop :=
   forall dY tX, ⟨dY, J tX⟩ = ⟨V dY, tX⟩.
 
-(** The change of the loss, seen at the output, is that seen at the input. So a vjp is the adjoint of the jvp, and an adjoint
-    of the jvp gives the gradient for every loss. *)
+(** The change of the loss, seen at the output, is that seen at the input. So a vjp is the adjoint of the jvp, and an
+    adjoint of the jvp gives the gradient for every loss. *)
 Theorem eq_dot_product_test (s r : list nat) (F : tensor s -> tensor r) (X : tensor s) (J : tensor s -> tensor r) :
   jvp F X J ->
   (forall dY dX tX, gradient (fun X => ⟨dY, F X⟩) X dX -> ⟨dY, J tX⟩ = ⟨dX, tX⟩) /\
@@ -270,14 +282,16 @@ Proof.
 Qed.
 
 (** Two adjoints, one after the other: the last step is taken off first. *)
-Theorem step_chain (s r q : list nat) (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s)
+Theorem step_chain (s r q : list nat) (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q)
+    (V_f : tensor r -> tensor s)
     (V_g : tensor q -> tensor r) (dZ : tensor q) (tX : tensor s) :
   adjoint J_f V_f -> adjoint J_g V_g -> ⟨dZ, J_g (J_f tX)⟩ = ⟨V_g dZ, J_f tX⟩ /\ ⟨V_g dZ, J_f tX⟩ = ⟨V_f (V_g dZ), tX⟩.
 Proof. intros Af Ag. split; [apply Ag|apply Af]. Qed.
 
 (** The chain rule is an order: tangents go through f, then g; gradients go back through g, then f. *)
 Theorem eq_chain (s r q : list nat) (f : tensor s -> tensor r) (g : tensor r -> tensor q) (X : tensor s)
-    (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s) (V_g : tensor q -> tensor r) :
+    (J_f : tensor s -> tensor r) (J_g : tensor r -> tensor q) (V_f : tensor r -> tensor s)
+    (V_g : tensor q -> tensor r) :
   jvp f X J_f -> jvp g (f X) J_g -> adjoint J_f V_f -> adjoint J_g V_g ->
   jvp (fun X => g (f X)) X (fun tX => J_g (J_f tX)) /\
   forall ℓ dZ, gradient ℓ (g (f X)) dZ -> gradient (fun X => ℓ (g (f X))) X (V_f (V_g dZ)).
@@ -337,13 +351,14 @@ Qed.
 
 (** ** Broadcast and sum *)
 
-(** A row that is repeated over all rows, a column over all columns, a number everywhere: each gets the sum over its uses. *)
+(** A row that is repeated over all rows, a column over all columns, a number everywhere: each gets the sum over its
+    uses. *)
 Theorem eq_broadcast_vjp m n (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
-  (forall x : tensor [n], gradient (s := [m; n]) ℓ (fun i j => x j) dY ->
+    (forall x : tensor [n], gradient (s := [m; n]) ℓ (fun i j => x j) dY ->
     gradient (s := [n]) (fun x => ℓ (fun i j => x j)) x (fun j => ∑ i < m, dY i j)) /\
-  (forall x : tensor [m], gradient (s := [m; n]) ℓ (fun i j => x i) dY ->
+    (forall x : tensor [m], gradient (s := [m; n]) ℓ (fun i j => x i) dY ->
     gradient (s := [m]) (fun x => ℓ (fun i j => x i)) x (fun i => ∑ j < n, dY i j)) /\
-  (forall x : R, gradient (s := [m; n]) ℓ (fun i j => x) dY ->
+    (forall x : R, gradient (s := [m; n]) ℓ (fun i j => x) dY ->
     gradient (s := []) (fun x => ℓ (fun i j => x)) x (∑ i < m, ∑ j < n, dY i j)).
 Proof.
   split; [|split]; intros b H.
@@ -373,11 +388,13 @@ Proof.
   rewrite sum_swap. apply sum_ext; intros i _. apply (IH (fun b => F b i)).
 Qed.
 
-(** An array of any shape that is used n times along a new axis, such as a bias in a batch: it gets the sum over that axis. *)
+(** An array of any shape that is used n times along a new axis, such as a bias in a batch: it gets the sum over that
+    axis. *)
 Theorem eq_broadcast_vjp__batch n (s : list nat) (x : tensor s) (ℓ : tensor (n :: s) -> R) (dY : tensor (n :: s)) :
   gradient ℓ (fun b => x) dY -> gradient (fun x => ℓ (fun b => x)) x (sum_over n (fun b => dY b)).
 Proof.
-  apply (backward (r := n :: s) (fun x => (fun b => x) : tensor (n :: s)) x (fun tx => (fun b => tx) : tensor (n :: s)) ℓ dY).
+  apply (backward (r := n :: s) (fun x => (fun b => x) : tensor (n :: s)) x (fun tx => (fun b => tx) : tensor (n :: s))
+    ℓ dY).
   - intros y t ty _ Ht b Hb. exact Ht.
   - intro tx. exact (dot_sum_over n dY tx).
 Qed.
@@ -393,7 +410,8 @@ Proof.
       forall i, (i < m)%nat -> is_derive (fun u => ∑ j < n, x u i j) t (∑ j < n, tX i j)).
   { intros x t tX Ht i Hi. apply (sum_derive n (fun j u => x u i j)). intros j Hj. now apply Ht. }
   split.
-  - apply (backward (r := [m]) (fun X : tensor [m; n] => (fun i => ∑ j < n, X i j)) X (fun tX => (fun i => ∑ j < n, tX i j)) ℓ dy).
+  - apply (backward (r := [m]) (fun X : tensor [m; n] => (fun i => ∑ j < n, X i j)) X
+      (fun tX => (fun i => ∑ j < n, tX i j)) ℓ dy).
     + intros x t tX _ Ht. exact (Hs x t tX Ht).
     + intro tX. simpl. apply sum_ext; intros. apply sum_l.
   - apply (backward (r := [m]) (fun X : tensor [m; n] => (fun i => 1 / INR n * ∑ j < n, X i j)) X
@@ -477,8 +495,8 @@ Proof.
     + intro tB. simpl. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
-(** Subtracting from each column its mean: the vjp is the same map, and the columns of dX sum to 0, so a bias that was added to
-    every row gets nothing. *)
+(** Subtracting from each column its mean: the vjp is the same map, and the columns of dX sum to 0, so a bias that was
+    added to every row gets nothing. *)
 Theorem eq_center_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
   let center := fun X : tensor [m; n] => (fun i j => X i j - 1 / INR m * ∑ k < m, X k j) : tensor [m; n] in
   gradient ℓ (center X) dY ->
@@ -487,7 +505,8 @@ Theorem eq_center_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : t
 Proof.
   intros center H. split.
   - apply (backward center X center ℓ dY); [| |exact H].
-    + intros x t tX _ Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => 1 / INR m * ∑ k < m, x u k j)); [now apply Ht|].
+    + intros x t tX _ Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => 1 / INR m * ∑ k < m, x u k j));
+        [now apply Ht|].
       apply (derive_scale (1 / INR m) (fun u => ∑ k < m, x u k j)). apply (sum_derive m (fun k u => x u k j)).
       intros k Hk. now apply Ht.
     + intro tX. simpl. unfold center. rewrite sum_swap, (sum_swap m n (fun i j => (dY i j - _) * tX i j)).

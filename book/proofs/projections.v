@@ -6,7 +6,8 @@ From attnbook Require Export head.
 
 (** One array X becomes queries, keys and values, in whatever way: what each of the three sends back to X adds up. *)
 Lemma three_paths {s : list nat} {n_q n_k d_k d_v} (M : mask) scale (Q : tensor s -> tensor [n_q; d_k])
-    (K : tensor s -> tensor [n_k; d_k]) (V : tensor s -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (X dX : tensor s) tQ tK tV
+    (K : tensor s -> tensor [n_k; d_k]) (V : tensor s -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (X dX : tensor s) tQ
+      tK tV
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let P := weights M scale (Q X) (K X) B in
   let dS := centered P (dO × (V X)^T) in
@@ -26,20 +27,23 @@ Qed.
 Lemma linear_X_moves {n d p} (x : R -> tensor [n; d]) (W : tensor [d; p]) (b : tensor [p]) t tX :
   moves x t tX -> moves (s := [n; p]) (fun u => linear (x u) W b) t (tX × W).
 Proof.
-  intros H i Hi j Hj. eapply derive_eq; [exact (linear_moves x (fun _ => W) (fun _ => b) t tX zero zero H (moves_const _ _) (moves_const _ _) i Hi j Hj)|].
+  intros H i Hi j Hj. eapply derive_eq;
+    [exact (linear_moves x (fun _ => W) (fun _ => b) t tX zero zero H (moves_const _ _) (moves_const _ _) i Hi j Hj)|].
   unfold matmul, zero. simpl. rewrite (sum_0 d (fun k => x t i k * 0)); [ring|intros; ring].
 Qed.
 
 Lemma linear_W_moves {n d p} (X : tensor [n; d]) (w : R -> tensor [d; p]) (b : tensor [p]) t tW :
   moves w t tW -> moves (s := [n; p]) (fun u => linear X (w u) b) t (X × tW).
 Proof.
-  intros H i Hi j Hj. eapply derive_eq; [exact (linear_moves (fun _ => X) w (fun _ => b) t zero tW zero (moves_const _ _) H (moves_const _ _) i Hi j Hj)|].
+  intros H i Hi j Hj. eapply derive_eq;
+    [exact (linear_moves (fun _ => X) w (fun _ => b) t zero tW zero (moves_const _ _) H (moves_const _ _) i Hi j Hj)|].
   unfold matmul, zero. simpl. rewrite (sum_0 d (fun k => 0 * w t k j)); [ring|intros; ring].
 Qed.
 
 (** ** The chapter's theorems *)
 
-(** The output's projection Y = O W_O + b_O: the head's output O gets dY W_Oᵀ, the matrix Oᵀ dY, the bias the sum of dY's rows. *)
+(** The output's projection Y = O W_O + b_O: the head's output O gets dY W_Oᵀ, the matrix Oᵀ dY, the bias the sum of
+    dY's rows. *)
 Theorem eq_dW_O n d_v p (O : tensor [n; d_v]) (W_O : tensor [d_v; p]) (b_O : tensor [p]) (ℓ : tensor [n; p] -> R)
     (dY : tensor [n; p]) :
   gradient ℓ (linear O W_O b_O) dY ->
@@ -48,10 +52,11 @@ Theorem eq_dW_O n d_v p (O : tensor [n; d_v]) (W_O : tensor [d_v; p]) (b_O : ten
   gradient (fun O => ℓ (linear O W_O b_O)) O (dY × W_O^T).
 Proof. intro H. destruct (eq_linear_vjp n d_v p O W_O b_O ℓ dY H) as [HX [HW Hb]]. auto. Qed.
 
-(** From the head's output to the three projections: each weight gets Xᵀ times the gradient of what it made, each bias that
-    gradient's rows, added up. *)
+(** From the head's output to the three projections: each weight gets Xᵀ times the gradient of what it made, each bias
+    that gradient's rows, added up. *)
 Theorem eq_dW n d d_k d_v (M : mask) scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (W_V : tensor [d; d_v])
-    (b_Q b_K : tensor [d_k]) (b_V : tensor [d_v]) (B : tensor [n; n]) (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) :
+    (b_Q b_K : tensor [d_k]) (b_V : tensor [d_v]) (B : tensor [n; n]) (ℓ : tensor [n; d_v] -> R)
+    (dO : tensor [n; d_v]) :
   let Q := linear X W_Q b_Q in
   let K := linear X W_K b_K in
   let V := linear X W_V b_V in
@@ -70,14 +75,18 @@ Theorem eq_dW n d d_k d_v (M : mask) scale (X : tensor [n; d]) (W_Q W_K : tensor
    gradient (fun b_V => ℓ (attention M scale Q K (linear X W_V b_V) B)) b_V (fun l => ∑ j < n, dV j l)).
 Proof.
   intros Q K V P dP dS dQ dK dV H. split; [|split].
-  - exact (proj2 (eq_linear_vjp n d d_k X W_Q b_Q (fun Q => ℓ (attention M scale Q K V B)) dQ (gradient_Q M scale Q K V B ℓ dO H))).
-  - exact (proj2 (eq_linear_vjp n d d_k X W_K b_K (fun K => ℓ (attention M scale Q K V B)) dK (gradient_K M scale Q K V B ℓ dO H))).
-  - exact (proj2 (eq_linear_vjp n d d_v X W_V b_V (fun V => ℓ (attention M scale Q K V B)) dV (gradient_V M scale Q K V B ℓ dO H))).
+  - exact (proj2 (eq_linear_vjp n d d_k X W_Q b_Q (fun Q => ℓ (attention M scale Q K V B)) dQ
+      (gradient_Q M scale Q K V B ℓ dO H))).
+  - exact (proj2 (eq_linear_vjp n d d_k X W_K b_K (fun K => ℓ (attention M scale Q K V B)) dK
+      (gradient_K M scale Q K V B ℓ dO H))).
+  - exact (proj2 (eq_linear_vjp n d d_v X W_V b_V (fun V => ℓ (attention M scale Q K V B)) dV
+      (gradient_V M scale Q K V B ℓ dO H))).
 Qed.
 
 (** X is used three times, and gets the sum of three paths: as query, as key and as value. *)
 Theorem eq_dX n d d_k d_v (M : mask) scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (W_V : tensor [d; d_v])
-    (b_Q b_K : tensor [d_k]) (b_V : tensor [d_v]) (B : tensor [n; n]) (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) :
+    (b_Q b_K : tensor [d_k]) (b_V : tensor [d_v]) (B : tensor [n; n]) (ℓ : tensor [n; d_v] -> R)
+    (dO : tensor [n; d_v]) :
   let Q := linear X W_Q b_Q in
   let K := linear X W_K b_K in
   let V := linear X W_V b_V in
@@ -111,7 +120,8 @@ Proof.
     + intros b Hb. exact (linear_W_moves (X b : tensor [n; d]) x b_Q t tx Ht).
     + transitivity (∑ b < n_b, ⟨(X b : tensor [n; d])^T × (dQ b : tensor [n; d_k]), tx⟩);
         [apply sum_ext; intros; apply (dot_matmul_l (dQ i : tensor [n; d_k]) (X i : tensor [n; d]))|].
-      simpl. rewrite sum_swap. apply sum_ext; intros k _. rewrite sum_swap. apply sum_ext; intros l _. now rewrite sum_r.
+      simpl. rewrite sum_swap. apply sum_ext; intros k _. rewrite sum_swap. apply sum_ext; intros l _.
+      now rewrite sum_r.
   - eapply derive_eq; [apply (H (fun u => Q W_Q (x u)) t (fun b i l => tx l)); [now rewrite Hx|]|].
     + intros b Hb i Hi l Hl. eapply derive_eq; [apply derive_plus; [apply derive_const|now apply Ht]|cbv beta; ring].
     + transitivity (∑ b < n_b, ⟨colsum (dQ b : tensor [n; d_k]), tx⟩);
@@ -119,9 +129,11 @@ Proof.
       simpl. rewrite sum_swap. apply sum_ext; intros l _. now rewrite sum_r.
 Qed.
 
-(** The bias of the keys gets no gradient, for every mask; that of the values the sum of dO's rows, if no row is dead. *)
+(** The bias of the keys gets no gradient, for every mask; that of the values the sum of dO's rows, if no row is
+    dead. *)
 Theorem eq_db_K n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d]) (W_K : tensor [d; d_k])
-    (b_K : tensor [d_k]) (W_V : tensor [d; d_v]) (b_V : tensor [d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R)
+    (b_K : tensor [d_k]) (W_V : tensor [d; d_v]) (b_V : tensor [d_v]) (B : tensor [n_q; n_k])
+    (ℓ : tensor [n_q; d_v] -> R)
     (dO : tensor [n_q; d_v]) :
   let K := linear X W_K b_K in
   let V := linear X W_V b_V in
@@ -137,10 +149,12 @@ Proof.
   intros K V P dP dS H. destruct (eq_oracles n_q n_k d_k d_v M scale Q K V B dO) as [Hr [HK [HV _]]].
   split; [|split].
   - apply (gradient_ext _ _ (colsum (scale • (dS^T × Q)))); [intros l _; apply HK|].
-    exact (proj2 (proj2 (eq_linear_vjp n_k d d_k X W_K b_K (fun K => ℓ (attention M scale Q K V B)) _ (gradient_K M scale Q K V B ℓ dO H)))).
+    exact (proj2 (proj2 (eq_linear_vjp n_k d d_k X W_K b_K (fun K => ℓ (attention M scale Q K V B)) _
+      (gradient_K M scale Q K V B ℓ dO H)))).
   - intro l. rewrite sum_0; [ring|]. intros i _. fold P dP in Hr. unfold dS. rewrite Hr. ring.
   - intro HL. apply (gradient_ext _ _ (colsum (P^T × dO))); [intros l _; now apply HV|].
-    exact (proj2 (proj2 (eq_linear_vjp n_k d d_v X W_V b_V (fun V => ℓ (attention M scale Q K V B)) _ (gradient_V M scale Q K V B ℓ dO H)))).
+    exact (proj2 (proj2 (eq_linear_vjp n_k d d_v X W_V b_V (fun V => ℓ (attention M scale Q K V B)) _
+      (gradient_V M scale Q K V B ℓ dO H)))).
 Qed.
 
 (** Why: another bias of the keys, the same output. *)
@@ -149,7 +163,8 @@ Theorem key_bias_changes_nothing n_q n_k d d_k d_v (M : mask) scale (Q : tensor 
   forall i l, attention M scale Q (linear X W_K b) V B i l = attention M scale Q (linear X W_K b') V B i l.
 Proof.
   intros i l. apply sum_ext; intros j Hj. f_equal. unfold weights.
-  rewrite <- (eq_softmax_shift n_q n_k M (scores scale Q (linear X W_K b') B) (fun i => scale * ∑ l < d_k, Q i l * (b l - b' l))).
+  rewrite <- (eq_softmax_shift n_q n_k M (scores scale Q (linear X W_K b') B)
+    (fun i => scale * ∑ l < d_k, Q i l * (b l - b' l))).
   assert (HS : forall i j, scores scale Q (linear X W_K b) B i j =
       scores scale Q (linear X W_K b') B i j + scale * ∑ l < d_k, Q i l * (b l - b' l)).
   { clear. intros i j. unfold scores, linear, add, scaled, transpose. unfold matmul at 1 3.
@@ -158,19 +173,23 @@ Proof.
   unfold softmax, Z, E. rewrite HS. f_equal. apply sum_ext; intros k _. now rewrite HS.
 Qed.
 
-(** The value's bias meets the row sums of the weights, whatever the weights are: a dead row drops out, a sink takes its share. *)
-Theorem eq_db_V_rows n_q n_k d d_v (P : tensor [n_q; n_k]) (X : tensor [n_k; d]) (W_V : tensor [d; d_v]) (b_V : tensor [d_v])
+(** The value's bias meets the row sums of the weights, whatever the weights are: a dead row drops out, a sink takes its
+    share. *)
+Theorem eq_db_V_rows n_q n_k d d_v (P : tensor [n_q; n_k]) (X : tensor [n_k; d]) (W_V : tensor [d; d_v])
+    (b_V : tensor [d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   gradient ℓ (P × linear X W_V b_V) dO ->
   gradient (fun b_V => ℓ (P × linear X W_V b_V)) b_V (fun l => ∑ i < n_q, (∑ j < n_k, P i j) * dO i l).
 Proof.
   intro H. apply (gradient_ext _ _ (colsum (P^T × dO))).
   - intros l _. simpl. unfold colsum, matmul, transpose. rewrite sum_swap. apply sum_ext; intros. now rewrite sum_r.
-  - exact (proj2 (proj2 (eq_linear_vjp n_k d d_v X W_V b_V (fun V => ℓ (P × V)) _ (proj2 (eq_matmul_vjp _ _ _ P (linear X W_V b_V) ℓ dO H))))).
+  - exact (proj2 (proj2 (eq_linear_vjp n_k d d_v X W_V b_V (fun V => ℓ (P × V)) _
+      (proj2 (eq_matmul_vjp _ _ _ P (linear X W_V b_V) ℓ dO H))))).
 Qed.
 
 (** The scores use only the product W_QK = W_Q W_Kᵀ. Its gradient, and what its factors get from it. *)
-Theorem eq_merged n d d_k scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (ℓ : tensor [n; n] -> R) (dS : tensor [n; n]) :
+Theorem eq_merged n d d_k scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (ℓ : tensor [n; n] -> R)
+    (dS : tensor [n; n]) :
   let W_QK := W_Q × W_K^T in
   let dW_QK := scale • (X^T × dS × X) in
   gradient ℓ (scale • (X × W_QK × X^T)) dS ->
@@ -191,7 +210,8 @@ Proof.
     rewrite sum_swap. apply sum_ext; intros j _. rewrite <- sum_l. f_equal. now rewrite sum_r. }
   split; [exact HW|split; [|split]].
   - exact (proj1 (eq_matmul_vjp d d_k d W_Q (W_K^T) (fun W_QK => ℓ (scale • (X × W_QK × X^T))) _ HW)).
-  - pose proof (gradient_transpose W_K _ _ (proj2 (eq_matmul_vjp d d_k d W_Q (W_K^T) (fun W_QK => ℓ (scale • (X × W_QK × X^T))) _ HW))) as H4.
+  - pose proof (gradient_transpose W_K _ _
+      (proj2 (eq_matmul_vjp d d_k d W_Q (W_K^T) (fun W_QK => ℓ (scale • (X × W_QK × X^T))) _ HW))) as H4.
     refine (gradient_ext _ _ _ _ _ H4). apply transpose_matmul.
   - intros i Hi j Hj. change (scale * (X × W_QK × X^T) i j = scale * ((X × W_Q) × (X × W_K)^T) i j). f_equal.
     transitivity ((X × W_Q × W_K^T × X^T) i j).
@@ -217,7 +237,8 @@ Proof.
   apply (three_paths M scale (fun W => linear X W b_Q) (fun W => linear X W b_K) (fun W => V) B W
     (X^T × (dQ ⊕ dK)) (fun tW => X × tW) (fun tW => X × tW) (fun tW => zero) ℓ dO).
   - intros x t tW _ Ht. split; [|split]; [now apply linear_W_moves|now apply linear_W_moves|apply moves_const].
-  - intro tW. cbv beta. fold Q K. rewrite dot_zero, <- (dot_matmul_l (dQ ⊕ dK)), dot_add_l. unfold dQ, dK, dS, P, dP, centered. ring.
+  - intro tW. cbv beta. fold Q K. rewrite dot_zero, <- (dot_matmul_l (dQ ⊕ dK)), dot_add_l.
+    unfold dQ, dK, dS, P, dP, centered. ring.
 Qed.
 
 (** One matrix W makes the keys and the values: it gets the sum of both gradients. *)
@@ -237,7 +258,8 @@ Proof.
   apply (three_paths M scale (fun W => Q) (fun W => linear X W b_K) (fun W => linear X W b_V) B W
     (X^T × (dK ⊕ dV)) (fun tW => zero) (fun tW => X × tW) (fun tW => X × tW) ℓ dO).
   - intros x t tW _ Ht. split; [|split]; [apply moves_const|now apply linear_W_moves|now apply linear_W_moves].
-  - intro tW. cbv beta. fold K V. rewrite dot_zero, <- (dot_matmul_l (dK ⊕ dV)), dot_add_l. unfold dV, dK, dS, P, dP, centered. ring.
+  - intro tW. cbv beta. fold K V. rewrite dot_zero, <- (dot_matmul_l (dK ⊕ dV)), dot_add_l.
+    unfold dV, dK, dS, P, dP, centered. ring.
 Qed.
 
 (** ** When the bias of the keys does get a gradient *)
@@ -257,7 +279,8 @@ Proof.
 Qed.
 
 (** A loss that also looks at the weights leaves the key's bias without a gradient. *)
-Theorem key_bias_with_a_loss_on_the_weights n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d])
+Theorem key_bias_with_a_loss_on_the_weights n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k])
+    (X : tensor [n_k; d])
     (W_K : tensor [d; d_k]) (b_K : tensor [d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k])
     (ℓ : tensor [n_q; d_v] -> tensor [n_q; n_k] -> R) (dO : tensor [n_q; d_v]) (G : tensor [n_q; n_k]) :
   let P := fun b_K => weights M scale Q (linear X W_K b_K) B in
@@ -272,9 +295,10 @@ Proof.
   pose proof (centered_rows M S (dO × V^T ⊕ G) i) as H0. unfold centered in H0. rewrite H0. ring.
 Qed.
 
-(** A loss that looks at L sees what is common to a row: the key's bias gets scale · Σ dL_i Q_i over the live rows (the sum of a
-    row of weights is 1, and 0 where the row is dead). *)
-Theorem key_bias_with_L n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d]) (W_K : tensor [d; d_k])
+(** A loss that looks at L sees what is common to a row: the key's bias gets scale · Σ dL_i Q_i over the live rows (the
+    sum of a row of weights is 1, and 0 where the row is dead). *)
+Theorem key_bias_with_L n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d])
+    (W_K : tensor [d; d_k])
     (b_K : tensor [d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R)
     (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let K := fun b_K => linear X W_K b_K in
@@ -286,34 +310,42 @@ Proof.
   intros K P H. set (S := scores scale Q (K b_K) B). destruct (eq_dS_L n_q n_k d_v M S V ℓ dO dL H) as [HS _].
   refine (gradient_ext _ _ _ _ _ (eq_db_K__rows n_q n_k d d_k scale Q X W_K b_K B _ _ HS)).
   intros l _. simpl. f_equal. apply sum_ext; intros i _. f_equal.
-  change P with (softmax M S). transitivity (∑ j < n_k, (centered (softmax M S) (dO × V^T) i j + dL i * softmax M S i j)).
+  change P with (softmax M S).
+  transitivity (∑ j < n_k, (centered (softmax M S) (dO × V^T) i j + dL i * softmax M S i j)).
   - apply sum_ext; intros j _. unfold centered. rewrite average_of_products. ring.
   - rewrite sum_plus, <- sum_l, centered_rows. apply Rplus_0_l.
 Qed.
 
-(** The smallest case where keys are turned after the bias: one query, two keys, the second turned by half a turn. The loss is
-    the output, and the bias, at 0, has the gradient 1. *)
+(** The smallest case where keys are turned after the bias: one query, two keys, the second turned by half a turn. The
+    loss is the output, and the bias, at 0, has the gradient 1. *)
 Theorem key_bias_when_keys_turn :
   let Q : tensor [1%nat; 1%nat] := fun i a => 1 in
   let K : tensor [1%nat] -> tensor [2%nat; 1%nat] := fun b j a => if (j =? 0)%nat then b a else - b a in
   let V : tensor [2%nat; 1%nat] := fun j a => if (j =? 0)%nat then 1 else -1 in
-  gradient (fun b => attention everything 1 Q (K b) V (zero (s := [1%nat; 2%nat])) 0%nat 0%nat) (fun a => 0) (fun a => 1).
+  gradient (fun b => attention everything 1 Q (K b) V (zero (s := [1%nat; 2%nat])) 0%nat 0%nat) (fun a => 0)
+    (fun a => 1).
 Proof.
   intros Q K V.
-  assert (HO : forall O : tensor [1%nat; 1%nat], gradient (fun O : tensor [1%nat; 1%nat] => O 0%nat 0%nat) O (fun i a => 1)).
-  { intros O x t tO _ Ht. eapply derive_eq; [exact (Ht 0%nat ltac:(lia) 0%nat ltac:(lia))|]. simpl. now rewrite Rmult_1_l, !Rplus_0_l. }
+  assert (HO : forall O : tensor [1%nat; 1%nat], gradient (fun O : tensor [1%nat; 1%nat] => O 0%nat 0%nat) O
+    (fun i a => 1)).
+  { intros O x t tO _ Ht. eapply derive_eq; [exact (Ht 0%nat ltac:(lia) 0%nat ltac:(lia))|]. simpl.
+    now rewrite Rmult_1_l, !Rplus_0_l. }
   apply (backward K (fun a => 0) K (fun K => attention everything 1 Q K V (zero (s := [1%nat; 2%nat])) 0%nat 0%nat)
     (1 • ((centered (weights everything 1 Q (K (fun a => 0)) zero) ((fun i a => 1) × V^T))^T × Q))).
-  - intros x t tb _ Ht j Hj a Ha. unfold K. destruct (j =? 0)%nat; [now apply Ht|]. apply (derive_opp (fun u => x u a)). now apply Ht.
-  - intro tb. simpl. unfold scaled, matmul, transpose, centered, weights, softmax, Z, E, scores, add, scaled, matmul, transpose, K, V, Q, everything, zero.
-    simpl. replace (1 * (0 + 1 * 0) + 0) with 0 by ring. replace (1 * (0 + 1 * - 0) + 0) with 0 by ring. rewrite exp_0. field.
+  - intros x t tb _ Ht j Hj a Ha. unfold K. destruct (j =? 0)%nat; [now apply Ht|]. apply (derive_opp (fun u => x u a)).
+    now apply Ht.
+  - intro tb. simpl. unfold scaled, matmul, transpose, centered, weights, softmax, Z, E, scores, add, scaled, matmul,
+      transpose, K, V, Q, everything, zero.
+    simpl. replace (1 * (0 + 1 * 0) + 0) with 0 by ring. replace (1 * (0 + 1 * - 0) + 0) with 0 by ring. rewrite exp_0.
+    field.
   - exact (gradient_K everything 1 Q (K (fun a => 0)) V zero (fun O => O 0%nat 0%nat) (fun i a => 1) (HO _)).
 Qed.
 
 (** ** The whole layer *)
 
 (** From the layer's output Y back to its input X: dO = dY W_Oᵀ, the head's backward, and the three paths. *)
-Theorem layer_backward n d d_k d_v p (M : mask) scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (W_V : tensor [d; d_v])
+Theorem layer_backward n d d_k d_v p (M : mask) scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k])
+    (W_V : tensor [d; d_v])
     (W_O : tensor [d_v; p]) (b_Q b_K : tensor [d_k]) (b_V : tensor [d_v]) (b_O : tensor [p]) (B : tensor [n; n])
     (ℓ : tensor [n; p] -> R) (dY : tensor [n; p]) :
   let Y := fun X => linear (attention M scale (linear X W_Q b_Q) (linear X W_K b_K) (linear X W_V b_V) B) W_O b_O in

@@ -85,7 +85,8 @@ Proof.
   intros H i Hi j Hj. destruct (M i j) eqn:HM.
   - assert (HZ : 0 < Z M (s t) i) by now apply (Z_pos M (s t) i j).
     eapply derive_eq.
-    + apply (derive_div (fun u => E M (s u) i j) (fun u => Z M (s u) i)); [exact (E_derive M s t tS i j H Hi Hj)|exact (Z_derive M s t tS i H Hi)|lra].
+    + apply (derive_div (fun u => E M (s u) i j) (fun u => Z M (s u) i));
+        [exact (E_derive M s t tS i j H Hi Hj)|exact (Z_derive M s t tS i H Hi)|lra].
     + unfold centered. rewrite softmax_average. unfold softmax. field. lra.
   - apply (is_derive_ext (fun _ => 0)); [intro; symmetry; now apply softmax_forbidden|].
     eapply derive_eq; [apply derive_const|]. unfold centered. rewrite softmax_forbidden by exact HM. ring.
@@ -106,7 +107,8 @@ Qed.
 
 (** If dP is the gradient of any loss at the weights P = softmax(S), the gradient at the scores S is
     P (dP − the row's average of dP). For every mask; in a dead row it is 0. *)
-Theorem eq_softmax_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
+Theorem eq_softmax_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dP : tensor [n_q; n_k]) :
   let P := softmax M S in
   gradient ℓ P dP ->
   gradient (fun S => ℓ (softmax M S)) S (fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k)).
@@ -169,7 +171,8 @@ Lemma softmax_partial {m n} M (S : tensor [m; n]) i j k l : (i < m)%nat -> (j < 
     (δ k i * (softmax M S i j * (δ l j - softmax M S i l))).
 Proof.
   intros Hi Hj Hl. eapply derive_eq.
-  - exact (softmax_moves M (fun u => along (s := [m; n]) S u (unit k l)) 0 (unit k l) (moves_along S (unit k l) 0) i Hi j Hj).
+  - exact (softmax_moves M (fun u => along (s := [m; n]) S u (unit k l)) 0 (unit k l) (moves_along S (unit k l) 0) i Hi
+      j Hj).
   - cbv beta. rewrite along_0. unfold centered, unit.
     replace (∑ c < n, softmax M S i c * (δ k i * δ l c)) with (δ k i * softmax M S i l); [ring|].
     rewrite <- (sum_δ n l (softmax M S i)) by exact Hl. rewrite sum_l. apply sum_ext; intros. ring.
@@ -212,9 +215,10 @@ Proof.
   apply sum_ext; intros i _. rewrite <- sum_minus. apply sum_ext; intros j _. unfold centered, rowsum, hadamard. ring.
 Qed.
 
-(** Node by node, as autograd does it: the quotient E/Z sends its gradient to Z and to E, the sum Z sends its own on to E, and
-    the exponential multiplies. For rows with a key; all together it is the same dS. *)
-Theorem eq_softmax_node_vjps n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
+(** Node by node, as autograd does it: the quotient E/Z sends its gradient to Z and to E, the sum Z sends its own on to
+    E, and the exponential multiplies. For rows with a key; all together it is the same dS. *)
+Theorem eq_softmax_node_vjps n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dP : tensor [n_q; n_k]) :
   let e := E M S in
   let z := Z M S in
   let dZ := fun i => - rowsum (dP ∘ e) i / (z i * z i) in
@@ -235,11 +239,14 @@ Proof.
     unfold rowsum, hadamard. rewrite sum_div. apply sum_ext; intros. unfold Rdiv. ring. }
   split; [|split; [|split]].
   - intros x t tz Hx Ht.
-    eapply derive_eq; [apply (H (fun u i j => e i j / x u i) t (fun i j => - e i j * tz i / (z i * z i))); [now rewrite Hx|]|].
-    + intros i Hi j Hj. eapply derive_eq; [apply (derive_div (fun _ => e i j) (fun u => x u i)); [apply derive_const|now apply Ht|]|].
+    eapply derive_eq; [apply (H (fun u i j => e i j / x u i) t (fun i j => - e i j * tz i / (z i * z i)));
+      [now rewrite Hx|]|].
+    + intros i Hi j Hj. eapply derive_eq;
+        [apply (derive_div (fun _ => e i j) (fun u => x u i)); [apply derive_const|now apply Ht|]|].
       * rewrite Hx. auto.
       * cbv beta. rewrite Hx. field. auto.
-    + simpl. apply sum_ext; intros i Hi. unfold dZ, rowsum, hadamard, Rdiv. rewrite <- sum_opp, !sum_r. apply sum_ext; intros. ring.
+    + simpl. apply sum_ext; intros i Hi. unfold dZ, rowsum, hadamard, Rdiv. rewrite <- sum_opp, !sum_r.
+      apply sum_ext; intros. ring.
   - intros x t te Hx Ht.
     assert (HR : forall i, rowsum (x t) i = z i) by (intro i; rewrite Hx; reflexivity).
     eapply derive_eq; [apply (H (fun u i j => x u i j / rowsum (x u) i) t
@@ -250,12 +257,14 @@ Proof.
       * apply (sum_derive n_k (fun j u => x u i j)). intros. now apply Ht.
       * rewrite HR. auto.
     + simpl. apply sum_ext; intros i Hi. unfold dE.
-      transitivity (∑ j < n_k, (dP i j * te i j / z i - (dP i j * e i j) * (rowsum (te : tensor [n_q; n_k]) i / (z i * z i)))).
+      transitivity (∑ j < n_k,
+        (dP i j * te i j / z i - (dP i j * e i j) * (rowsum (te : tensor [n_q; n_k]) i / (z i * z i)))).
       { apply sum_ext; intros. field. auto. }
       transitivity (∑ j < n_k, (dP i j * te i j / z i + dZ i * te i j)); [|apply sum_ext; intros; unfold Rdiv; ring].
       rewrite sum_minus, sum_plus, <- (sum_r _ n_k (fun j => dP i j * e i j)), <- (sum_l (dZ i) n_k (fun j => te i j)).
       unfold dZ, rowsum, hadamard, Rdiv. ring.
-  - apply (gradient_ext (s := [n_q; n_k]) _ _ (fun i j => softmax M S i j * (dP i j - ∑ k < n_k, softmax M S i k * dP i k))).
+  - apply (gradient_ext (s := [n_q; n_k]) _ _
+      (fun i j => softmax M S i j * (dP i j - ∑ k < n_k, softmax M S i k * dP i k))).
     + intros i Hi j _. simpl. now rewrite HE.
     + exact (eq_softmax_vjp n_q n_k M S ℓ dP H).
   - exact HE.
@@ -301,7 +310,8 @@ Theorem eq_softmax_temperature_vjp n_q n_k (M : mask) (τ : R) (U : tensor [n_q;
   gradient (s := []) (fun τ => ℓ (softmax M ((1 / τ) • U))) τ (- (1 / (τ * τ)) * ∑ i < n_q, ∑ j < n_k, U i j * dS i j).
 Proof.
   intros P dS Hτ H x t tτ Hx Ht.
-  assert (Hs : gradient (s := []) (fun scale => ℓ (softmax M (scale • U))) (1 / τ) (∑ i < n_q, ∑ j < n_k, U i j * dS i j))
+  assert (Hs : gradient (s := []) (fun scale => ℓ (softmax M (scale • U))) (1 / τ)
+    (∑ i < n_q, ∑ j < n_k, U i j * dS i j))
     by exact (proj2 (eq_softmax_scale_vjp n_q n_k M (1 / τ) U ℓ dP H)).
   eapply derive_eq; [apply (Hs (fun u => 1 / x u) t (- (1 / (τ * τ)) * tτ)); [now rewrite Hx|]|].
   - simpl. eapply derive_eq; [apply (derive_div (fun _ => 1) x t 0 tτ); [apply derive_const|exact Ht|now rewrite Hx]|].
@@ -344,7 +354,8 @@ Proof.
   rewrite ln_mult, ln_exp; [ring|apply exp_pos|now apply Z_live].
 Qed.
 
-(** Cross-entropy with targets whose rows sum to 1 (and are 0 at forbidden keys): the gradient is one subtraction, p − y. *)
+(** Cross-entropy with targets whose rows sum to 1 (and are 0 at forbidden keys): the gradient is one subtraction, p −
+    y. *)
 Theorem eq_cross_entropy_vjp n_q n_k (M : mask) (S y : tensor [n_q; n_k]) :
   (forall i, (i < n_q)%nat -> ∑ j < n_k, y i j = 1) ->
   (forall i j, M i j = false -> y i j = 0) ->
@@ -369,15 +380,18 @@ Proof.
 Qed.
 
 (** Log-softmax R = S − L: its gradient goes straight to S, and minus its row sum goes to L, which hands it out. *)
-Theorem eq_log_softmax_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dR : tensor [n_q; n_k]) :
+Theorem eq_log_softmax_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dR : tensor [n_q; n_k]) :
   let P := softmax M S in
   gradient (s := [n_q; n_k]) ℓ (fun i j => S i j - logsumexp M S i) dR ->
-  gradient (s := [n_q; n_k]) (fun S => ℓ (fun i j => S i j - logsumexp M S i)) S (fun i j => dR i j - P i j * ∑ k < n_k, dR i k).
+  gradient (s := [n_q; n_k]) (fun S => ℓ (fun i j => S i j - logsumexp M S i)) S
+    (fun i j => dR i j - P i j * ∑ k < n_k, dR i k).
 Proof.
   intro P.
   apply (backward (fun S : tensor [n_q; n_k] => (fun i j => S i j - logsumexp M S i) : tensor [n_q; n_k]) S
     (fun tS => (fun i j => tS i j - ∑ k < n_k, P i k * tS i k) : tensor [n_q; n_k]) ℓ dR).
-  - intros x t tS Hx Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => logsumexp M (x u) i)); [now apply Ht|].
+  - intros x t tS Hx Ht i Hi j Hj.
+    apply (derive_minus (fun u => x u i j) (fun u => logsumexp M (x u) i)); [now apply Ht|].
     unfold P. rewrite <- Hx. now apply (logsumexp_moves M x t tS Ht i Hi).
   - intro tS. simpl. apply sum_ext; intros i _. set (a := ∑ k < n_k, P i k * tS i k). set (r := ∑ k < n_k, dR i k).
     transitivity (∑ j < n_k, (dR i j * tS i j - a * dR i j)); [apply sum_ext; intros; ring|].
@@ -397,16 +411,19 @@ Proof.
   rewrite HP. split; [reflexivity|split; ring].
 Qed.
 
-(** What the score −∞ means: with a number x in place of each forbidden score, the softmax of a live row tends to the masked
-    one as x goes to −∞. *)
+(** What the score −∞ means: with a number x in place of each forbidden score, the softmax of a live row tends to the
+    masked one as x goes to −∞. *)
 Theorem eq_softmax_masked__limit n_q n_k (M : mask) (S : tensor [n_q; n_k]) i j :
   live M n_k i ->
-  is_lim (fun x => softmax (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i j) m_infty (softmax M S i j).
+  is_lim (fun x => softmax (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i j) m_infty
+    (softmax M S i j).
 Proof.
   intro HL. pose proof (Z_live M S i HL) as HZ.
-  assert (HE : forall k, is_lim (fun x => E (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i k) m_infty (E M S i k)).
+  assert (HE : forall k, is_lim (fun x => E (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i
+    k) m_infty (E M S i k)).
   { intro k. unfold E, everything. destruct (M i k); [apply is_lim_const|exact is_lim_exp_m]. }
-  assert (HS : forall n, is_lim (fun x => ∑ k < n, E (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i k)
+  assert (HS : forall n,
+    is_lim (fun x => ∑ k < n, E (m := n_q) (n := n_k) everything (fun i j => if M i j then S i j else x) i k)
       m_infty (∑ k < n, E M S i k)).
   { induction n as [|n IH]; simpl; [apply is_lim_const|]. now apply is_lim_plus'. }
   apply (is_lim_div _ _ m_infty (E M S i j) (Z M S i) (HE j) (HS n_k)); [|exact I].
@@ -415,8 +432,8 @@ Qed.
 
 (** ** Two keys, and one more *)
 
-(** The row (x, 0): its L is the softplus, ln(e^x + 1), its first weight the sigmoid. The first derivative of L is that weight p,
-    the second p (1 − p). *)
+(** The row (x, 0): its L is the softplus, ln(e^x + 1), its first weight the sigmoid. The first derivative of L is that
+    weight p, the second p (1 − p). *)
 Theorem eq_softplus_derivatives x :
   let row : R -> tensor [1%nat; 2%nat] := fun x i j => if (j =? 0)%nat then x else 0 in
   let L := fun x => logsumexp everything (row x) 0%nat in
@@ -425,7 +442,8 @@ Theorem eq_softplus_derivatives x :
 Proof.
   intros row L p.
   assert (Hm : forall t, moves (s := [1%nat; 2%nat]) row t (fun i j => if (j =? 0)%nat then 1 else 0)).
-  { intros t i Hi j Hj. unfold row. destruct (j =? 0)%nat; [apply is_derive_Reals, derivable_pt_lim_id|apply derive_const]. }
+  { intros t i Hi j Hj. unfold row. destruct (j =? 0)%nat;
+      [apply is_derive_Reals, derivable_pt_lim_id|apply derive_const]. }
   split; [|split; [|split]].
   - eapply derive_eq; [exact (logsumexp_moves everything row x _ (Hm x) 0%nat ltac:(lia))|]. unfold p. simpl. ring.
   - eapply derive_eq; [exact (softmax_moves everything row x _ (Hm x) 0%nat ltac:(lia) 0%nat ltac:(lia))|].
@@ -456,13 +474,16 @@ Proof.
 Qed.
 
 (** Softmax off by one: a 1 more in the denominator. *)
-Definition softmax_off_by_one {m n} (M : mask) (S : tensor [m; n]) : tensor [m; n] := fun i j => E M S i j / (1 + Z M S i).
+Definition softmax_off_by_one {m n} (M : mask) (S : tensor [m; n]) : tensor [m; n] :=
+  fun i j => E M S i j / (1 + Z M S i).
 
 Lemma Z_nonneg {m n} M (S : tensor [m; n]) i : 0 <= Z M S i.
 Proof. apply sum_nonneg. intros. apply E_nonneg. Qed.
 
-(** A 1 more in the denominator: the formula of dS stays, with the new weights, and its rows sum to D (1 − the row's weight). *)
-Theorem eq_off_by_one_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
+(** A 1 more in the denominator: the formula of dS stays, with the new weights, and its rows sum to D (1 − the row's
+    weight). *)
+Theorem eq_off_by_one_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dP : tensor [n_q; n_k]) :
   let P := softmax_off_by_one M S in
   let D := fun i => ∑ k < n_k, P i k * dP i k in
   let dS := fun i j => P i j * (dP i j - D i) in
@@ -474,10 +495,12 @@ Proof.
   - apply (backward (softmax_off_by_one M) S (centered P) ℓ dP); [|apply centered_adjoint|exact H].
     intros x t tS Hx Ht i Hi j Hj. unfold P. rewrite <- Hx. pose proof (Z_nonneg M (x t) i) as HZ.
     eapply derive_eq.
-    + apply (derive_div (fun u => E M (x u) i j) (fun u => 1 + Z M (x u) i)); [exact (E_derive M x t tS i j Ht Hi Hj)| |lra].
+    + apply (derive_div (fun u => E M (x u) i j) (fun u => 1 + Z M (x u) i));
+        [exact (E_derive M x t tS i j Ht Hi Hj)| |lra].
       apply (derive_plus (fun _ => 1) (fun u => Z M (x u) i)); [apply derive_const|exact (Z_derive M x t tS i Ht Hi)].
     + unfold centered, softmax_off_by_one.
-      replace (∑ k < n_k, E M (x t) i k / (1 + Z M (x t) i) * tS i k) with ((∑ k < n_k, E M (x t) i k * tS i k) / (1 + Z M (x t) i)).
+      replace (∑ k < n_k, E M (x t) i k / (1 + Z M (x t) i) * tS i k)
+        with ((∑ k < n_k, E M (x t) i k * tS i k) / (1 + Z M (x t) i)).
       * field. lra.
       * rewrite sum_div. apply sum_ext; intros. unfold Rdiv. ring.
   - intro i. unfold dS. transitivity (∑ j < n_k, (P i j * dP i j - D i * P i j)); [apply sum_ext; intros; ring|].
