@@ -2,16 +2,14 @@
 
 A setting draws inputs and runs a forward, line by line, up to ``loss``. From that alone come, for any letter T of it:
 dT, the derivative of the loss by each entry of T (what comes after T is computed anew); tT, how T changes while the
-inputs move; and ∂A/∂B. No formula of the book is used. Two ways: torch's autograd in float64, and balls.
+inputs move; and ∂A/∂B. No formula of the book is used. Two ways: torch in float64, and balls.
 """
 
 import ast
-import functools
 
 import array_api_compat
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 
 import attnbook as ab
 from attnbook.arrays import mT
@@ -26,36 +24,38 @@ ACCENTS = ("hat ", "tilde ", "bar ")
 
 
 class Float64:
-    """Numbers of torch, with the tangents of its forward mode. Outside of a run they are NumPy's."""
+    """Numbers of torch, differentiated by its reverse mode. Outside of a run they are NumPy's."""
 
     limit = 300.0  # of a score: the square of its exponential is still a float64
     xp = array_api_compat.array_namespace(torch.zeros(1))
     number = np.float64
-    working = staticmethod(forward_ad.dual_level)
+    array = torch.Tensor
 
     @staticmethod
-    def inside(T, tangent=None):
-        T = torch.tensor(np.asarray(T))
-        return T if tangent is None else forward_ad.make_dual(T, torch.tensor(tangent))
+    def inside(T):
+        return torch.tensor(np.asarray(T))
 
     @staticmethod
     def outside(T):
-        """Its numbers, and its tangent."""
-        T = forward_ad.unpack_dual(T)
-        return T.primal.numpy(), np.zeros(T.primal.shape) if T.tangent is None else T.tangent.numpy()
-
-    @staticmethod
-    def is_array(T):
-        return isinstance(T, torch.Tensor)
+        return T.detach().numpy()
 
     @staticmethod
     def derivative(f, at):
-        """Of each entry of f by each entry of its argument, by torch's reverse mode."""
+        """Of each entry of f, in a row, by each entry of its argument."""
         T = torch.tensor(at, requires_grad=True)
         out = f(T).reshape(-1)
         known = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         slopes = [torch.autograd.grad(one, T, **known)[0] if one.requires_grad else 0 * T for one in out]
         return torch.stack(slopes).detach().numpy()
+
+    @classmethod
+    def along(cls, f, at, directions):
+        """How f changes where all its arguments move."""
+        moves = 0.0
+        for name, direction in directions.items():
+            slopes = cls.derivative(lambda T, name=name: f({name: T}), at[name])
+            moves = moves + (slopes * direction).reshape(len(slopes), -1).sum(axis=-1)
+        return moves
 
     @staticmethod
     def apart(A, B, relation="="):
@@ -84,9 +84,11 @@ class Letters:
         self.directions = {name: rng.standard_normal(shape) for name, shape in self._shapes("inputs")}
         for code in (setting.get("draw"), setting["points"][point]):
             exec(code or "", {"np": np, "rng": rng, "limit": way.limit}, drawn)
-        self.drawn = drawn
+        self.drawn = {name: T for name, T in drawn.items() if name != "__builtins__"}
         self.found = {}
-        self.all = self.run({})
+        names = self.forward({})
+        self.letters = {name for name, T in names.items() if isinstance(T, way.array)}
+        self.all = {name: way.outside(T) if name in self.letters else T for name, T in names.items()}
 
     def _shapes(self, kind):
         sizes = self.setting["sizes"]
@@ -102,12 +104,6 @@ class Letters:
             exec(code, names)
             names |= {name: given[name] for name in targets if name in given}
         return names
-
-    def run(self, moved):
-        """The same, as numbers and their tangents, where some letters move."""
-        with self.way.working():
-            names = self.forward({name: self.way.inside(*pair) for name, pair in moved.items()})
-            return {name: self.way.outside(T) if self.way.is_array(T) else (T, None) for name, T in names.items()}
 
     # --- what a name means
 
@@ -125,11 +121,11 @@ class Letters:
         name = self.names.get(name, name)
         if name.startswith("∂"):
             above, below = (self.python_name(part[1:]) for part in name.split("/"))
-            return (self.derivative, above, below) if {above, below} <= set(self.all) else None
+            return (self.derivative, above, below) if {above, below} <= self.letters else None
         if self.python_name(name) in self.all:
             return (self.value, self.python_name(name))
         of = self.python_name(name[1:])
-        known = name[:1] in ("d", "t") and of in self.all and self.all[of][1] is not None
+        known = name[:1] in ("d", "t") and of in self.letters
         return ({"d": self.gradient, "t": self.tangent}[name[0]], of) if known else None
 
     def __contains__(self, name):
@@ -143,34 +139,31 @@ class Letters:
         return self.found[name]
 
     def value(self, name):
-        value = self.all[name][0]
-        return self._applied(value) if callable(value) else value
+        value = self.all[name]
+        return self._applied(value) if callable(value) and name not in self.letters else value
 
     def _applied(self, f):
         """A function of the forward, on numbers from outside."""
 
         def of(*given):
-            with self.way.working():
-                result = f(*(self.way.inside(T) if hasattr(T, "shape") else T for T in given))
-                return self.way.outside(result)[0] if self.way.is_array(result) else result
+            result = f(*(self.way.inside(T) if hasattr(T, "shape") else T for T in given))
+            return self.way.outside(result) if isinstance(result, self.way.array) else result
 
         return of
 
     def gradient(self, name):
         return self.derivative("loss", name)
 
-    def tangent(self, name):
-        return self._moved[name][1]
-
-    @functools.cached_property
-    def _moved(self):
-        fixed = self.setting.get("fixed", [])
-        return self.run({n: (self.drawn[n], t) for n, t in self.directions.items() if n not in fixed})
-
     def derivative(self, above, below):
         """Of each entry of a letter by each entry of another."""
-        at, of = self.all[below][0], self.all[above][0]
-        return self.way.derivative(lambda T: self.forward({below: T})[above], at).reshape((*of.shape, *at.shape))
+        slopes = self.way.derivative(lambda T: self.forward({below: T})[above], self.all[below])
+        return slopes.reshape((*self.all[above].shape, *self.all[below].shape))
+
+    def tangent(self, name):
+        fixed = self.setting.get("fixed", [])
+        directions = {name: t for name, t in self.directions.items() if name not in fixed}
+        moves = self.way.along(lambda given: self.forward(given)[name], self.all, directions)
+        return moves.reshape(self.all[name].shape)
 
 
 def _targets(line):

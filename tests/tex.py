@@ -16,6 +16,7 @@ DROPPED = {rf"\{x}" for x in (*",;:! ", "big", "Big", "bigl", "bigr", "Bigl", "B
 QUADS = (r"\quad", r"\qquad")
 OPEN = {"(": ")", "[": "]", "{": "}", r"\langle": r"\rangle", r"\lVert": r"\rVert", r"\lfloor": r"\rfloor"}
 RELATIONS = {"=": "=", r"\le": "<=", r"\ge": ">=", "<": "<", ">": ">", r"\ne": "!=", r"\in": "in", r"\notin": "not in"}
+RELATIONS |= {r"\mapsto": "to", r"\Rightarrow": "implies"}  # they part what stands beside them, and are not read
 LOGIC = {r"\wedge": "and", r"\vee": "or"}
 OPERATORS = ("+", "-", "/", r"\cdot", r"\circ", *LOGIC)
 ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t"}
@@ -50,8 +51,11 @@ def read(latex, functions=(), without=()):
             raise UnreadError(f"nothing with {text!r} to leave out")
         pieces = kept
     found = []
-    for piece, in_row in pieces:
-        if piece[0].startswith(r"\text{") and in_row:
+    for words, in_row in pieces:
+        piece = words
+        if piece[0] == r"\text{where }" and in_row:
+            piece = piece[1:]
+        elif piece[0].startswith(r"\text{") and in_row:
             found[-1] = found[-1]._replace(conditions=(*found[-1].conditions, ("word", _word(" ".join(piece)))))
             continue
         colon = next((i for i, t in enumerate(piece) if _ends_words(t) and "{" not in piece[:i]), None)
@@ -59,7 +63,9 @@ def read(latex, functions=(), without=()):
         parser = _Parser(piece if colon is None else piece[colon + 1 :], functions)
         sides, relations = parser.chain()
         parser.expect(None)
-        if in_row and relations and "=" not in relations:
+        if {"to", "implies"} & set(relations):
+            raise UnreadError(f"no equation: {' '.join(piece)}")
+        if in_row and relations and ("=" not in relations or words[0] == r"\text{where }"):
             found[-1] = found[-1]._replace(conditions=(*found[-1].conditions, ("relation", sides, relations)))
         elif relations:
             found.append(Equation(sides, relations, (), of))

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import math
 import operator
 
 import numpy as np
@@ -13,6 +12,11 @@ from tex import UnreadError, text_of, written
 def _children(node):
     """The trees inside a tree, or in a tuple of trees."""
     return [part for part in (node[1:] if isinstance(node[0], str) else node) if isinstance(part, tuple) and part]
+
+
+def _bound_by(node):
+    """The letters that a sum binds: also which of a batch."""
+    return ("batch",) if node[2] == ("word", "batch") else node[1]
 
 
 class At:
@@ -82,11 +86,14 @@ class At:
 
     def free(self, node):
         """The letters that nothing in a tree binds."""
-        if node[0] == "name" and not node[2]:
-            return {node[1]} if self.is_letter(node[1]) and node[1] not in self.values else set()
         if node[0] == "name":
-            return set().union(*map(self.free, self.resolve(node)[1]))
-        bound = set(node[1]) if node[0] == "sum" else set()
+            if node[1] in CONSTANTS:
+                return set()
+            if not node[2] and self.is_letter(node[1]) and node[1] not in self.values:
+                return {node[1]}
+            name, indices = self.resolve(node)
+            return set().union({"batch"} if self.one_of(name, self.batch) else (), *map(self.free, indices))
+        bound = set(_bound_by(node)) if node[0] == "sum" else set()
         if node[0] == "call":
             bound = {text_of(item) for _, item in node[1][2]} if node[1][1] in ("max", "min") else bound
             node = ("call", *(() if bound or text_of(node[1]) else (node[1],)), *node[2:])
@@ -95,12 +102,13 @@ class At:
     def sizes(self, node):
         """How far each letter of a tree runs, by the axes that it is an index of."""
         indexed = ()
-        if node[0] == "name" and node[2]:
-            name, indexed = self.resolve(node) if node[1] in self.values or node[2] else ("", ())
-            if not indexed or callable(array := self.values[name]):
-                return
-            if "batch" not in name and self.one_of(name, self.batch) and len(indexed) < array.ndim:
+        if node[0] == "name" and (node[2] or self.one_of(node[1], self.batch)):
+            name, indexed = self.resolve(node)
+            array = self.values[name]
+            if self.one_of(name, self.batch):
+                yield "batch", array.shape[0]
                 array = array[0]
+            indexed = () if callable(array) else indexed
         elif node[0] == "index":
             with contextlib.suppress(UnreadError, KeyError):  # its value may need letters that are bound elsewhere
                 array, indexed = self.value(node[1], {}), node[2:]
@@ -118,11 +126,11 @@ class At:
         return _scalar(MEANINGS[node[0]](*(self.value(part, bound) for part in node[1:])))
 
     def _name(self, node, bound):
-        if not node[2] and (node[1] in bound or node[1] == "emptyset"):
-            return bound.get(node[1], EMPTY)
+        if not node[2] and (node[1] in bound or node[1] in CONSTANTS):
+            return bound.get(node[1], CONSTANTS.get(node[1]))
         name, indices = self.resolve(node)
         value, indices = self.values[name], tuple(self.value(item, bound) for item in indices)
-        if "batch" in bound and self.one_of(name, self.batch):
+        if self.one_of(name, self.batch):
             value = value[bound["batch"]]
         if indices and callable(value):
             value = value(*indices)
@@ -155,10 +163,15 @@ class At:
         over, under = (self.value(part, bound) for part in node[1:])
         return (self.number(over) if isinstance(over, int) else over) / under
 
+    def _floor(self, node, bound):
+        over, under = (self.value(part, bound) for part in node[1][1:])
+        return over // under
+
     def _derivative(self, node, bound):
         (above, i), (below, j) = map(self.resolve, node[1:])
-        at = tuple(self.value(item, bound) for item in (*i, *j))
-        value = self.values[f"∂{above}/∂{below}"][at]
+        i, j = (tuple(self.value(item, bound) for item in items) for items in (i, j))
+        rest = (slice(None),) * (_ndim(self.values[above]) - len(i))
+        value = self.values[f"∂{above}/∂{below}"][(*i, *rest, *j)]
         return _scalar(value[None, :] if value.ndim == 1 else value)
 
     def _gradient(self, node, bound):
@@ -171,7 +184,7 @@ class At:
 
     def _cases(self, node, bound):
         for value, condition in node[1:]:
-            if condition == ("name", "otherwise", ()) or self.value(condition, bound):
+            if self.value(condition, bound):
                 return self.value(value, bound)
         raise UnreadError("no case holds")
 
@@ -186,7 +199,7 @@ class At:
         if name in ("max", "min") and below:
             found = [self.value(given[0], inner) for inner in self.bindings(below, given, bound)]
             return functools.reduce(np.maximum if name == "max" else np.minimum, found)
-        key = self.resolve(node[1])[0] if name not in BUILT_IN and not below else name
+        key = whole if (whole := written(name, marks)) in self.values else name
         f = self.values[key] if key in self.values else BUILT_IN.get(key)
         if f is None:
             raise UnreadError(f"no function {key}")
@@ -200,16 +213,11 @@ class At:
         _, letters, condition, body = node
         if condition and condition[0] == "word" and condition[1] != "batch" and not letters:
             return _scalar(self.values[condition[1]](self.value(body, bound)))  # over what, in words
-        if condition == ("word", "batch"):
-            letters, condition = ("batch",), None
-            sizes = {self.values[name].shape[0] for name in self.batch}
-            inner = [bound | {"batch": b} for n in sizes for b in range(n)]
-        else:
-            inner = self.bindings(letters, [body, *([condition] if condition else [])], bound)
+        condition = None if condition == ("word", "batch") else condition
         total = 0
-        for at in inner:
+        for at in self.bindings(_bound_by(node), [body, *([condition] if condition else [])], bound):
             word = condition and condition[0] == "word"
-            if not condition or (self.values[condition[1]](**at) if word else self.value(condition, at)):
+            if not condition or (self.values[condition[1]](at) if word else self.value(condition, at)):
                 total = total + self.value(body, at)
         return total
 
@@ -267,19 +275,19 @@ def _inner(A, B):
 
 
 def _related(relation, A, B):
-    if B is EMPTY:
+    if B is CONSTANTS["emptyset"]:
         return bool(np.any(A)) == (relation == "!=")
     if "in" in relation:
         return bool(B[0, A]) == (relation == "in")
     return bool(np.all(COMPARED[relation](A, B)))
 
 
-EMPTY = frozenset()
+CONSTANTS = {"emptyset": frozenset(), "otherwise": True}
 COMPARED = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
             "<=": operator.le, ">=": operator.ge}  # fmt: skip
 MEANINGS = {
     "neg": operator.neg, "add": operator.add, "sub": operator.sub, "hadamard": operator.mul, "mul": _product,
-    "dot": _dot, "inner": _inner, "abs": abs, "floor": math.floor, "norm": lambda x: np.sqrt(np.sum(x * x)),
+    "dot": _dot, "inner": _inner, "abs": abs, "norm": lambda x: np.sqrt(np.sum(x * x)),
     "truth": int, "and": lambda a, b: bool(a) and bool(b), "or": lambda a, b: bool(a) or bool(b),
     "tuple": lambda *items: items,
     "transpose": lambda x: _Ones(not x.row) if isinstance(x, _Ones) else x if not _ndim(x) else x.mT,
