@@ -3,7 +3,7 @@
 from html import escape
 from typing import NamedTuple
 
-ROW, GAP, HEIGHT, LETTER = 62, 14, 30, 6.7
+ROW, GAP, HEIGHT, LETTER, WIDEST = 62, 14, 30, 7.3, 6
 
 
 class Box(NamedTuple):
@@ -42,6 +42,7 @@ def rows_of(edges):
     rows = [[] for _ in range(1 + max(map(depth_of, edges), default=-1))]
     for node in edges:
         rows[depth[node]].append(node)
+    rows = [row[i : i + WIDEST] for row in rows for i in range(0, len(row), WIDEST)]  # still below what they rest on
     for _ in range(8):
         place = {node: i / len(row) for row in rows for i, node in enumerate(row)}
         below = {node: [n for n, of in edges.items() if node in of] for node in edges}

@@ -99,6 +99,12 @@ def title(name, folder=PROOFS):
     return head[1], re.sub(r"\[([^\]]+)\]", r"`\1`", " ".join(head[2].split()))
 
 
+def as_read(folder=PROOFS):
+    """The files of proofs in the order of the chapters that their titles name."""
+    chapter = {name: re.search(r"chapter (\d+)|appendix", title(name, folder)[0]) for name in files(folder)}
+    return sorted(chapter, key=lambda name: int((chapter[name] or [0, 0])[1] or 99))
+
+
 def line_of(item, folder=PROOFS):
     """The line on which a lemma or theorem, file.name, is stated."""
     name, _, stated = item.partition(".")

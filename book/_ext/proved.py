@@ -5,7 +5,7 @@ from html import escape
 import graph
 from docutils import nodes
 from docutils.statemachine import StringList
-from proofs import by_label, files, line_of, record, required, theorems, title
+from proofs import as_read, by_label, files, line_of, record, required, theorems, title
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
@@ -103,7 +103,7 @@ class Proofs(SphinxDirective):
     def _theorems(self):
         """A section for each file: what it is about, and its theorems, folded."""
         found = []
-        for name in files():
+        for name in as_read():
             head, about = title(name)
             section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
             section += self._parsed([about])
