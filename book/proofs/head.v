@@ -122,6 +122,20 @@ End of_one_input.
 
 (** ** The chapter's theorems *)
 
+(** Output to values and weights: a factor crosses the inner product transposed. *)
+Theorem step_output n_q n_k d_v (P tP : tensor [n_q; n_k]) (V tV : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :
+  ⟨dO, P × tV⟩ + ⟨dO, tP × V⟩ = ⟨P^T × dO, tV⟩ + ⟨dO × V^T, tP⟩.
+Proof. now rewrite (dot_matmul_l dO P), (dot_matmul_r dO tP). Qed.
+
+(** Scores to queries and keys: the same moves, and in the second term both sides are transposed at the end. *)
+Theorem step_scores n_q n_k d_k scale (Q tQ : tensor [n_q; d_k]) (K tK : tensor [n_k; d_k]) (dS : tensor [n_q; n_k]) :
+  ⟨dS, scale • (tQ × K^T ⊕ Q × tK^T)⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩.
+Proof.
+  pose proof (scores_adjoint (fun _ => scale) (fun _ => Q) (fun _ => K) 0 0 tQ tK zero dS) as H. cbv beta in H.
+  rewrite dot_zero, Rmult_0_r, Rplus_0_l, Rplus_0_r in H. rewrite <- H. apply dot_ext; [apply equal_refl|].
+  intros i _ j _. unfold tscores, add, scaled. simpl. ring.
+Qed.
+
 (** dV = Pᵀ dO: each value collects the gradients of the outputs it went into, by its weights. *)
 Theorem eq_dV n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
     (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :

@@ -104,6 +104,11 @@ Theorem eq_matmul_jvp m n p (a : R -> tensor [m; n]) (b : R -> tensor [n; p]) t 
   moves a t tA -> moves b t tB -> moves (s := [m; p]) (fun u => a u × b u) t (tA × b t ⊕ a t × tB).
 Proof. apply matmul_moves. Qed.
 
+(** The change of a product, paired with dY: each tangent stands alone, beside its gradient. *)
+Theorem step_matmul m n p (A tA : tensor [m; n]) (B tB : tensor [n; p]) (dY : tensor [m; p]) :
+  ⟨dY, tA × B ⊕ A × tB⟩ = ⟨dY × B^T, tA⟩ + ⟨A^T × dY, tB⟩.
+Proof. now rewrite dot_add_r, (dot_matmul_r dY tA), (dot_matmul_l dY A). Qed.
+
 (** For Y = A B: if dY is the gradient of any loss at Y, then dY Bᵀ is its gradient at A, and Aᵀ dY its gradient at
     B. *)
 Theorem eq_matmul_vjp m n p (A : tensor [m; n]) (B : tensor [n; p]) (ℓ : tensor [m; p] -> R) (dY : tensor [m; p]) :
@@ -254,6 +259,11 @@ Proof.
   split; [intros; apply dot_matmul_l|split;
     [intros; apply dot_matmul_r|split; [intros; apply dot_hadamard|intros; apply dot_transpose]]].
 Qed.
+
+(** Written out: collect what each entry of C is multiplied by. *)
+Theorem step_cross m n p (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]) :
+  ⟨A, B × C⟩ = ∑ k < n, ∑ j < p, (∑ i < m, B i k * A i j) * C k j.
+Proof. exact (dot_matmul_l A B C). Qed.
 
 (** The inner product of two matrices is the trace of Aᵀ B. *)
 Theorem eq_frobenius_trace m n (A B : tensor [m; n]) : ⟨A, B⟩ = ∑ j < n, (A^T × B) j j.
@@ -462,6 +472,10 @@ Qed.
 Theorem eq_fan_out_vjp m n (ℓ : tensor [m; n] -> tensor [m; n] -> R) (X dX1 dX2 : tensor [m; n]) :
   gradient2 ℓ X X dX1 dX2 -> gradient (fun X => ℓ X X) X (dX1 ⊕ dX2).
 Proof. intros H x t tX Hx Ht. rewrite dot_add_l. now apply (H x x). Qed.
+
+(** Both places move by the same tangent. *)
+Theorem step_fan_out m n (dX1 dX2 tX : tensor [m; n]) : ⟨dX1, tX⟩ + ⟨dX2, tX⟩ = ⟨dX1 ⊕ dX2, tX⟩.
+Proof. now rewrite dot_add_l. Qed.
 
 (** All pairs of rows of one matrix, S = X Xᵀ. *)
 Theorem eq_gram_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; m] -> R) (dS : tensor [m; m]) :

@@ -206,6 +206,14 @@ Proof.
   - rewrite δ_other by exact Hk. ring.
 Qed.
 
+(** The chain rule for one row: the matrix goes, one sum is left. *)
+Theorem step_softmax_chain n (p dp : nat -> R) l :
+  (l < n)%nat -> ∑ j < n, dp j * (p j * (δ j l - p l)) = p l * dp l - p l * ∑ j < n, p j * dp j.
+Proof.
+  intro Hl. rewrite sum_l, <- (sum_δ n l (fun j => p j * dp j) Hl), <- sum_minus.
+  apply sum_ext; intros. rewrite (δ_comm l). ring.
+Qed.
+
 (** With differentials: the inner product of dP with the weights' tangent, moved to the tangent of the scores. *)
 Theorem eq_softmax_route_differentials n_q n_k (P dP tS : tensor [n_q; n_k]) :
   let tP : tensor [n_q; n_k] := fun i j => P i j * (tS i j - rowsum (P ∘ tS) i) in
