@@ -31,7 +31,7 @@ PLANTED = (  # a theorem, what stands in its statement, and the mistake put in i
     ("eq_softmax_temperature_vjp", "(- (1 / (τ * τ))", "(1 / (τ * τ)"),
     ("eq_tile_D", "rowsum (dO ∘ O) i = ∑ j < n_k, P i j", "rowsum (dO ∘ O) i = ∑ j < n_k, P' i j"),
     ("eq_merge_vjp", "(rowsum (dO ∘ O_1) i - D i + dL i)", "(rowsum (dO ∘ O_1) i + D i + dL i)"),
-    ("eq_head_groups_vjp", "(dS.[s].[r]^T × Q.[s].[r])", "(dS.[s].[r] × Q.[s].[r])"),
+    ("eq_head_groups_vjp", "(dS.[s].[r] × K.[s].[g r])", "(dS.[s].[r] × K.[s].[r])"),
     ("eq_dX_cross", "dK.[s] × W_K^T ⊕ dV.[s] × W_V^T", "dK.[s] × W_K^T"),
     ("eq_var_sink_vjp", "σ (- ∑ i", "σ (∑ i"),
     ("eq_var_rope_vjp", "(fun i => - pos i)", "pos"),
