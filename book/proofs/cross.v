@@ -1,7 +1,7 @@
 (** * Cross-attention: the memory and the cache (chapter 7)
 
-    The layer is that of heads.v: queries from X, keys and values from the memory. Here is what comes back to the memory,
-    from heads, queries, layers and steps, and what a cache keeps or loses. *)
+    The layer is that of heads.v: queries from X, keys and values from the memory. Here is what comes back to the
+    memory, from heads, queries, layers and steps, and what a cache keeps or loses. *)
 
 From Coq Require Import FunctionalExtensionality.
 From attnbook Require Export heads.
@@ -9,7 +9,8 @@ From attnbook Require Export heads.
 (** ** Lemmas *)
 
 (** When the memory alone moves. *)
-Lemma memory_moves {batch n m h d} (x : R -> tensor [batch; n; m]) (W : tensor [m; (h * d)%nat]) (b : tensor [(h * d)%nat]) t tX :
+Lemma memory_moves {batch n m h d} (x : R -> tensor [batch; n; m]) (W : tensor [m; (h * d)%nat])
+    (b : tensor [(h * d)%nat]) t tX :
   moves x t tX ->
   moves (s := [batch; h; n; d]) (fun u s => split (linear (x u).[s] W b)) t (fun s r => tX.[s] × columns W r).
 Proof.
@@ -21,9 +22,11 @@ Proof.
 Qed.
 
 (** A packed projection, when all of it moves. *)
-Lemma packed_moves {batch n m p} (x : R -> tensor [batch; n; m]) (w : R -> tensor [m; p]) (b : R -> tensor [p]) t tX tW tb :
+Lemma packed_moves {batch n m p} (x : R -> tensor [batch; n; m]) (w : R -> tensor [m; p]) (b : R -> tensor [p]) t tX tW
+    tb :
   moves x t tX -> moves w t tW -> moves b t tb ->
-  moves (s := [batch; n; p]) (fun u s => linear (x u).[s] (w u) (b u)) t (fun s => tlinear (x t).[s] (w t) tX.[s] tW tb).
+  moves (s := [batch; n; p]) (fun u s => linear (x u).[s] (w u) (b u)) t
+    (fun s => tlinear (x t).[s] (w t) tX.[s] tW tb).
 Proof. intros HX HW Hb s Hs. exact (linear_moves (fun u => (x u).[s]) w b t _ _ _ (HX s Hs) HW Hb). Qed.
 
 Lemma gradient2_each {s r} (ℓ : tensor s -> tensor r -> R) X Y dX dY :
@@ -44,10 +47,12 @@ Proof.
   rewrite sum_swap. apply sum_ext; intros c _. now rewrite sum_r.
 Qed.
 
-Lemma matmul_0_l {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> A i k = 0) -> (A × B) i j = 0.
+Lemma matmul_0_l {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> A i k = 0) ->
+  (A × B) i j = 0.
 Proof. intro H. apply sum_0; intros k Hk. rewrite H by exact Hk. ring. Qed.
 
-Lemma matmul_0_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> B k j = 0) -> (A × B) i j = 0.
+Lemma matmul_0_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) i j : (forall k, (k < n)%nat -> B k j = 0) ->
+  (A × B) i j = 0.
 Proof. intro H. apply sum_0; intros k Hk. rewrite H by exact Hk. ring. Qed.
 
 Lemma scaled_0 {m n} c (A : tensor [m; n]) i j : A i j = 0 -> (c • A) i j = 0.
@@ -56,10 +61,11 @@ Proof. intro H. unfold scaled. rewrite H. ring. Qed.
 (** ** The chapter's theorems *)
 
 (** Move the memory and nothing else: the loss has a speed through each key and each value of each head. *)
-Theorem step_cross_loss batch n_k d_m h d_k d_v (X_mem : R -> tensor [batch; n_k; d_m]) t (tX_mem : tensor [batch; n_k; d_m])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
-    (ℓ : tensor [batch; h; n_k; d_k] -> tensor [batch; h; n_k; d_v] -> R)
-    (dK : tensor [batch; h; n_k; d_k]) (dV : tensor [batch; h; n_k; d_v]) :
+Theorem step_cross_loss batch n_k d_m h d_k d_v (X_mem : R -> tensor [batch; n_k; d_m]) t
+    (tX_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (ℓ : tensor [batch; h; n_k; d_k] -> tensor [batch; h; n_k; d_v] -> R) (dK : tensor [batch; h; n_k; d_k])
+    (dV : tensor [batch; h; n_k; d_v]) :
   let K (X_mem : tensor [batch; n_k; d_m]) s := split (X_mem.[s] × W_K ⊕ rows b_K) in
   let V (X_mem : tensor [batch; n_k; d_m]) s := split (X_mem.[s] × W_V ⊕ rows b_V) in
   gradient2 ℓ (K (X_mem t)) (V (X_mem t)) dK dV ->
@@ -69,11 +75,12 @@ Theorem step_cross_loss batch n_k d_m h d_k d_v (X_mem : R -> tensor [batch; n_k
      (∑ s < batch, ∑ r < h, ⟨dV.[s].[r], tX_mem.[s] × columns W_V r⟩)).
 Proof.
   intros K V H Ht.
-  exact (H (fun u => K (X_mem u)) (fun u => V (X_mem u)) t _ _ eq_refl eq_refl (memory_moves X_mem W_K b_K t _ Ht) (memory_moves X_mem W_V b_V t _ Ht)).
+  exact (H (fun u => K (X_mem u)) (fun u => V (X_mem u)) t _ _ eq_refl eq_refl (memory_moves X_mem W_K b_K t _ Ht)
+    (memory_moves X_mem W_V b_V t _ Ht)).
 Qed.
 
-(** The whole layer, back to its two inputs: the decoder hears back through its queries, the encoder through the keys and
-    the values it made possible, summed over the heads. *)
+(** The whole layer, back to its two inputs: the decoder hears back through its queries, the encoder through the keys
+    and the values it made possible, summed over the heads. *)
 Theorem eq_dmemory batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
     (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
     (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
@@ -107,8 +114,8 @@ Qed.
 (** The same with the heads side by side: the input of W_K and W_V is the memory. ℓ may be any function of the packed
     queries, keys and values. *)
 Theorem eq_dX_cross batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
-    (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_Q b_K : tensor [w_k]) (b_V : tensor [w_v])
-    (ℓ : tensor [batch; n_q; w_k] -> tensor [batch; n_k; w_k] -> tensor [batch; n_k; w_v] -> R)
+    (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_Q b_K : tensor [w_k])
+    (b_V : tensor [w_v]) (ℓ : tensor [batch; n_q; w_k] -> tensor [batch; n_k; w_k] -> tensor [batch; n_k; w_v] -> R)
     (dQ : tensor [batch; n_q; w_k]) (dK : tensor [batch; n_k; w_k]) (dV : tensor [batch; n_k; w_v]) :
   let Q (X : tensor [batch; n_q; d_x]) W_Q s := X.[s] × W_Q ⊕ rows b_Q in
   let K (X_mem : tensor [batch; n_k; d_m]) W_K s := X_mem.[s] × W_K ⊕ rows b_K in
@@ -117,8 +124,10 @@ Theorem eq_dX_cross batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x])
   gradient (fun X => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) X (fun s => dQ.[s] × W_Q^T) /\
   gradient (fun X_mem => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
   gradient (fun W_Q => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
-  gradient (fun W_K => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
-  gradient (fun W_V => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c).
+  gradient (fun W_K => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) W_K
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => ℓ (Q X W_Q) (K X_mem W_K) (V X_mem W_V)) W_V
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c).
 Proof.
   intros Q K V H. destruct (gradient3_each _ _ _ _ _ _ _ H) as (HQ & HK & HV).
   pose proof (eq_concat_vjp _ _ _ _ X W_Q b_Q (fun Q => ℓ Q (K X_mem W_K) (V X_mem W_V)) dQ HQ) as (H1 & H3 & _).
@@ -133,17 +142,18 @@ Proof.
       (f_equal (fun y => K y W_K) Hy) (f_equal (fun y => V y W_V) Hy) (moves_const _ _) MK MV).
   - cbv beta. rewrite dot_zero.
     etransitivity; [|symmetry; apply (dot_add3 (fun s => dK.[s] × W_K^T) (fun s => dV.[s] × W_V^T) tY)].
-    etransitivity; [exact (f_equal2 Rplus (f_equal2 Rplus eq_refl (batch_adjoint dK (y t) W_K tY zero zero)) (batch_adjoint dV (y t) W_V tY zero zero))|].
+    etransitivity; [exact (f_equal2 Rplus (f_equal2 Rplus eq_refl (batch_adjoint dK (y t) W_K tY zero zero))
+      (batch_adjoint dV (y t) W_V tY zero zero))|].
     rewrite !dot_zero. ring.
 Qed.
 
 (** ** Two paths into the memory *)
 
-(** The keys' path only moves gradient between the tokens: over the tokens it sums to 0. Where every query has a key, the
-    total comes through the values alone. *)
-Theorem eq_dmemory_total n_q n_k d_m h d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k]) (Q : tensor [h; n_q; d_k])
-    (K : tensor [h; n_k; d_k]) (V : tensor [h; n_k; d_v]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
-    (dO : tensor [h; n_q; d_v]) a :
+(** The keys' path only moves gradient between the tokens: over the tokens it sums to 0. Where every query has a key,
+    the total comes through the values alone. *)
+Theorem eq_dmemory_total n_q n_k d_m h d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k])
+    (Q : tensor [h; n_q; d_k]) (K : tensor [h; n_k; d_k]) (V : tensor [h; n_k; d_v]) (W_K : tensor [d_m; (h * d_k)%nat])
+    (W_V : tensor [d_m; (h * d_v)%nat]) (dO : tensor [h; n_q; d_v]) a :
   let P : tensor [h; n_q; n_k] := fun r => weights (M r) scale Q.[r] K.[r] B.[r] in
   let dP : tensor [h; n_q; n_k] := fun r => dO.[r] × V.[r]^T in
   let dS : tensor [h; n_q; n_k] := fun r i j => P r i j * (dP r i j - ∑ k < n_k, P r i k * dP r i k) in
@@ -158,7 +168,8 @@ Proof.
   assert (HK : ∑ j < n_k, (merge dK × W_K^T) j a = 0).
   { unfold matmul at 1. rewrite sum_swap. apply sum_0; intros c Hc. rewrite <- sum_r.
     assert (H0 : ∑ j < n_k, merge dK j c = 0).
-    { unfold merge, dK, scaled. rewrite <- sum_l. unfold matmul at 1. rewrite sum_swap. rewrite sum_0; [ring|]. intros i _.
+    { unfold merge, dK, scaled. rewrite <- sum_l. unfold matmul at 1. rewrite sum_swap. rewrite sum_0;
+      [ring|]. intros i _.
       unfold transpose at 1. rewrite <- sum_r. etransitivity; [apply Rmult_eq_compat_r; apply centered_rows|]. ring. }
     etransitivity; [apply Rmult_eq_compat_r; exact H0|]. ring. }
   split; [exact HK|]. intro HL. unfold dX_mem, add. rewrite sum_plus, HK, Rplus_0_l. unfold matmul at 1 2.
@@ -171,7 +182,8 @@ Qed.
 Lemma message1 {n m d p} (S : tensor [n; m]) (Q : tensor [n; d]) (W : tensor [d; p]) j a :
   (S^T × Q × W) j a = ∑ i < n, S i j * (Q × W) i a.
 Proof.
-  unfold matmul, transpose. transitivity (∑ k < d, ∑ i < n, S i j * Q i k * W k a); [apply sum_ext; intros; apply sum_r|].
+  unfold matmul, transpose. transitivity (∑ k < d, ∑ i < n, S i j * Q i k * W k a);
+    [apply sum_ext; intros; apply sum_r|].
   rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
@@ -183,7 +195,8 @@ Proof.
   - rewrite message1, sum_l. apply sum_ext; intros. ring.
 Qed.
 
-(** Each query sends two messages into the memory, one made from what it asked, one from what it would have liked to hear. *)
+(** Each query sends two messages into the memory, one made from what it asked, one from what it would have liked to
+    hear. *)
 Theorem eq_dmemory_queries n_q n_k d_m h d_k d_v scale (P dS : tensor [h; n_q; n_k]) (Q : tensor [h; n_q; d_k])
     (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (dO : tensor [h; n_q; d_v]) j a :
   let dK : tensor [h; n_k; d_k] := fun r => scale • (dS.[r]^T × Q.[r]) in
@@ -207,7 +220,8 @@ Theorem equal_values_silence_the_keys n_q n_k d_k d_v (M : mask) scale (Q : tens
   (j < n_k)%nat -> (forall k a, (k < n_k)%nat -> (a < d_v)%nat -> V k a = V j a) -> (scale • (dS^T × Q)) j l = 0.
 Proof.
   intros P dP dS Hj HV. apply scaled_0, matmul_0_l; intros i _.
-  assert (E : forall k, (k < n_k)%nat -> dP i k = dP i j) by (intros k Hk; apply sum_ext; intros a Ha; unfold transpose; now rewrite (HV k a)).
+  assert (E : forall k, (k < n_k)%nat -> dP i k = dP i j) by
+    (intros k Hk; apply sum_ext; intros a Ha; unfold transpose; now rewrite (HV k a)).
   change (P i j * (dP i j - ∑ k < n_k, P i k * dP i k) = 0).
   transitivity (P i j * (dP i j - ∑ k < n_k, P i k * dP i j)).
   { f_equal. f_equal. apply sum_ext; intros k Hk. now rewrite E. }
@@ -216,7 +230,8 @@ Proof.
   - unfold P, weights. rewrite softmax_forbidden by auto. ring.
 Qed.
 
-(** It is silent where the queries are zero: then all weights are 1/n_k, and the values' path tells every token the same. *)
+(** It is silent where the queries are zero: then all weights are 1/n_k, and the values' path tells every token the
+    same. *)
 Theorem zero_queries_silence_the_keys n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (dS : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P : tensor [n_q; n_k] := weights everything scale Q K (fun _ _ => 0) in
@@ -239,7 +254,8 @@ Proof.
 Qed.
 
 (** A token whose weight is 0 for every query hears nothing, on either path. *)
-Theorem no_weight_no_message n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (P dP : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j l :
+Theorem no_weight_no_message n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (P dP : tensor [n_q; n_k])
+    (dO : tensor [n_q; d_v]) j l :
   let dS : tensor [n_q; n_k] := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
   (forall i, (i < n_q)%nat -> P i j = 0) -> (scale • (dS^T × Q)) j l = 0 /\ (P^T × dO) j l = 0.
 Proof.
@@ -251,8 +267,8 @@ Qed.
 (** Self-attention is the case memory = X: the layer's two gradients belong to one array, and add. *)
 Theorem eq_dmemory_self batch n d h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n; n])
     (X : tensor [batch; n; d]) (W_Q W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat])
-    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n; d_y] -> R) (dY : tensor [batch; n; d_y]) :
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n; d_y] -> R) (dY : tensor [batch; n; d_y]) :
   let Y X X_mem := layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
   let Q : tensor [batch; h; n; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
   let K : tensor [batch; h; n; d_k] := fun s => split (X.[s] × W_K ⊕ rows b_K) in
@@ -276,31 +292,36 @@ Qed.
 (** ** Padding *)
 
 (** A memory token that the masks hide from every query of every head gets exactly 0. *)
-Theorem eq_dmemory_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+Theorem eq_dmemory_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   let Y X X_mem := layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
   gradient ℓ (Y X X_mem) dY ->
   exists dX_mem, gradient (fun X_mem => ℓ (Y X X_mem)) X_mem dX_mem /\
     forall s j a, (forall r i, (r < h)%nat -> (i < n_q)%nat -> M s r i j = false) -> dX_mem s j a = 0.
 Proof.
   intros Y Hℓ. eexists. split.
-  - exact (proj1 (proj1 (proj2 (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+  - exact (proj1 (proj1 (proj2 (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ
+    dY _ _ (own_lt h)
       (collect_own_batch _) (collect_own_batch _) Hℓ)))).
   - intros s j a HM.
-    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc; apply block_of in Hc.
-    + apply scaled_0, matmul_0_l; intros i Hi. unfold transpose, centered, weights. rewrite softmax_forbidden by now apply HM. ring.
+    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc;
+      apply block_of in Hc.
+    + apply scaled_0, matmul_0_l; intros i Hi. unfold transpose, centered, weights. rewrite softmax_forbidden by now
+      apply HM. ring.
     + apply matmul_0_l; intros i Hi. apply softmax_forbidden. now apply HM.
 Qed.
 
 (** The first rows of an array. *)
 Definition first {m n} (k : nat) (A : tensor [m; n]) : tensor [k; n] := A.
 
-(** Everything else is what it would be had the filler never been there: a head that hides all keys from n_k on does not read them. *)
-Theorem padding_was_never_there n_q n_k filler d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [(n_k + filler)%nat; d_k])
-    (V : tensor [(n_k + filler)%nat; d_v]) (B : tensor [n_q; (n_k + filler)%nat]) i c :
+(** Everything else is what it would be had the filler never been there: a head that hides all keys from n_k on does
+    not read them. *)
+Theorem padding_was_never_there n_q n_k filler d_k d_v (M : mask) scale (Q : tensor [n_q; d_k])
+    (K : tensor [(n_k + filler)%nat; d_k]) (V : tensor [(n_k + filler)%nat; d_v]) (B : tensor [n_q; (n_k + filler)%nat])
+    i c :
   (forall j, (n_k <= j < n_k + filler)%nat -> M i j = false) ->
   attention M scale Q K V B i c = attention M scale Q (first n_k K) (first n_k V) (fun i j => B i j) i c.
 Proof.
@@ -313,11 +334,11 @@ Proof.
 Qed.
 
 (** Where the whole source is padding, every query is a dead row, and nothing comes back but db_O. *)
-Theorem a_source_of_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+Theorem a_source_of_padding batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   let Y := layer h h own M scale B in
   (forall s r i j, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> M s r i j = false) ->
   gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
@@ -339,38 +360,47 @@ Proof.
     (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> weights (M s r) scale Q K S i j = 0).
   { intros. now apply softmax_forbidden, HM. }
   assert (C0 : forall s r (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (S T : tensor [n_q; n_k]) i j,
-    (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat -> centered (weights (M s r) scale Q K S) T i j = 0)
+    (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> (j < n_k)%nat ->
+    centered (weights (M s r) scale Q K S) T i j = 0)
     by (intros; unfold centered; rewrite P0 by assumption; ring).
   refine (conj (conj _ (conj _ _)) (conj (conj _ (conj _ (conj _ (conj _ _)))) (conj _ H10))).
   - refine (gradient_ext _ _ _ _ _ H1). intros s Hs i Hi a _. apply matmul_0_l; intros c Hc; apply block_of in Hc.
     apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
-  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ H2). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+  - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ H2). intros a _ c Hc. apply block_of in
+    Hc. apply sum_0; intros s Hs.
     apply matmul_0_r; intros i Hi. apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
-  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H3). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros i Hi.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H3). intros c Hc. apply block_of in Hc. apply sum_0;
+    intros s Hs. apply sum_0; intros i Hi.
     apply scaled_0, matmul_0_l; intros j Hj. now apply C0.
   - refine (gradient_ext _ _ _ _ _ H4). intros s Hs j Hj a _.
-    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc; apply block_of in Hc.
+    refine (eq_trans (f_equal2 Rplus (matmul_0_l _ _ _ _ _) (matmul_0_l _ _ _ _ _)) (Rplus_0_l 0)); intros c Hc;
+      apply block_of in Hc.
     + apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
     + apply matmul_0_l; intros i Hi. now apply P0.
-  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ H5). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+  - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ H5). intros a _ c Hc. apply block_of in
+    Hc. apply sum_0; intros s Hs.
     apply matmul_0_r; intros j Hj. apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
-  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H6). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros j Hj.
+  - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ H6). intros c Hc. apply block_of in Hc. apply sum_0;
+    intros s Hs. apply sum_0; intros j Hj.
     apply scaled_0, matmul_0_l; intros i Hi. now apply C0.
-  - refine (gradient_ext (s := [d_m; (h * d_v)%nat]) _ _ _ _ _ H7). intros a _ c Hc. apply block_of in Hc. apply sum_0; intros s Hs.
+  - refine (gradient_ext (s := [d_m; (h * d_v)%nat]) _ _ _ _ _ H7). intros a _ c Hc. apply block_of in
+    Hc. apply sum_0; intros s Hs.
     apply matmul_0_r; intros j Hj. apply matmul_0_l; intros i Hi. now apply P0.
-  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H8). intros c Hc. apply block_of in Hc. apply sum_0; intros s Hs. apply sum_0; intros j Hj.
+  - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H8). intros c Hc. apply block_of in Hc. apply sum_0;
+    intros s Hs. apply sum_0; intros j Hj.
     apply matmul_0_l; intros i Hi. now apply P0.
-  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H9). intros a Ha c _. apply block_of in Ha. apply sum_0; intros s Hs.
+  - refine (gradient_ext (s := [(h * d_v)%nat; d_y]) _ _ _ _ _ H9). intros a Ha c _. apply block_of in
+    Ha. apply sum_0; intros s Hs.
     apply matmul_0_l; intros i Hi. apply matmul_0_l; intros j Hj. now apply P0.
 Qed.
 
 (** ** Several layers over one memory, residual connections *)
 
-(** Every layer of the decoder reads the same memory through weights of its own: the gradient is the sum over all of them.
-    ℓ may be any function of all layers' keys and values, so the layers may feed each other. *)
-Theorem eq_dmemory_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [layers; d_m; w_k])
-    (W_V : tensor [layers; d_m; w_v]) (b_K : tensor [layers; w_k]) (b_V : tensor [layers; w_v])
-    (ℓ : tensor [layers; batch; n_k; w_k] -> tensor [layers; batch; n_k; w_v] -> R)
+(** Every layer of the decoder reads the same memory through weights of its own: the gradient is the sum over all of
+    them. ℓ may be any function of all layers' keys and values, so the layers may feed each other. *)
+Theorem eq_dmemory_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m])
+    (W_K : tensor [layers; d_m; w_k]) (W_V : tensor [layers; d_m; w_v]) (b_K : tensor [layers; w_k])
+    (b_V : tensor [layers; w_v]) (ℓ : tensor [layers; batch; n_k; w_k] -> tensor [layers; batch; n_k; w_v] -> R)
     (dK : tensor [layers; batch; n_k; w_k]) (dV : tensor [layers; batch; n_k; w_v]) :
   let K (X_mem : tensor [batch; n_k; d_m]) a s := X_mem.[s] × W_K.[a] ⊕ rows b_K.[a] in
   let V (X_mem : tensor [batch; n_k; d_m]) a s := X_mem.[s] × W_V.[a] ⊕ rows b_V.[a] in
@@ -379,15 +409,21 @@ Theorem eq_dmemory_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n
     (fun s j c => ∑ a < layers, (dK.[a].[s] × W_K.[a]^T ⊕ dV.[a].[s] × W_V.[a]^T) j c).
 Proof.
   intros K V H x t tX Hx Ht.
-  assert (MK : moves (s := [layers; batch; n_k; w_k]) (fun u => K (x u)) t (fun a s => tlinear (x t).[s] W_K.[a] tX.[s] zero zero)).
-  { intros a Ha. exact (packed_moves x (fun _ => W_K.[a]) (fun _ => b_K.[a]) t tX zero zero Ht (moves_const _ _) (moves_const _ _)). }
-  assert (MV : moves (s := [layers; batch; n_k; w_v]) (fun u => V (x u)) t (fun a s => tlinear (x t).[s] W_V.[a] tX.[s] zero zero)).
-  { intros a Ha. exact (packed_moves x (fun _ => W_V.[a]) (fun _ => b_V.[a]) t tX zero zero Ht (moves_const _ _) (moves_const _ _)). }
+  assert (MK : moves (s := [layers; batch; n_k; w_k]) (fun u => K (x u)) t
+    (fun a s => tlinear (x t).[s] W_K.[a] tX.[s] zero zero)).
+  { intros a Ha. exact (packed_moves x (fun _ => W_K.[a]) (fun _ => b_K.[a]) t tX zero zero Ht (moves_const _ _)
+    (moves_const _ _)). }
+  assert (MV : moves (s := [layers; batch; n_k; w_v]) (fun u => V (x u)) t
+    (fun a s => tlinear (x t).[s] W_V.[a] tX.[s] zero zero)).
+  { intros a Ha. exact (packed_moves x (fun _ => W_V.[a]) (fun _ => b_V.[a]) t tX zero zero Ht (moves_const _ _)
+    (moves_const _ _)). }
   eapply derive_eq; [apply (H (fun u => K (x u)) (fun u => V (x u)) t _ _ (f_equal K Hx) (f_equal V Hx) MK MV)|].
   etransitivity; [|exact (dot_copies layers (fun a s => dK.[a].[s] × W_K.[a]^T ⊕ dV.[a].[s] × W_V.[a]^T) tX)].
   etransitivity; [symmetry; apply (sum_plus layers)|]. apply sum_ext; intros a _.
-  etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK.[a] (x t) W_K.[a] tX zero zero) (batch_adjoint dV.[a] (x t) W_V.[a] tX zero zero))|].
-  rewrite !dot_zero, !Rplus_0_r. symmetry. exact (dot_add3 (fun s => dK.[a].[s] × W_K.[a]^T) (fun s => dV.[a].[s] × W_V.[a]^T) tX).
+  etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK.[a] (x t) W_K.[a] tX zero zero)
+    (batch_adjoint dV.[a] (x t) W_V.[a] tX zero zero))|].
+  rewrite !dot_zero, !Rplus_0_r. symmetry. exact
+    (dot_add3 (fun s => dK.[a].[s] × W_K.[a]^T) (fun s => dV.[a].[s] × W_V.[a]^T) tX).
 Qed.
 
 (** [back F X dF]: dF is what the backward pass of F does at X, with whatever gradient arrives. *)
@@ -420,7 +456,8 @@ Proof.
   intros HF Hx Ht.
   assert (HD : forall A, is_derive (fun u => ⟨A, F (x u)⟩) t ⟨dF A, tX⟩).
   { intro A. exact (HF (fun Y => ⟨A, Y⟩) A (gradient_dot A (F X)) x t tX Hx Ht). }
-  exists (velocity (fun A => ⟨dF A, tX⟩)). pose proof (velocity_moves (fun u => F (x u)) t (fun A => ⟨dF A, tX⟩) HD) as HM.
+  exists (velocity (fun A => ⟨dF A, tX⟩)). pose proof
+    (velocity_moves (fun u => F (x u)) t (fun A => ⟨dF A, tX⟩) HD) as HM.
   split; [exact HM|]. intro dY.
   pose proof (gradient_dot dY (F (x t)) (fun u => F (x u)) t _ eq_refl HM) as H1. pose proof (HD dY) as H2.
   apply is_derive_unique in H1, H2. congruence.
@@ -428,20 +465,23 @@ Qed.
 
 (** A residual connection uses its input twice: what came past the layer, plus what came through it. *)
 Lemma residual {b m n} (F : tensor [b; m; n] -> tensor [b; m; n]) X dF :
-  back F X dF -> back (s := [b; m; n]) (r := [b; m; n]) (fun X s => X.[s] ⊕ (F X).[s]) X (fun dY s => dY.[s] ⊕ (dF dY).[s]).
+  back F X dF -> back (s := [b; m; n]) (r := [b; m; n]) (fun X s => X.[s] ⊕ (F X).[s]) X
+    (fun dY s => dY.[s] ⊕ (dF dY).[s]).
 Proof.
   intros HF ℓ dY Hℓ x t tX Hx Ht. destruct (back_moves F X dF x t tX HF Hx Ht) as (tF & HM & HD).
   eapply derive_eq.
   - apply (Hℓ (fun u s => (x u).[s] ⊕ (F (x u)).[s]) t (fun s => tX.[s] ⊕ tF.[s])); [now rewrite Hx|].
     intros s Hs. exact (add_moves (fun u => (x u).[s]) (fun u => (F (x u)).[s]) t _ _ (Ht s Hs) (HM s Hs)).
   - etransitivity; [apply dot_comm|]. etransitivity; [exact (dot_add3 tX tF dY)|].
-    etransitivity; [|symmetry; exact (dot_add3 dY (dF dY) tX)]. rewrite <- HD, (dot_comm tX), (dot_comm tF). reflexivity.
+    etransitivity; [|symmetry; exact (dot_add3 dY (dF dY) tX)]. rewrite <- HD, (dot_comm tX),
+      (dot_comm tF). reflexivity.
 Qed.
 
-(** Two layers with residual connections, X₁ = X + cross₁(X) and Y = X₁ + cross₂(X₁): at each the gradient that came past
-    the layer and the one that came through it add. The layers may be any maps with a backward pass. *)
-Theorem eq_cross_residual batch n d (cross_1 cross_2 : tensor [batch; n; d] -> tensor [batch; n; d]) (X : tensor [batch; n; d])
-    (through_1 through_2 : tensor [batch; n; d] -> tensor [batch; n; d]) (ℓ : tensor [batch; n; d] -> R) (dY : tensor [batch; n; d]) :
+(** Two layers with residual connections, X₁ = X + cross₁(X) and Y = X₁ + cross₂(X₁): at each the gradient that came
+    past the layer and the one that came through it add. The layers may be any maps with a backward pass. *)
+Theorem eq_cross_residual batch n d (cross_1 cross_2 : tensor [batch; n; d] -> tensor [batch; n; d])
+    (X : tensor [batch; n; d]) (through_1 through_2 : tensor [batch; n; d] -> tensor [batch; n; d])
+    (ℓ : tensor [batch; n; d] -> R) (dY : tensor [batch; n; d]) :
   let X_1 (X : tensor [batch; n; d]) : tensor [batch; n; d] := fun s => X.[s] ⊕ (cross_1 X).[s] in
   let Y (X_1 : tensor [batch; n; d]) : tensor [batch; n; d] := fun s => X_1.[s] ⊕ (cross_2 X_1).[s] in
   let dX_1 : tensor [batch; n; d] := fun s => dY.[s] ⊕ (through_2 dY).[s] in
@@ -454,12 +494,12 @@ Proof.
   exact (residual cross_1 X through_1 H1 (fun X_1 => ℓ (Y X_1)) dX_1 G).
 Qed.
 
-(** And on into the encoder: one layer of self-attention with a residual connection. Its three paths add up to dX_self,
-    and past them runs the residual. *)
+(** And on into the encoder: one layer of self-attention with a residual connection. Its three paths add up to
+    dX_self, and past them runs the residual. *)
 Theorem eq_dmemory_encoder batch n d h d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n; n])
     (E : tensor [batch; n; d]) (W_Q W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat])
-    (W_O : tensor [(h * d_v)%nat; d]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d])
-    (ℓ : tensor [batch; n; d] -> R) (dX_mem : tensor [batch; n; d]) :
+    (W_O : tensor [(h * d_v)%nat; d]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d]) (ℓ : tensor [batch; n; d] -> R) (dX_mem : tensor [batch; n; d]) :
   let self E := layer h h own M scale B E E W_Q W_K W_V W_O b_Q b_K b_V b_O in
   let X_mem (E : tensor [batch; n; d]) : tensor [batch; n; d] := fun s => E.[s] ⊕ (self E).[s] in
   let Q : tensor [batch; h; n; d_k] := fun s => split (E.[s] × W_Q ⊕ rows b_Q) in
@@ -477,33 +517,42 @@ Theorem eq_dmemory_encoder batch n d h d_k d_v (M : nat -> nat -> mask) scale (B
   gradient ℓ (X_mem E) dX_mem -> gradient (fun E => ℓ (X_mem E)) E (fun s => dX_mem.[s] ⊕ dX_self.[s]).
 Proof.
   intros self X_mem Q K V P dO dP dS dQ_r dK_r dV_r dX_self Hℓ.
-  exact (residual self E _ (fun ℓ' dY H' => eq_dmemory_self _ _ _ _ _ _ _ M scale B E W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ' dY H') ℓ dX_mem Hℓ).
+  exact (residual self E _ (fun ℓ' dY H' => eq_dmemory_self _ _ _ _ _ _ _ M scale B E W_Q W_K W_V W_O b_Q b_K b_V b_O
+    ℓ' dY H') ℓ dX_mem Hℓ).
 Qed.
 
 (** ** The cache *)
 
 (** The layer with stored keys and values: it does not know who made them. *)
-Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
+Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : nat -> nat -> mask) scale
+  (B : tensor [batch; h; n_q; n_k])
   (K : tensor [batch; n_k; (h_kv * d_k)%nat]) (V : tensor [batch; n_k; (h_kv * d_v)%nat]) (X : tensor [batch; n_q; d_x])
-  (W_Q : tensor [d_x; (h * d_k)%nat]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_O : tensor [d_y])
+  (W_Q : tensor [d_x; (h * d_k)%nat]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat])
+  (b_O : tensor [d_y])
   : tensor [batch; n_q; d_y] :=
-  fun s => linear (merge (heads g (M s) scale (split (linear X.[s] W_Q b_Q)) (split K.[s]) (split V.[s]) B.[s])) W_O b_O.
+  fun s => linear (merge (heads g (M s) scale (split (linear X.[s] W_Q b_Q)) (split K.[s]) (split V.[s])
+    B.[s])) W_O b_O.
 
-(** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys and values. *)
-Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]) (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) :
+(** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys
+    and values. *)
+Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat])
+    (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) :
   let Y X W_Q W_O b_Q b_O := layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
   let K : tensor [batch; n_k; (h_kv * d_k)%nat] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
   let V : tensor [batch; n_k; (h_kv * d_v)%nat] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
   let Y' X W_Q W_O b_Q b_O := cached h h_kv g M scale B K V X W_Q W_O b_Q b_O in
   (forall dX, gradient (fun X => ℓ (Y X W_Q W_O b_Q b_O)) X dX <-> gradient (fun X => ℓ (Y' X W_Q W_O b_Q b_O)) X dX) /\
-  (forall dW, gradient (fun W_Q => ℓ (Y X W_Q W_O b_Q b_O)) W_Q dW <-> gradient (fun W_Q => ℓ (Y' X W_Q W_O b_Q b_O)) W_Q dW) /\
-  (forall db, gradient (fun b_Q => ℓ (Y X W_Q W_O b_Q b_O)) b_Q db <-> gradient (fun b_Q => ℓ (Y' X W_Q W_O b_Q b_O)) b_Q db) /\
-  (forall dW, gradient (fun W_O => ℓ (Y X W_Q W_O b_Q b_O)) W_O dW <-> gradient (fun W_O => ℓ (Y' X W_Q W_O b_Q b_O)) W_O dW) /\
-  (forall db, gradient (fun b_O => ℓ (Y X W_Q W_O b_Q b_O)) b_O db <-> gradient (fun b_O => ℓ (Y' X W_Q W_O b_Q b_O)) b_O db).
+  (forall dW, gradient (fun W_Q => ℓ (Y X W_Q W_O b_Q b_O)) W_Q dW <->
+     gradient (fun W_Q => ℓ (Y' X W_Q W_O b_Q b_O)) W_Q dW) /\
+  (forall db, gradient (fun b_Q => ℓ (Y X W_Q W_O b_Q b_O)) b_Q db <->
+     gradient (fun b_Q => ℓ (Y' X W_Q W_O b_Q b_O)) b_Q db) /\
+  (forall dW, gradient (fun W_O => ℓ (Y X W_Q W_O b_Q b_O)) W_O dW <->
+     gradient (fun W_O => ℓ (Y' X W_Q W_O b_Q b_O)) W_O dW) /\
+  (forall db, gradient (fun b_O => ℓ (Y X W_Q W_O b_Q b_O)) b_O db <->
+     gradient (fun b_O => ℓ (Y' X W_Q W_O b_Q b_O)) b_O db).
 Proof. intros Y K V Y'. refine (conj _ (conj _ (conj _ (conj _ _)))); intro d; split; intro H; exact H. Qed.
 
 Lemma regroup (a b c a' b' c' d : R) : d = a + a' -> a + b + c + (a' + b' + c') = d + b + b' + c + c'.
@@ -511,8 +560,8 @@ Proof. intros ->. ring. Qed.
 
 (** What the uses of one array get adds up, when the loss reads a copy at each step. *)
 Lemma copies_derive {T batch n d_m w_k w_v} (ℓ : tensor [T; batch; n; w_k] -> tensor [T; batch; n; w_v] -> R)
-    (K : tensor [batch; n; w_k]) (V : tensor [batch; n; w_v]) (dK_t : tensor [T; batch; n; w_k]) (dV_t : tensor [T; batch; n; w_v])
-    (x : R -> tensor [batch; n; d_m]) w_K w_V b_K b_V t tX tW_K tW_V tb_K tb_V :
+    (K : tensor [batch; n; w_k]) (V : tensor [batch; n; w_v]) (dK_t : tensor [T; batch; n; w_k])
+    (dV_t : tensor [T; batch; n; w_v]) (x : R -> tensor [batch; n; d_m]) w_K w_V b_K b_V t tX tW_K tW_V tb_K tb_V :
   let dK : tensor [batch; n; w_k] := fun s j c => ∑ t < T, dK_t t s j c in
   let dV : tensor [batch; n; w_v] := fun s j c => ∑ t < T, dV_t t s j c in
   gradient2 ℓ (fun _ => K) (fun _ => V) dK_t dV_t ->
@@ -533,17 +582,20 @@ Proof.
       [exact (packed_moves x w_K b_K t _ _ _ HX HWK HbK)|exact (packed_moves x w_V b_V t _ _ _ HX HWV HbV)].
   - etransitivity; [exact (f_equal2 Rplus (dot_copies T dK_t (fun s => tlinear (x t).[s] (w_K t) tX.[s] tW_K tb_K))
       (dot_copies T dV_t (fun s => tlinear (x t).[s] (w_V t) tX.[s] tW_V tb_V)))|].
-    etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK (x t) (w_K t) tX tW_K tb_K) (batch_adjoint dV (x t) (w_V t) tX tW_V tb_V))|].
+    etransitivity; [exact (f_equal2 Rplus (batch_adjoint dK (x t) (w_K t) tX tW_K tb_K)
+      (batch_adjoint dV (x t) (w_V t) tX tW_V tb_V))|].
     assert (E : dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T ⊕ dV.[s] × (w_V t)^T) tX =
-      dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T) tX + dot (s := [batch; n; d_m]) (fun s => dV.[s] × (w_V t)^T) tX)
+      dot (s := [batch; n; d_m]) (fun s => dK.[s] × (w_K t)^T) tX +
+        dot (s := [batch; n; d_m]) (fun s => dV.[s] × (w_V t)^T) tX)
       by exact (dot_add3 (fun s => dK.[s] × (w_K t)^T) (fun s => dV.[s] × (w_V t)^T) tX).
     exact (regroup _ _ _ _ _ _ _ E).
 Qed.
 
-(** A cache that keeps its way back: each step adds its share to dK and dV, and one projection, at the end, takes the sums
-    to the memory and the weights. ℓ may be any function of what the steps read. *)
-Theorem eq_cache_vjp steps batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v])
-    (b_K : tensor [w_k]) (b_V : tensor [w_v]) (ℓ : tensor [steps; batch; n_k; w_k] -> tensor [steps; batch; n_k; w_v] -> R)
+(** A cache that keeps its way back: each step adds its share to dK and dV, and one projection, at the end, takes the
+    sums to the memory and the weights. ℓ may be any function of what the steps read. *)
+Theorem eq_cache_vjp steps batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; w_k])
+    (W_V : tensor [d_m; w_v]) (b_K : tensor [w_k]) (b_V : tensor [w_v])
+    (ℓ : tensor [steps; batch; n_k; w_k] -> tensor [steps; batch; n_k; w_v] -> R)
     (dK_t : tensor [steps; batch; n_k; w_k]) (dV_t : tensor [steps; batch; n_k; w_v]) :
   let K (X_mem : tensor [batch; n_k; d_m]) W_K : tensor [batch; n_k; w_k] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
   let V (X_mem : tensor [batch; n_k; d_m]) W_V b_V : tensor [batch; n_k; w_v] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
@@ -557,23 +609,31 @@ Theorem eq_cache_vjp steps batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_
   gradient (fun X_mem => loss X_mem W_K W_V b_V) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T).
 Proof.
   intros K V loss dK dV H. refine (conj _ (conj _ (conj _ _))); intros x t tX Hx Ht.
-  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) x (fun _ => W_V) (fun _ => b_K) (fun _ => b_V) t zero tX zero zero zero
-      H (f_equal (fun W => K X_mem W) Hx) eq_refl (moves_const _ _) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _)) _).
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) x (fun _ => W_V) (fun _ => b_K)
+    (fun _ => b_V) t zero tX zero zero zero
+      H (f_equal (fun W => K X_mem W) Hx) eq_refl (moves_const _ _) Ht (moves_const _ _) (moves_const _ _)
+        (moves_const _ _)) _).
     rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
-  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) x (fun _ => b_K) (fun _ => b_V) t zero zero tX zero zero
-      H eq_refl (f_equal (fun W => V X_mem W b_V) Hx) (moves_const _ _) (moves_const _ _) Ht (moves_const _ _) (moves_const _ _)) _).
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) x (fun _ => b_K)
+    (fun _ => b_V) t zero zero tX zero zero
+      H eq_refl (f_equal (fun W => V X_mem W b_V) Hx) (moves_const _ _) (moves_const _ _) Ht (moves_const _ _)
+        (moves_const _ _)) _).
     rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
-  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) (fun _ => W_V) (fun _ => b_K) x t zero zero zero zero tX
-      H eq_refl (f_equal (fun b => V X_mem W_V b) Hx) (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _) Ht) _).
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t (fun _ => X_mem) (fun _ => W_K) (fun _ => W_V)
+    (fun _ => b_K) x t zero zero zero zero tX
+      H eq_refl (f_equal (fun b => V X_mem W_V b) Hx) (moves_const _ _) (moves_const _ _) (moves_const _ _)
+        (moves_const _ _) Ht) _).
     rewrite !dot_zero, ?Rplus_0_l, ?Rplus_0_r. reflexivity.
-  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t x (fun _ => W_K) (fun _ => W_V) (fun _ => b_K) (fun _ => b_V) t tX zero zero zero zero
-      H (f_equal (fun X => K X W_K) Hx) (f_equal (fun X => V X W_V b_V) Hx) Ht (moves_const _ _) (moves_const _ _) (moves_const _ _) (moves_const _ _)) _).
+  - refine (derive_eq _ _ _ _ (copies_derive ℓ _ _ dK_t dV_t x (fun _ => W_K) (fun _ => W_V) (fun _ => b_K)
+    (fun _ => b_V) t tX zero zero zero zero
+      H (f_equal (fun X => K X W_K) Hx) (f_equal (fun X => V X W_V b_V) Hx) Ht (moves_const _ _) (moves_const _ _)
+        (moves_const _ _) (moves_const _ _)) _).
     rewrite !dot_zero, !Rplus_0_r. reflexivity.
 Qed.
 
 (** Layers that share W_K, b_K, W_V and b_V read one cache: its gradients add first, then one projection is enough. *)
-Theorem eq_memory_shared_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; w_k])
-    (W_V : tensor [d_m; w_v]) (b_K : tensor [w_k]) (b_V : tensor [w_v])
+Theorem eq_memory_shared_layers layers batch n_k d_m w_k w_v (X_mem : tensor [batch; n_k; d_m])
+    (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_K : tensor [w_k]) (b_V : tensor [w_v])
     (ℓ : tensor [layers; batch; n_k; w_k] -> tensor [layers; batch; n_k; w_v] -> R)
     (dK_a : tensor [layers; batch; n_k; w_k]) (dV_a : tensor [layers; batch; n_k; w_v]) :
   let K (X_mem : tensor [batch; n_k; d_m]) W_K : tensor [batch; n_k; w_k] := fun s => X_mem.[s] × W_K ⊕ rows b_K in
@@ -587,14 +647,16 @@ Theorem eq_memory_shared_layers layers batch n_k d_m w_k w_v (X_mem : tensor [ba
   gradient (fun X_mem => loss X_mem W_K W_V) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T).
 Proof.
   intros K V loss dK dV H.
-  destruct (eq_cache_vjp _ _ _ _ _ _ X_mem W_K W_V b_K b_V ℓ dK_a dV_a H) as (H1 & H2 & _ & H3). exact (conj H1 (conj H2 H3)).
+  destruct (eq_cache_vjp _ _ _ _ _ _ X_mem W_K W_V b_K b_V ℓ dK_a dV_a H) as (H1 & H2 & _ & H3). exact
+    (conj H1 (conj H2 H3)).
 Qed.
 
-(** Positions added to the memory for the keys only: R is used on one path and gets that path only, and over the tokens its
-    gradient sums to 0. *)
+(** Positions added to the memory for the keys only: R is used on one path and gets that path only, and over the
+    tokens its gradient sums to 0. *)
 Theorem eq_memory_positions batch n_q n_k d_m h d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (Q : tensor [batch; h; n_q; d_k]) (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
-    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) (R : tensor [n_k; d_m]) :
+    (Q : tensor [batch; h; n_q; d_k]) (X_mem : tensor [batch; n_k; d_m]) (W_K : tensor [d_m; (h * d_k)%nat])
+    (W_V : tensor [d_m; (h * d_v)%nat]) (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v])
+    (R : tensor [n_k; d_m]) :
   let K (R : tensor [n_k; d_m]) : tensor [batch; h; n_k; d_k] := fun s => split ((X_mem.[s] ⊕ R) × W_K) in
   let V : tensor [batch; h; n_k; d_v] := fun s => split (X_mem.[s] × W_V) in
   let O (R : tensor [n_k; d_m]) s := heads own (M s) scale Q.[s] (K R).[s] V.[s] B.[s] in
@@ -614,21 +676,25 @@ Proof.
     + apply (HK (fun u => K (x u)) t (fun s => split (tX × W_K)) (f_equal K Hx)).
       intros s Hs. apply (split_moves (fun u => (X_mem.[s] ⊕ x u) × W_K)). intros j Hj c Hc.
       apply (sum_derive d_m (fun k u => (X_mem.[s] j k + x u j k) * W_K k c)). intros k Hk.
-      eapply derive_eq; [apply derive_mult; [apply derive_plus; [apply derive_const|exact (Ht j Hj k Hk)]|apply derive_const]|cbv beta; ring].
+      eapply derive_eq; [apply derive_mult; [apply derive_plus; [apply derive_const|exact (Ht j Hj k Hk)]|apply
+        derive_const]|cbv beta; ring].
     + etransitivity; [|exact (dot_total2 batch (fun s => dK.[s] × W_K^T) tX)].
-      apply sum_ext; intros s _. etransitivity; [exact (dot_split dK_r.[s] (tX × W_K))|]. exact (dot_matmul_r dK.[s] tX W_K).
-  - intros s a. exact (proj1 (eq_dmemory_total n_q n_k d_m h d_k d_v (M s) scale B.[s] Q.[s] (K R).[s] V.[s] W_K W_V dO.[s] a)).
+      apply sum_ext; intros s _. etransitivity; [exact (dot_split dK_r.[s] (tX × W_K))|]. exact
+        (dot_matmul_r dK.[s] tX W_K).
+  - intros s a. exact (proj1 (eq_dmemory_total n_q n_k d_m h d_k d_v (M s) scale B.[s] Q.[s] (K R).[s] V.[s] W_K
+    W_V dO.[s] a)).
 Qed.
 
 (** ** Step by step *)
 
 Lemma sum_first n m f : (m <= n)%nat -> (forall j, (m <= j)%nat -> f j = 0) -> sum n f = sum m f.
 Proof.
-  intros H H0. replace n with (m + (n - m))%nat by lia. rewrite sum_add, (sum_0 (n - m)) by (intros; apply H0; lia). ring.
+  intros H H0. replace n with (m + (n - m))%nat by lia. rewrite sum_add,
+    (sum_0 (n - m)) by (intros; apply H0; lia). ring.
 Qed.
 
-(** The causal pass is a stack of steps: query t, the last token so far, reads the keys 0 to t. Its dQ is the step's own;
-    each key and value collects from the step that made it and all later ones. *)
+(** The causal pass is a stack of steps: query t, the last token so far, reads the keys 0 to t. Its dQ is the step's
+    own; each key and value collects from the step that made it and all later ones. *)
 Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (B : tensor [n; n])
     (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) :
   let Q_t t : tensor [1%nat; d_k] := fun _ => Q t in
@@ -646,11 +712,14 @@ Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d
      attention causal scale Q K V B t c = attention everything scale (Q_t t) (K_t t) (V_t t) (B_t t) 0%nat c) /\
   (gradient ℓ (attention causal scale Q K V B) dO ->
    gradient (fun Q => ℓ (attention causal scale Q K V B)) Q (fun t a => dQ_t t 0%nat a) /\
-   gradient (fun K => ℓ (attention causal scale Q K V B)) K (fun j a => ∑ t < n, if (j <=? t)%nat then dK_t t j a else 0) /\
-   gradient (fun V => ℓ (attention causal scale Q K V B)) V (fun j c => ∑ t < n, if (j <=? t)%nat then dV_t t j c else 0)).
+   gradient (fun K => ℓ (attention causal scale Q K V B)) K
+     (fun j a => ∑ t < n, if (j <=? t)%nat then dK_t t j a else 0) /\
+   gradient (fun V => ℓ (attention causal scale Q K V B)) V
+     (fun j c => ∑ t < n, if (j <=? t)%nat then dV_t t j c else 0)).
 Proof.
   intros Q_t K_t V_t B_t dO_t P_t dP_t dS_t dQ_t dK_t dV_t.
-  assert (HZ : forall t, (t < n)%nat -> Z causal (scores scale Q K B) t = Z everything (scores scale (Q_t t) (K_t t) (B_t t)) 0%nat).
+  assert (HZ : forall t, (t < n)%nat -> Z causal (scores scale Q K B) t =
+    Z everything (scores scale (Q_t t) (K_t t) (B_t t)) 0%nat).
   { intros t Ht. unfold Z. rewrite (sum_first n (S t)); [|lia|].
     - apply sum_ext; intros k Hk. unfold E, causal, everything. destruct (Nat.leb_spec k t); [reflexivity|lia].
     - intros j Hj. apply E_forbidden. apply Nat.leb_gt. lia. }
@@ -659,7 +728,8 @@ Proof.
     destruct (Nat.leb_spec j t); [reflexivity|lia]. }
   assert (H0 : forall t j, (t < j)%nat -> weights causal scale Q K B t j = 0).
   { intros t j Hj. apply softmax_forbidden. apply Nat.leb_gt. exact Hj. }
-  assert (HS : forall t j, (t < n)%nat -> (j <= t)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j = dS_t t 0%nat j).
+  assert (HS : forall t j, (t < n)%nat -> (j <= t)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j =
+    dS_t t 0%nat j).
   { intros t j Ht Hj. unfold centered. rewrite HP by assumption. unfold dS_t. f_equal. f_equal.
     rewrite (sum_first n (S t)); [|lia|intros; rewrite H0 by lia; ring].
     apply sum_ext; intros k Hk. rewrite HP by lia. reflexivity. }
@@ -670,11 +740,13 @@ Proof.
     apply sum_ext; intros j Hj. rewrite HP by lia. reflexivity.
   - intro Hℓ. refine (conj _ (conj _ _)).
     + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_Q causal scale Q K V B ℓ dO Hℓ)). intros t Ht a _.
-      change (scale * (∑ j < n, centered (weights causal scale Q K B) (dO × V^T) t j * K j a) = scale * ∑ j < S t, dS_t t 0%nat j * K j a).
+      change (scale * (∑ j < n, centered (weights causal scale Q K B) (dO × V^T) t j * K j a) = scale * ∑ j < S t,
+        dS_t t 0%nat j * K j a).
       f_equal. rewrite (sum_first n (S t)); [|lia|intros; rewrite HS0 by lia; ring].
       apply sum_ext; intros j Hj. now rewrite HS by lia.
     + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_K causal scale Q K V B ℓ dO Hℓ)). intros j Hj a _.
-      change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n, if (j <=? t)%nat then dK_t t j a else 0).
+      change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n,
+        if (j <=? t)%nat then dK_t t j a else 0).
       rewrite sum_l. apply sum_ext; intros t Ht. destruct (Nat.leb_spec j t) as [H|H].
       * rewrite HS by lia. change (scale * (dS_t t 0%nat j * Q t a) = scale * (0 + dS_t t 0%nat j * Q t a)). ring.
       * rewrite HS0 by lia. ring.

@@ -1,8 +1,8 @@
 (** * Several heads (chapter 5)
 
     The whole layer: a batch of sequences, each with a memory of its own; projections with biases, split, h heads,
-    merge, output matrix. Query head r reads key head [g r]: with [g r = r] each has its own, with
-    [g r = r * h_kv / h] neighbours share. Any masks (one a sequence and head), any biases of the scores B. *)
+    merge, output matrix. Query head r reads key head [g r]: with [g r = r] each has its own, with [g r = r * h_kv /
+    h] neighbours share. Any masks (one a sequence and head), any biases of the scores B. *)
 
 From Coq Require Import FunctionalExtensionality.
 From attnbook Require Export head.
@@ -133,20 +133,22 @@ Definition tattention {n_q n_k d_k d_v} (M : mask) scale (Q : tensor [n_q; d_k])
 Lemma tattention_moves {n_q n_k d_k d_v} M scale (q : R -> tensor [n_q; d_k]) (k : R -> tensor [n_k; d_k])
     (v : R -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) t tQ tK tV :
   moves q t tQ -> moves k t tK -> moves v t tV ->
-  moves (s := [n_q; d_v]) (fun u => attention M scale (q u) (k u) (v u) B) t (tattention M scale (q t) (k t) (v t) B tQ tK tV).
+  moves (s := [n_q; d_v]) (fun u => attention M scale (q u) (k u) (v u) B) t
+    (tattention M scale (q t) (k t) (v t) B tQ tK tV).
 Proof.
   intros HQ HK HV.
   refine (matmul_moves (fun u => weights M scale (q u) (k u) B) v t _ _ _ HV).
   refine (softmax_moves M (fun u => scores scale (q u) (k u) B) t _ _).
   intros i Hi j Hj. unfold scores. eapply derive_eq.
   - apply (derive_plus (fun u => (scale • (q u × (k u)^T)) i j) (fun _ => B i j)); [|apply derive_const].
-    apply (scaled_moves scale (fun u => q u × (k u)^T) t _ (matmul_moves q (fun u => (k u)^T) t _ _ HQ (transpose_moves k t _ HK)) i Hi j Hj).
+    apply (scaled_moves scale (fun u => q u × (k u)^T) t _
+      (matmul_moves q (fun u => (k u)^T) t _ _ HQ (transpose_moves k t _ HK)) i Hi j Hj).
   - cbv beta. ring.
 Qed.
 
 Lemma tattention_adjoint {n_q n_k d_k d_v} M scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v])
-    (dO : tensor [n_q; d_v]) :
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k])
+    (tV : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in
   let dS := centered P (dO × V^T) in
   ⟨dO, tattention M scale Q K V B tQ tK tV⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩ + ⟨P^T × dO, tV⟩.
@@ -172,11 +174,14 @@ Lemma gradient3_each {s r p} (ℓ : tensor s -> tensor r -> tensor p -> R) X Y Z
   gradient (fun X => ℓ X Y Z) X dX /\ gradient (fun Y => ℓ X Y Z) Y dY /\ gradient (fun Z => ℓ X Y Z) Z dZ.
 Proof.
   intro H. refine (conj _ (conj _ _)).
-  - intros x t tX Hx Ht. eapply derive_eq; [apply (H x (fun _ => Y) (fun _ => Z) t tX zero zero); auto using moves_const|].
+  - intros x t tX Hx Ht. eapply derive_eq; [apply (H x (fun _ => Y) (fun _ => Z) t tX zero zero);
+    auto using moves_const|].
     rewrite !dot_zero. ring.
-  - intros y t tY Hy Ht. eapply derive_eq; [apply (H (fun _ => X) y (fun _ => Z) t zero tY zero); auto using moves_const|].
+  - intros y t tY Hy Ht. eapply derive_eq; [apply (H (fun _ => X) y (fun _ => Z) t zero tY zero);
+    auto using moves_const|].
     rewrite !dot_zero. ring.
-  - intros z t tZ Hz Ht. eapply derive_eq; [apply (H (fun _ => X) (fun _ => Y) z t zero zero tZ); auto using moves_const|].
+  - intros z t tZ Hz Ht. eapply derive_eq; [apply (H (fun _ => X) (fun _ => Y) z t zero zero tZ);
+    auto using moves_const|].
     rewrite !dot_zero. ring.
 Qed.
 
@@ -186,8 +191,8 @@ Proof. now rewrite !sum_plus. Qed.
 (** All heads, for a batch. [dK] and [dV] are any names for what the groups collect. *)
 Lemma heads_derive {batch h h_kv n_q n_k d_k d_v} g (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
     (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v])
-    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v])
-    (dK : tensor [batch; h_kv; n_k; d_k]) (dV : tensor [batch; h_kv; n_k; d_v]) :
+    (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) (dK : tensor [batch; h_kv; n_k; d_k])
+    (dV : tensor [batch; h_kv; n_k; d_v]) :
   let P := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r] in
   let dS := fun s r => centered (P s r) (dO.[s].[r] × V.[s].[g r]^T) in
   (forall r, (r < h)%nat -> (g r < h_kv)%nat) ->
@@ -200,10 +205,12 @@ Proof.
   intros P dS Hg EK EV Hℓ q k v t tQ tK tV HQ HK HV tHQ tHK tHV.
   eapply derive_eq.
   - apply (Hℓ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t
-      (fun s r => tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r] tQ.[s].[r] tK.[s].[g r] tV.[s].[g r])).
+      (fun s r => tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r] tQ.[s].[r] tK.[s].[g r]
+        tV.[s].[g r])).
     + now rewrite HQ, HK, HV.
     + intros s Hs r Hr. rewrite <- HQ, <- HK, <- HV.
-      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r]) (fun u => (v u).[s].[g r]));
+      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r])
+        (fun u => (v u).[s].[g r]));
         [exact (tHQ s Hs r Hr)|exact (tHK s Hs (g r) (Hg r Hr))|exact (tHV s Hs (g r) (Hg r Hr))].
   - rewrite <- (dot_ext _ _ tK tK EK (equal_refl tK)), <- (dot_ext _ _ tV tV EV (equal_refl tV)).
     change (∑ s < batch, ∑ r < h, ⟨dO.[s].[r], tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r]
@@ -211,7 +218,8 @@ Proof.
       (∑ s < batch, ∑ k < h_kv, ⟨collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r])) k, tK.[s].[k]⟩) +
       (∑ s < batch, ∑ k < h_kv, ⟨collect h g (fun r => (P s r)^T × dO.[s].[r]) k, tV.[s].[k]⟩)).
     rewrite <- sum_plus3. apply sum_ext; intros s _.
-    rewrite <- (dot_collect g (fun r => scale • ((dS s r)^T × Q.[s].[r])) tK.[s] Hg), <- (dot_collect g (fun r => (P s r)^T × dO.[s].[r]) tV.[s] Hg).
+    rewrite <- (dot_collect g (fun r => scale • ((dS s r)^T × Q.[s].[r])) tK.[s] Hg),
+      <- (dot_collect g (fun r => (P s r)^T × dO.[s].[r]) tV.[s] Hg).
     rewrite <- sum_plus3. apply sum_ext; intros r _. apply tattention_adjoint.
 Qed.
 
@@ -227,7 +235,8 @@ Proof.
 Qed.
 
 Lemma projection_adjoint {batch n m h d} (A : tensor [batch; h; n; d]) (X : tensor [batch; n; m])
-    (W : tensor [m; (h * d)%nat]) (tX : tensor [batch; n; m]) (tW : tensor [m; (h * d)%nat]) (tb : tensor [(h * d)%nat]) :
+    (W : tensor [m; (h * d)%nat]) (tX : tensor [batch; n; m]) (tW : tensor [m; (h * d)%nat]) (tb : tensor [(h * d)%nat])
+    :
   dot (s := [batch; h; n; d]) A (fun s => split (tlinear X.[s] W tX.[s] tW tb)) =
     dot (s := [batch; n; m]) (fun s => merge A.[s] × W^T) tX +
     dot (s := [m; (h * d)%nat]) (fun a c => ∑ s < batch, (X.[s]^T × merge A.[s]) a c) tW +
@@ -246,23 +255,34 @@ Lemma concat_derive {batch n_q h d_v d_y} (O : tensor [batch; h; n_q; d_v]) (W_O
     (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c).
 Proof.
   intros Hℓ o w b t tO tW tb HO HW Hb tHO tHW tHb. eapply derive_eq.
-  - apply (Hℓ (fun u s => linear (merge (o u).[s]) (w u) (b u)) t (fun s => tlinear (merge O.[s]) W_O (merge tO.[s]) tW tb)).
+  - apply (Hℓ (fun u s => linear (merge (o u).[s]) (w u) (b u)) t
+    (fun s => tlinear (merge O.[s]) W_O (merge tO.[s]) tW tb)).
     + now rewrite HO, HW, Hb.
     + intros s Hs. rewrite <- HO, <- HW.
-      exact (linear_moves (fun u => merge (o u).[s]) w b t _ _ _ (merge_moves (fun u => (o u).[s]) t _ (tHO s Hs)) tHW tHb).
+      exact (linear_moves (fun u => merge (o u).[s]) w b t _ _ _
+        (merge_moves (fun u => (o u).[s]) t _ (tHO s Hs)) tHW tHb).
   - etransitivity; [apply (batch_adjoint dY (fun s => merge O.[s]) W_O (fun s => merge tO.[s]))|].
     f_equal. f_equal. apply sum_ext; intros s _. exact (dot_merge (dY.[s] × W_O^T) tO.[s]).
 Qed.
 
 Lemma dot_add3 {b m n} (A B T : tensor [b; m; n]) : dot (s := [b; m; n]) (fun s => A.[s] ⊕ B.[s]) T = ⟨A, T⟩ + ⟨B, T⟩.
-Proof. symmetry. etransitivity; [symmetry; apply sum_plus|]. apply sum_ext; intros s _. symmetry. apply (dot_add_l A.[s] B.[s] T.[s]). Qed.
+Proof. symmetry. etransitivity; [symmetry; apply sum_plus|]. apply sum_ext;
+  intros s _. symmetry. apply (dot_add_l A.[s] B.[s] T.[s]). Qed.
+
+(** What stands still. *)
+Definition rest {s} (A : tensor s) : R -> tensor s := fun _ => A.
+
+Lemma rest_moves {s} (A : tensor s) t : moves (rest A) t zero.
+Proof. exact (moves_const A t). Qed.
 
 (** ** The whole layer: everything moves at once *)
 
 Section layer.
-  Context {batch n_q n_k d_x d_m d_k d_v d_y : nat} (h h_kv : nat) (g : nat -> nat) (M : nat -> nat -> mask) (scale : R).
+  Context {batch n_q n_k d_x d_m d_k d_v d_y : nat} (h h_kv : nat) (g : nat -> nat)
+  (M : nat -> nat -> mask) (scale : R).
   Context (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]).
-  Context (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]).
+  Context (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat])
+  (W_V : tensor [d_m; (h_kv * d_v)%nat]).
   Context (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]).
   Context (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y]).
   Context (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]).
@@ -277,16 +297,19 @@ Section layer.
   Let dQ : tensor [batch; h; n_q; d_k] := fun s r => scale • (dS s r × K.[s].[g r]).
   Context (dK : tensor [batch; h_kv; n_k; d_k]) (dV : tensor [batch; h_kv; n_k; d_v]).
   Hypothesis Hg : forall r, (r < h)%nat -> (g r < h_kv)%nat.
-  Hypothesis EK : equal (s := [batch; h_kv; n_k; d_k]) (fun s => collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r]))) dK.
+  Hypothesis EK : equal (s := [batch; h_kv; n_k; d_k])
+    (fun s => collect h g (fun r => scale • ((dS s r)^T × Q.[s].[r]))) dK.
   Hypothesis EV : equal (s := [batch; h_kv; n_k; d_v]) (fun s => collect h g (fun r => (P s r)^T × dO.[s].[r])) dV.
   Hypothesis Hℓ : gradient ℓ (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY.
 
   Lemma layer_derive x x_mem w_Q w_K w_V w_O c_Q c_K c_V c_O t tX tX_mem tW_Q tW_K tW_V tW_O tb_Q tb_K tb_V tb_O :
     x t = X -> x_mem t = X_mem -> w_Q t = W_Q -> w_K t = W_K -> w_V t = W_V -> w_O t = W_O ->
     c_Q t = b_Q -> c_K t = b_K -> c_V t = b_V -> c_O t = b_O ->
-    moves x t tX -> moves x_mem t tX_mem -> moves w_Q t tW_Q -> moves w_K t tW_K -> moves w_V t tW_V -> moves w_O t tW_O ->
+    moves x t tX -> moves x_mem t tX_mem -> moves w_Q t tW_Q -> moves w_K t tW_K -> moves w_V t tW_V ->
+      moves w_O t tW_O ->
     moves c_Q t tb_Q -> moves c_K t tb_K -> moves c_V t tb_V -> moves c_O t tb_O ->
-    is_derive (fun u => ℓ (layer h h_kv g M scale B (x u) (x_mem u) (w_Q u) (w_K u) (w_V u) (w_O u) (c_Q u) (c_K u) (c_V u) (c_O u))) t
+    is_derive (fun u => ℓ (layer h h_kv g M scale B (x u) (x_mem u) (w_Q u) (w_K u) (w_V u) (w_O u) (c_Q u) (c_K u)
+      (c_V u) (c_O u))) t
       (dot (s := [batch; n_q; d_x]) (fun s => merge dQ.[s] × W_Q^T) tX +
        dot (s := [d_x; (h * d_k)%nat]) (fun a c => ∑ s < batch, (X.[s]^T × merge dQ.[s]) a c) tW_Q +
        dot (s := [(h * d_k)%nat]) (fun c => ∑ s < batch, ∑ i < n_q, merge dQ.[s] i c) tb_Q +
@@ -314,63 +337,91 @@ Section layer.
     pose (to := fun s r => tattention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r]
       (split (tlinear X.[s] W_Q tX.[s] tW_Q tb_Q)).[r] (split (tlinear X_mem.[s] W_K tX_mem.[s] tW_K tb_K)).[g r]
       (split (tlinear X_mem.[s] W_V tX_mem.[s] tW_V tb_V)).[g r]).
-    assert (Mo : moves (s := [batch; h; n_q; d_v]) (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t to).
+    assert (Mo : moves (s := [batch; h; n_q; d_v])
+      (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t to).
     { intros s Hs r Hr. unfold to. rewrite <- Eq, <- Ek, <- Ev.
-      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r]) (fun u => (v u).[s].[g r]));
+      apply (tattention_moves (M s r) scale (fun u => (q u).[s].[r]) (fun u => (k u).[s].[g r])
+        (fun u => (v u).[s].[g r]));
         [exact (Mq s Hs r Hr)|exact (Mk s Hs (g r) (Hg r Hr))|exact (Mv s Hs (g r) (Hg r Hr))]. }
     eapply derive_eq.
-    - apply (concat_derive O W_O b_O ℓ dY Hℓ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) w_O c_O t to tW_O tb_O);
+    - apply (concat_derive O W_O b_O ℓ dY Hℓ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) w_O
+      c_O t to tW_O tb_O);
         [now rewrite Eq, Ek, Ev|exact HO|exact HbO|exact Mo|exact tHO|exact tHbO].
     - f_equal. f_equal. fold dO.
       (* ⟨dO, tO⟩, taken apart by the rule of the heads with the loss ⟨dO, ·⟩ *)
-      assert (D : is_derive (fun u => dot (s := [batch; h; n_q; d_v]) dO (fun s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s])) t
+      assert (D : is_derive (fun u => dot (s := [batch; h; n_q; d_v]) dO
+        (fun s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s])) t
         (dot (s := [batch; h; n_q; d_v]) dO to)).
-      { exact (gradient_dot dO _ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t to eq_refl Mo). }
-      pose proof (heads_derive g M scale B Q K V (fun O => ⟨dO, O⟩) dO dK dV Hg EK EV (gradient_dot dO _) q k v t _ _ _ Eq Ek Ev Mq Mk Mv) as D'.
+      { exact (gradient_dot dO _ (fun u s => heads g (M s) scale (q u).[s] (k u).[s] (v u).[s] B.[s]) t
+        to eq_refl Mo). }
+      pose proof (heads_derive g M scale B Q K V (fun O => ⟨dO, O⟩) dO dK dV Hg EK EV (gradient_dot dO _) q k v t _ _ _
+        Eq Ek Ev Mq Mk Mv) as D'.
       apply is_derive_unique in D, D'. rewrite <- D. etransitivity; [exact D'|].
       now rewrite !projection_adjoint.
   Qed.
 
-  Ltac others_stand_still :=
-    try reflexivity; try assumption; try apply moves_const.
+  Ltac alone H :=
+    eapply derive_eq; [apply H; try reflexivity; try assumption; apply rest_moves|rewrite !dot_zero].
 
   (** One input moves, the others stand still. *)
   Lemma layer_gradients :
-    let Y := fun X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O => ℓ (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) in
-    (gradient (s := [batch; n_q; d_x]) (fun X => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X (fun s => merge dQ.[s] × W_Q^T) /\
-     gradient (s := [d_x; (h * d_k)%nat]) (fun W_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_Q (fun a c => ∑ s < batch, (X.[s]^T × merge dQ.[s]) a c) /\
-     gradient (s := [(h * d_k)%nat]) (fun b_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_Q (fun c => ∑ s < batch, ∑ i < n_q, merge dQ.[s] i c)) /\
-    (gradient (s := [batch; n_k; d_m]) (fun X_mem => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X_mem (fun s => merge dK.[s] × W_K^T ⊕ merge dV.[s] × W_V^T) /\
-     gradient (s := [d_m; (h_kv * d_k)%nat]) (fun W_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dK.[s]) a c) /\
-     gradient (s := [(h_kv * d_k)%nat]) (fun b_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_K (fun c => ∑ s < batch, ∑ j < n_k, merge dK.[s] j c) /\
-     gradient (s := [d_m; (h_kv * d_v)%nat]) (fun W_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dV.[s]) a c) /\
-     gradient (s := [(h_kv * d_v)%nat]) (fun b_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_V (fun c => ∑ s < batch, ∑ j < n_k, merge dV.[s] j c)) /\
-    (gradient (s := [(h * d_v)%nat; d_y]) (fun W_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_O (fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c) /\
-     gradient (s := [d_y]) (fun b_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
+    let Y := fun X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O => ℓ
+      (layer h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) in
+    (gradient (s := [batch; n_q; d_x]) (fun X => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X
+      (fun s => merge dQ.[s] × W_Q^T) /\
+     gradient (s := [d_x; (h * d_k)%nat]) (fun W_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_Q
+       (fun a c => ∑ s < batch, (X.[s]^T × merge dQ.[s]) a c) /\
+     gradient (s := [(h * d_k)%nat]) (fun b_Q => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_Q
+       (fun c => ∑ s < batch, ∑ i < n_q, merge dQ.[s] i c)) /\
+    (gradient (s := [batch; n_k; d_m]) (fun X_mem => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) X_mem
+      (fun s => merge dK.[s] × W_K^T ⊕ merge dV.[s] × W_V^T) /\
+     gradient (s := [d_m; (h_kv * d_k)%nat]) (fun W_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_K
+       (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dK.[s]) a c) /\
+     gradient (s := [(h_kv * d_k)%nat]) (fun b_K => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_K
+       (fun c => ∑ s < batch, ∑ j < n_k, merge dK.[s] j c) /\
+     gradient (s := [d_m; (h_kv * d_v)%nat]) (fun W_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_V
+       (fun a c => ∑ s < batch, (X_mem.[s]^T × merge dV.[s]) a c) /\
+     gradient (s := [(h_kv * d_v)%nat]) (fun b_V => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_V
+       (fun c => ∑ s < batch, ∑ j < n_k, merge dV.[s] j c)) /\
+    (gradient (s := [(h * d_v)%nat; d_y]) (fun W_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) W_O
+      (fun a c => ∑ s < batch, ((merge O.[s])^T × dY.[s]) a c) /\
+     gradient (s := [d_y]) (fun b_O => Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) b_O
+       (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
   Proof.
     intro Y. unfold Y. refine (conj (conj _ (conj _ _)) (conj (conj _ (conj _ (conj _ (conj _ _)))) (conj _ _)));
       intros x t tX Hx Ht.
-    - refine (derive_eq _ _ _ _ (layer_derive x (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t tX zero zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) x (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero zero tX zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) x (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero zero tX zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) x (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero tX zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still.
-      rewrite !dot_zero. etransitivity; [|symmetry; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tX)]. ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) x (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero zero zero tX zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) x
-        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero zero zero tX zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) x (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero tX zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        x (fun _ => b_O) t zero zero zero zero zero zero zero zero tX zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) x (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) (fun _ => b_O) t zero zero zero zero zero tX zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
-    - refine (derive_eq _ _ _ _ (layer_derive (fun _ => X) (fun _ => X_mem) (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-        (fun _ => b_V) x t zero zero zero zero zero zero zero zero zero tX _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still. rewrite !dot_zero; ring.
+    - alone (layer_derive x (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t tX zero zero zero zero zero zero zero zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) x (rest W_K) (rest W_V) (rest W_O) (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero zero tX zero zero zero zero zero zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) (rest W_O) x (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero zero zero zero zero zero tX zero zero zero). ring.
+    - alone (layer_derive (rest X) x (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero tX zero zero zero zero zero zero zero zero).
+      etransitivity; [|symmetry; apply (dot_add3 (fun s => merge dK.[s] × W_K^T)
+        (fun s => merge dV.[s] × W_V^T) tX)]. ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) x (rest W_V) (rest W_O) (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero zero zero tX zero zero zero zero zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q) x
+      (rest b_V) (rest b_O)
+        t zero zero zero zero zero zero zero tX zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) x (rest W_O) (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero zero zero zero tX zero zero zero zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q)
+      (rest b_K) x (rest b_O)
+        t zero zero zero zero zero zero zero zero tX zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) x (rest b_Q) (rest b_K)
+      (rest b_V) (rest b_O)
+        t zero zero zero zero zero tX zero zero zero zero). ring.
+    - alone (layer_derive (rest X) (rest X_mem) (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q)
+      (rest b_K) (rest b_V) x
+        t zero zero zero zero zero zero zero zero zero tX). ring.
   Qed.
 
   (** Both inputs move. *)
@@ -380,9 +431,10 @@ Section layer.
       (fun s => merge dQ.[s] × W_Q^T) (fun s => merge dK.[s] × W_K^T ⊕ merge dV.[s] × W_V^T).
   Proof.
     intros x y t tX tY Hx Hy Ht HtY.
-    refine (derive_eq _ _ _ _ (layer_derive x y (fun _ => W_Q) (fun _ => W_K) (fun _ => W_V) (fun _ => W_O) (fun _ => b_Q) (fun _ => b_K)
-      (fun _ => b_V) (fun _ => b_O) t tX tY zero zero zero zero zero zero zero zero _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _) _); others_stand_still.
-    rewrite !dot_zero. etransitivity; [|symmetry; apply Rplus_eq_compat_l; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tY)]. ring.
+    alone (layer_derive x y (rest W_Q) (rest W_K) (rest W_V) (rest W_O) (rest b_Q) (rest b_K) (rest b_V) (rest b_O)
+        t tX tY zero zero zero zero zero zero zero zero).
+    etransitivity; [|symmetry; apply Rplus_eq_compat_l;
+      apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tY)]. ring.
   Qed.
 End layer.
 
@@ -449,7 +501,8 @@ Qed.
 Lemma dot_sum_r {m n} h (A : tensor [m; n]) (F : nat -> tensor [m; n]) :
   dot (s := [m; n]) A (fun i j => ∑ r < h, F r i j) = ∑ r < h, ⟨A, F r⟩.
 Proof.
-  simpl. symmetry. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext; intros j _. now rewrite sum_l.
+  simpl. symmetry. rewrite sum_swap. apply sum_ext; intros i _. rewrite sum_swap. apply sum_ext;
+    intros j _. now rewrite sum_l.
 Qed.
 
 (** A row of blocks times a column of blocks is a sum over the heads. *)
@@ -461,7 +514,8 @@ Proof.
 Qed.
 
 (** Nobody needs the concatenation: each head goes through its own rows of W_O, and the results add up. *)
-Theorem eq_concat_sum n_q h d_v d_y (O : tensor [h; n_q; d_v]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_O : tensor [d_y]) i c :
+Theorem eq_concat_sum n_q h d_v d_y (O : tensor [h; n_q; d_v]) (W_O : tensor [(h * d_v)%nat; d_y]) (b_O : tensor [d_y])
+    i c :
   (merge O × W_O ⊕ rows b_O) i c = (∑ r < h, (O.[r] × rows_of W_O r) i c) + b_O c.
 Proof. unfold add, rows. now rewrite merge_matmul. Qed.
 
@@ -489,7 +543,8 @@ Qed.
 Lemma own_lt h r : (r < h)%nat -> (own r < h)%nat.
 Proof. trivial. Qed.
 
-Lemma collect_own_batch {b h n d} (A : nat -> nat -> tensor [n; d]) : equal (s := [b; h; n; d]) (fun s => collect h own (A s)) A.
+Lemma collect_own_batch {b h n d} (A : nat -> nat -> tensor [n; d]) : equal (s := [b; h; n; d])
+  (fun s => collect h own (A s)) A.
 Proof. intros s _. apply collect_own. Qed.
 
 (** Each head runs the six lines of chapter 4 on its own share; no head looks at another. *)
@@ -515,10 +570,11 @@ Proof.
     (collect_own_batch _) (collect_own_batch _) Hℓ)) as (HQ & HK & HV). exact (conj HV (conj HQ HK)).
 Qed.
 
-(** Each projection is a linear map: a weight's gradient is its input, transposed, times what arrives; a bias collects the rows.
-    ℓ may be any function of the queries, keys and values. *)
-Theorem eq_multi_head_projections batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
-    (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_Q b_K : tensor [w_k]) (b_V : tensor [w_v])
+(** Each projection is a linear map: a weight's gradient is its input, transposed, times what arrives; a bias collects
+    the rows. ℓ may be any function of the queries, keys and values. *)
+Theorem eq_multi_head_projections batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x])
+    (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v])
+    (b_Q b_K : tensor [w_k]) (b_V : tensor [w_v])
     (ℓ : tensor [batch; n_q; w_k] -> tensor [batch; n_k; w_k] -> tensor [batch; n_k; w_v] -> R)
     (dQ : tensor [batch; n_q; w_k]) (dK : tensor [batch; n_k; w_k]) (dV : tensor [batch; n_k; w_v]) :
   let Q W_Q b_Q : tensor [batch; n_q; w_k] := fun s => X.[s] × W_Q ⊕ rows b_Q in
@@ -526,8 +582,10 @@ Theorem eq_multi_head_projections batch n_q n_k d_x d_m w_k w_v (X : tensor [bat
   let V W_V b_V : tensor [batch; n_k; w_v] := fun s => X_mem.[s] × W_V ⊕ rows b_V in
   gradient3 ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V) dQ dK dV ->
   gradient (fun W_Q => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
-  gradient (fun W_K => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
-  gradient (fun W_V => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+  gradient (fun W_K => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_K
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) W_V
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
   gradient (fun b_Q => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_Q (fun c => ∑ s < batch, ∑ i < n_q, dQ.[s] i c) /\
   gradient (fun b_K => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_K (fun c => ∑ s < batch, ∑ j < n_k, dK.[s] j c) /\
   gradient (fun b_V => ℓ (Q W_Q b_Q) (K W_K b_K) (V W_V b_V)) b_V (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c).
@@ -539,7 +597,8 @@ Proof.
   tauto.
 Qed.
 
-(** Packed gradients are the heads' gradients, side by side: the columns of Xᵀ dQ that belong to head r are Xᵀ dQ_r. *)
+(** Packed gradients are the heads' gradients, side by side: the columns of Xᵀ dQ that belong to head r are Xᵀ dQ_r.
+    *)
 Theorem packed_gradients_are_side_by_side n m h d (X : tensor [n; m]) (dQ : tensor [h; n; d]) r a l :
   (l < d)%nat -> columns (X^T × merge dQ) r a l = (X^T × dQ.[r]) a l.
 Proof.
@@ -551,11 +610,11 @@ Lemma merge_columns {n h d m} (A : tensor [h; n; d]) (W : tensor [m; (h * d)%nat
   (merge A × W^T) i a = ∑ r < h, (A.[r] × (columns W r)^T) i a.
 Proof. exact (merge_matmul A W^T i a). Qed.
 
-(** X made the queries of all heads, the memory made their keys and values: each head sends its gradient back
-    through its own columns, and all of them add. ℓ may be any function of the heads' queries, keys and values. *)
-Theorem eq_inputs_of_heads batch n_q n_k d_x d_m h d_k d_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
-    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+(** X made the queries of all heads, the memory made their keys and values: each head sends its gradient back through
+    its own columns, and all of them add. ℓ may be any function of the heads' queries, keys and values. *)
+Theorem eq_inputs_of_heads batch n_q n_k d_x d_m h d_k d_v (X : tensor [batch; n_q; d_x])
+    (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat])
+    (W_V : tensor [d_m; (h * d_v)%nat]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
     (ℓ : tensor [batch; h; n_q; d_k] -> tensor [batch; h; n_k; d_k] -> tensor [batch; h; n_k; d_v] -> R)
     (dQ : tensor [batch; h; n_q; d_k]) (dK : tensor [batch; h; n_k; d_k]) (dV : tensor [batch; h; n_k; d_v]) :
   let Q (X : tensor [batch; n_q; d_x]) s := split (X.[s] × W_Q ⊕ rows b_Q) in
@@ -567,11 +626,15 @@ Theorem eq_inputs_of_heads batch n_q n_k d_x d_m h d_k d_v (X : tensor [batch; n
     (fun s j a => ∑ r < h, ((dK.[s].[r] × (columns W_K r)^T) j a + (dV.[s].[r] × (columns W_V r)^T) j a)).
 Proof.
   intros Q K V H x y t tX tY Hx Hy Ht HtY.
-  pose proof (projection_moves x (fun _ => W_Q) (fun _ => b_Q) t tX zero zero Ht (moves_const _ _) (moves_const _ _)) as MQ.
-  pose proof (projection_moves y (fun _ => W_K) (fun _ => b_K) t tY zero zero HtY (moves_const _ _) (moves_const _ _)) as MK.
-  pose proof (projection_moves y (fun _ => W_V) (fun _ => b_V) t tY zero zero HtY (moves_const _ _) (moves_const _ _)) as MV.
+  pose proof (projection_moves x (fun _ => W_Q) (fun _ => b_Q) t tX zero zero Ht (moves_const _ _)
+    (moves_const _ _)) as MQ.
+  pose proof (projection_moves y (fun _ => W_K) (fun _ => b_K) t tY zero zero HtY (moves_const _ _)
+    (moves_const _ _)) as MK.
+  pose proof (projection_moves y (fun _ => W_V) (fun _ => b_V) t tY zero zero HtY (moves_const _ _)
+    (moves_const _ _)) as MV.
   eapply derive_eq.
-  - apply (H (fun u => Q (x u)) (fun u => K (y u)) (fun u => V (y u)) t _ _ _ (f_equal Q Hx) (f_equal K Hy) (f_equal V Hy) MQ MK MV).
+  - apply (H (fun u => Q (x u)) (fun u => K (y u)) (fun u => V (y u)) t _ _ _ (f_equal Q Hx) (f_equal K Hy)
+    (f_equal V Hy) MQ MK MV).
   - cbv beta. rewrite !projection_adjoint, !dot_zero, !Rplus_0_r, Rplus_assoc. f_equal.
     + apply dot_ext; [|apply equal_refl]. intros s _ i _ a _. apply merge_columns.
     + etransitivity; [symmetry; apply (dot_add3 (fun s => merge dK.[s] × W_K^T) (fun s => merge dV.[s] × W_V^T) tY)|].
@@ -580,9 +643,9 @@ Proof.
 Qed.
 
 (** In self-attention one array is used in three places in every head: the input collects over heads and paths. *)
-Theorem eq_self_dX_heads batch n d h d_k d_v (X : tensor [batch; n; d])
-    (W_Q : tensor [d; (h * d_k)%nat]) (W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+Theorem eq_self_dX_heads batch n d h d_k d_v (X : tensor [batch; n; d]) (W_Q : tensor [d; (h * d_k)%nat])
+    (W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat]) (b_Q b_K : tensor [(h * d_k)%nat])
+    (b_V : tensor [(h * d_v)%nat])
     (ℓ : tensor [batch; h; n; d_k] -> tensor [batch; h; n; d_k] -> tensor [batch; h; n; d_v] -> R)
     (dQ dK : tensor [batch; h; n; d_k]) (dV : tensor [batch; h; n; d_v]) :
   let Q (X : tensor [batch; n; d]) s := split (X.[s] × W_Q ⊕ rows b_Q) in
@@ -590,7 +653,8 @@ Theorem eq_self_dX_heads batch n d h d_k d_v (X : tensor [batch; n; d])
   let V (X : tensor [batch; n; d]) s := split (X.[s] × W_V ⊕ rows b_V) in
   gradient3 ℓ (Q X) (K X) (V X) dQ dK dV ->
   gradient (fun X => ℓ (Q X) (K X) (V X)) X (fun s i a => ∑ r < h,
-    ((dQ.[s].[r] × (columns W_Q r)^T) i a + (dK.[s].[r] × (columns W_K r)^T) i a + (dV.[s].[r] × (columns W_V r)^T) i a)).
+    ((dQ.[s].[r] × (columns W_Q r)^T) i a + (dK.[s].[r] × (columns W_K r)^T) i a +
+    (dV.[s].[r] × (columns W_V r)^T) i a)).
 Proof.
   intros Q K V H.
   pose proof (fan_out _ _ _ _ (eq_inputs_of_heads _ _ _ _ _ _ _ _ X X W_Q W_K W_V b_Q b_K b_V ℓ dQ dK dV H)) as G.
@@ -598,12 +662,13 @@ Proof.
   etransitivity; [symmetry; apply (sum_plus h)|]. apply sum_ext; intros. ring.
 Qed.
 
-(** The whole backward pass of the layer, from dY to every weight, every bias and both inputs. Any masks, dead rows too. *)
-Theorem eq_multi_head_vjp batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+(** The whole backward pass of the layer, from dY to every weight, every bias and both inputs. Any masks, dead rows
+    too. *)
+Theorem eq_multi_head_vjp batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   let Y := layer h h own M scale B in
   let Q : tensor [batch; h; n_q; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
   let K : tensor [batch; h; n_k; d_k] := fun s => split (X_mem.[s] × W_K ⊕ rows b_K) in
@@ -624,15 +689,24 @@ Theorem eq_multi_head_vjp batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat ->
   let dV : tensor [batch; n_k; (h * d_v)%nat] := fun s => merge dV_r.[s] in
   gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
   (gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun s => dQ.[s] × W_Q^T) /\
-   gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
-   gradient (fun b_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_Q (fun c => ∑ s < batch, ∑ i < n_q, dQ.[s] i c)) /\
-  (gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
-   gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
-   gradient (fun b_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K (fun c => ∑ s < batch, ∑ j < n_k, dK.[s] j c) /\
-   gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
-   gradient (fun b_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_V (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c)) /\
-  (gradient (fun W_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_O (fun a c => ∑ s < batch, (C.[s]^T × dY.[s]) a c) /\
-   gradient (fun b_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_O (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
+   gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q
+     (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
+   gradient (fun b_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_Q
+     (fun c => ∑ s < batch, ∑ i < n_q, dQ.[s] i c)) /\
+  (gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem
+    (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
+   gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K
+     (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+   gradient (fun b_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K
+     (fun c => ∑ s < batch, ∑ j < n_k, dK.[s] j c) /\
+   gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V
+     (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c) /\
+   gradient (fun b_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_V
+     (fun c => ∑ s < batch, ∑ j < n_k, dV.[s] j c)) /\
+  (gradient (fun W_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_O
+    (fun a c => ∑ s < batch, (C.[s]^T × dY.[s]) a c) /\
+   gradient (fun b_O => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_O
+     (fun c => ∑ s < batch, ∑ i < n_q, dY.[s] i c)).
 Proof.
   intros Y Q K V P O_r C dC dO dP D dS dQ_r dK_r dV_r dQ dK dV Hℓ.
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
@@ -643,12 +717,14 @@ Proof.
     (collect_own_batch _) (collect_own_batch _) Hℓ).
 Qed.
 
-(** h query heads share h_kv key heads, neighbours together. A shared head collects a sum over its group, never a mean. *)
+(** h query heads share h_kv key heads, neighbours together. A shared head collects a sum over its group, never a
+    mean. *)
 Theorem eq_head_groups_vjp batch h h_kv n_q n_k d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
     (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v])
     (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) :
   let g := fun r => (r * h_kv / h)%nat in
-  let O (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k]) (V : tensor [batch; h_kv; n_k; d_v]) s r :=
+  let O (Q : tensor [batch; h; n_q; d_k]) (K : tensor [batch; h_kv; n_k; d_k])
+    (V : tensor [batch; h_kv; n_k; d_v]) s r :=
     attention (M s r) scale Q.[s].[r] K.[s].[g r] V.[s].[g r] B.[s].[r] in
   let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[g r] B.[s].[r] in
   let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[g r]^T in
@@ -656,8 +732,10 @@ Theorem eq_head_groups_vjp batch h h_kv n_q n_k d_k d_v (M : nat -> nat -> mask)
   let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - D s r i) in
   (0 < h_kv)%nat ->
   gradient ℓ (O Q K V) dO ->
-  gradient (fun K => ℓ (O Q K V)) K (fun s k j l => ∑ r < h, if (g r =? k)%nat then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0) /\
-  gradient (fun V => ℓ (O Q K V)) V (fun s k j l => ∑ r < h, if (g r =? k)%nat then (P.[s].[r]^T × dO.[s].[r]) j l else 0) /\
+  gradient (fun K => ℓ (O Q K V)) K (fun s k j l => ∑ r < h,
+    if (g r =? k)%nat then (scale • (dS.[s].[r]^T × Q.[s].[r])) j l else 0) /\
+  gradient (fun V => ℓ (O Q K V)) V (fun s k j l => ∑ r < h,
+    if (g r =? k)%nat then (P.[s].[r]^T × dO.[s].[r]) j l else 0) /\
   gradient (fun Q => ℓ (O Q K V)) Q (fun s r => scale • (dS.[s].[r] × K.[s].[g r])).
 Proof.
   intros g O P dP D dS Hkv Hℓ.
@@ -670,14 +748,14 @@ Proof.
     (equal_refl _) (equal_refl _) Hℓ)) as (HQ & HK & HV). exact (conj HK (conj HV HQ)).
 Qed.
 
-(** The whole layer with shared heads, whatever map g says which key head a query head reads: W_K and W_V have h_kv blocks
-    of columns, and the merged sums over the groups go back through them. *)
+(** The whole layer with shared heads, whatever map g says which key head a query head reads: W_K and W_V have h_kv
+    blocks of columns, and the merged sums over the groups go back through them. *)
 Theorem layer_with_shared_heads batch n_q n_k d_x d_m h h_kv d_k d_v d_y (g : nat -> nat) (M : nat -> nat -> mask) scale
-    (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat]) (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q : tensor [(h * d_k)%nat]) (b_K : tensor [(h_kv * d_k)%nat])
+    (b_V : tensor [(h_kv * d_v)%nat]) (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R)
+    (dY : tensor [batch; n_q; d_y]) :
   let Y := layer h h_kv g M scale B in
   let Q : tensor [batch; h; n_q; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
   let K : tensor [batch; h_kv; n_k; d_k] := fun s => split (X_mem.[s] × W_K ⊕ rows b_K) in
@@ -698,10 +776,14 @@ Theorem layer_with_shared_heads batch n_q n_k d_x d_m h h_kv d_k d_v d_y (g : na
   (forall r, (r < h)%nat -> (g r < h_kv)%nat) ->
   gradient ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
   gradient (fun X => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X (fun s => dQ.[s] × W_Q^T) /\
-  gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
-  gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
-  gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
-  gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c).
+  gradient (fun X_mem => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) X_mem
+    (fun s => dK.[s] × W_K^T ⊕ dV.[s] × W_V^T) /\
+  gradient (fun W_Q => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q
+    (fun a c => ∑ s < batch, (X.[s]^T × dQ.[s]) a c) /\
+  gradient (fun W_K => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dK.[s]) a c) /\
+  gradient (fun W_V => ℓ (Y X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_V
+    (fun a c => ∑ s < batch, (X_mem.[s]^T × dV.[s]) a c).
 Proof.
   intros Y Q K V P dO dP D dS dQ_r dK_g dV_g dQ dK dV Hg Hℓ.
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
@@ -713,26 +795,28 @@ Proof.
   exact (conj H1 (conj H3 (conj H2 (conj H4 H5)))).
 Qed.
 
-(** Query heads that share their keys are one head with more queries: those of the whole group, one under the other. *)
-Theorem shared_keys_are_one_head h n_q n_k d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k]) (Q : tensor [h; n_q; d_k])
-    (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) r i c :
+(** Query heads that share their keys are one head with more queries: those of the whole group, one under the other.
+    *)
+Theorem shared_keys_are_one_head h n_q n_k d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k])
+    (Q : tensor [h; n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) r i c :
   let M' : mask := fun x => M (x / n_q)%nat (x mod n_q)%nat in
   let Q' : tensor [(h * n_q)%nat; d_k] := fun x => Q (x / n_q)%nat (x mod n_q)%nat in
   let B' : tensor [(h * n_q)%nat; n_k] := fun x => B (x / n_q)%nat (x mod n_q)%nat in
   (i < n_q)%nat -> attention M' scale Q' K V B' (r * n_q + i)%nat c = attention (M r) scale Q.[r] K V B.[r] i c.
 Proof.
-  intros M' Q' B' Hi. unfold M', Q', B', attention, weights, scores, softmax, Z, E, matmul, scaled, add, transpose, part.
+  intros M' Q' B' Hi. unfold M', Q', B', attention, weights, scores, softmax, Z, E, matmul, scaled, add,
+    transpose, part.
   now rewrite div_block, mod_block.
 Qed.
 
 (** ** The biases *)
 
 (** The key's bias does nothing in any head: its gradient is 0, for every mask. *)
-Theorem key_biases_learn_nothing batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+Theorem key_biases_learn_nothing batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   gradient ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
   gradient (fun b_K => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) b_K (fun _ => 0).
 Proof.
@@ -744,12 +828,13 @@ Proof.
   etransitivity; [apply Rmult_eq_compat_r; apply centered_rows|]. ring.
 Qed.
 
-(** With a single key all weights are 1 whatever the scores: neither the queries nor the keys learn, nor their matrices. *)
-Theorem one_key_teaches_no_scores batch n_q d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; 1%nat])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; 1%nat; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+(** With a single key all weights are 1 whatever the scores: neither the queries nor the keys learn, nor their
+    matrices. *)
+Theorem one_key_teaches_no_scores batch n_q d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; 1%nat]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; 1%nat; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   gradient ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O) dY ->
   gradient (fun W_Q => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_Q (fun _ _ => 0) /\
   gradient (fun W_K => ℓ (layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O)) W_K (fun _ _ => 0) /\
@@ -758,24 +843,27 @@ Proof.
   intro Hℓ.
   assert (Z1 : forall (N : mask) (Q : tensor [n_q; d_k]) (K : tensor [1%nat; d_k]) (S T : tensor [n_q; 1%nat]) i,
     centered (weights N scale Q K S) T i 0%nat = 0).
-  { intros N Q K S T i. pose proof (centered_rows N (scores scale Q K S) T i) as H. cbn [sum] in H. unfold weights. lra. }
+  { intros N Q K S T i. pose proof (centered_rows N (scores scale Q K S) T i) as H. cbn [sum] in
+    H. unfold weights. lra. }
   pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
     (collect_own_batch _) (collect_own_batch _) Hℓ) as ((_ & HQ & Hb) & (_ & HK & _) & _).
   refine (conj _ (conj _ _)).
   - refine (gradient_ext (s := [d_x; (h * d_k)%nat]) _ _ _ _ _ HQ). intros a _ c _. simpl. apply sum_0; intros s _.
     apply sum_0; intros i _. unfold merge, part, scaled, matmul. simpl. rewrite Z1. ring.
   - refine (gradient_ext (s := [d_m; (h * d_k)%nat]) _ _ _ _ _ HK). intros a _ c _. simpl. apply sum_0; intros s _.
-    unfold merge, part, scaled, matmul. simpl. rewrite (sum_0 n_q); [ring|]. intros i _. unfold transpose. rewrite Z1. ring.
+    unfold merge, part, scaled, matmul. simpl. rewrite (sum_0 n_q); [ring|]. intros i _. unfold transpose.
+      rewrite Z1. ring.
   - refine (gradient_ext (s := [(h * d_k)%nat]) _ _ _ _ _ Hb). intros c _. simpl. apply sum_0; intros s _.
     apply sum_0; intros i _. unfold merge, part, scaled, matmul. simpl. rewrite Z1. ring.
 Qed.
 
-(** Where every query has a key, the value's bias passes through the weights unchanged, and the output's bias can do its work:
-    b_V W_O + b_O in the place of b_O, and 0 in the place of b_V, is the same layer. *)
-Theorem eq_value_bias_merged batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y]) :
+(** Where every query has a key, the value's bias passes through the weights unchanged, and the output's bias can do
+    its work: b_V W_O + b_O in the place of b_O, and 0 in the place of b_V, is the same layer. *)
+Theorem eq_value_bias_merged batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) :
   let b_O' : tensor [d_y] := fun c => (∑ a < h * d_v, b_V a * W_O a c) + b_O c in
   (forall s r i, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> live (M s r) n_k i) ->
   (forall s r i (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) (b : tensor [d_v]) l,
@@ -789,27 +877,32 @@ Proof.
      (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat ->
      (softmax (M s r) S × (V ⊕ rows b)) i l = (softmax (M s r) S × V) i l + b l).
   { intros s r i S V b l Hs Hr Hi. unfold matmul, add, rows.
-    transitivity (∑ k < n_k, (softmax (M s r) S i k * V k l + softmax (M s r) S i k * b l)); [apply sum_ext; intros; ring|].
+    transitivity (∑ k < n_k, (softmax (M s r) S i k * V k l + softmax (M s r) S i k * b l));
+      [apply sum_ext; intros; ring|].
     rewrite sum_plus, <- sum_r, softmax_sum by auto. ring. }
   refine (conj H _). intros s Hs i Hi c Hc.
-  pose (Q := (split (linear X.[s] W_Q b_Q)) : tensor [h; n_q; d_k]). pose (K := (split (linear X_mem.[s] W_K b_K)) : tensor [h; n_k; d_k]).
+  pose (Q := (split (linear X.[s] W_Q b_Q)) : tensor [h; n_q; d_k]). pose
+    (K := (split (linear X_mem.[s] W_K b_K)) : tensor [h; n_k; d_k]).
   pose (O := fun b => heads own (M s) scale Q K (split (linear X_mem.[s] W_V b)) B.[s]).
   change ((merge (O b_V) × W_O) i c + b_O c = (merge (O (fun _ => 0)) × W_O) i c + b_O' c).
   unfold b_O'. rewrite <- Rplus_assoc. f_equal. unfold matmul at 1 2. rewrite <- sum_plus. apply sum_ext; intros a Ha.
   rewrite <- Rmult_plus_distr_r. f_equal. destruct (block_of h d_v a Ha) as (Hr & Hl & Ea).
-  assert (HO : forall b, merge (O b) i a = (weights (M s (a / d_v)%nat) scale Q.[a / d_v]%nat K.[a / d_v]%nat (B.[s]).[a / d_v]%nat ×
+  assert (HO : forall b, merge (O b) i a = (weights (M s (a / d_v)%nat) scale Q.[a / d_v]%nat K.[a / d_v]%nat
+    (B.[s]).[a / d_v]%nat ×
     columns (X_mem.[s] × W_V) (a / d_v)%nat) i (a mod d_v)%nat + b a).
-  { intro b. rewrite <- (f_equal (b : nat -> R) Ea). exact (H s (a / d_v)%nat i (scores scale Q.[a / d_v]%nat K.[a / d_v]%nat (B.[s]).[a / d_v]%nat)
+  { intro b. rewrite <- (f_equal (b : nat -> R) Ea). exact
+    (H s (a / d_v)%nat i (scores scale Q.[a / d_v]%nat K.[a / d_v]%nat (B.[s]).[a / d_v]%nat)
       (columns (X_mem.[s] × W_V) (a / d_v)%nat) (fun l => b (a / d_v * d_v + l)%nat) (a mod d_v)%nat Hs Hr Hi). }
   rewrite !HO. ring.
 Qed.
 
-(** What arrives at the value's bias is the sum of the rows of dC, and that is db_O through W_O: nothing that b_O does not know. *)
-Theorem eq_value_bias_merged__gradient batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale (B : tensor [batch; h; n_q; n_k])
-    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
-    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
-    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+(** What arrives at the value's bias is the sum of the rows of dC, and that is db_O through W_O: nothing that b_O does
+    not know. *)
+Theorem eq_value_bias_merged__gradient batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
+    (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat])
+    (W_O : tensor [(h * d_v)%nat; d_y]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
+    (b_O : tensor [d_y]) (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
   let dC : tensor [batch; n_q; (h * d_v)%nat] := fun s => dY.[s] × W_O^T in
   let db_O : tensor [d_y] := fun c => ∑ s < batch, ∑ i < n_q, dY s i c in
   (forall s r i, (s < batch)%nat -> (r < h)%nat -> (i < n_q)%nat -> live (M s r) n_k i) ->
@@ -818,7 +911,8 @@ Theorem eq_value_bias_merged__gradient batch n_q n_k d_x d_m h d_k d_v d_y (M : 
     (fun a => ∑ s < batch, ∑ i < n_q, dC s i a) /\
   forall a, ∑ s < batch, ∑ i < n_q, dC s i a = ∑ c < d_y, db_O c * W_O a c.
 Proof.
-  intros dC db_O HL Hℓ. pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
+  intros dC db_O HL Hℓ. pose proof (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ
+    dY _ _ (own_lt h)
     (collect_own_batch _) (collect_own_batch _) Hℓ) as (_ & (_ & _ & _ & _ & H) & _).
   split.
   - refine (gradient_ext (s := [(h * d_v)%nat]) _ _ _ _ _ H). intros a Ha. apply sum_ext; intros s Hs.
@@ -833,8 +927,8 @@ Qed.
 
 (** ** torch's layout, gates *)
 
-(** torch stores weights transposed, the three projections one under the other, E rows each. Gradients have the layout of
-    their weights. ℓ may be any function of the three matrices. *)
+(** torch stores weights transposed, the three projections one under the other, E rows each. Gradients have the layout
+    of their weights. ℓ may be any function of the three matrices. *)
 Theorem eq_torch_layout E d (W_in : tensor [(3 * E)%nat; d]) (W_out : tensor [E; E]) :
   let W_Q (W_in : tensor [(3 * E)%nat; d]) : tensor [d; E] := fun a c => W_in c a in
   let W_K (W_in : tensor [(3 * E)%nat; d]) : tensor [d; E] := fun a c => W_in (E + c)%nat a in
@@ -843,23 +937,28 @@ Theorem eq_torch_layout E d (W_in : tensor [(3 * E)%nat; d]) (W_out : tensor [E;
      gradient3 ℓ (W_Q W_in) (W_K W_in) (W_V W_in) dW_Q dW_K dW_V ->
      exists dW_in, gradient (fun W_in => ℓ (W_Q W_in) (W_K W_in) (W_V W_in)) W_in dW_in /\
        equal (W_Q dW_in) dW_Q /\ equal (W_K dW_in) dW_K /\ equal (W_V dW_in) dW_V) /\
-  (forall (ℓ : tensor [E; E] -> R) dW_O, gradient ℓ (W_out^T) dW_O -> gradient (fun W_out => ℓ (W_out^T)) W_out (dW_O^T)).
+  (forall (ℓ : tensor [E; E] -> R) dW_O,
+     gradient ℓ (W_out^T) dW_O -> gradient (fun W_out => ℓ (W_out^T)) W_out (dW_O^T)).
 Proof.
   intros W_Q W_K W_V. split.
   - intros ℓ dW_Q dW_K dW_V H.
-    pose (dW := (fun c a => if Nat.ltb c E then dW_Q a c else if Nat.ltb c (2 * E) then dW_K a (c - E)%nat else dW_V a (c - 2 * E)%nat)
+    pose (dW := (fun c a => if Nat.ltb c E then dW_Q a c else if Nat.ltb c (2 * E) then dW_K a (c - E)%nat else dW_V a
+      (c - 2 * E)%nat)
       : tensor [(3 * E)%nat; d]).
     assert (EQ : forall a c, (c < E)%nat -> dW c a = dW_Q a c).
     { intros a c Hc. unfold dW. destruct (Nat.ltb_spec c E); [reflexivity|lia]. }
     assert (EK : forall a c, (c < E)%nat -> dW (E + c)%nat a = dW_K a c).
-    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (E + c) E); [lia|]. destruct (Nat.ltb_spec (E + c) (2 * E)); [|lia]. f_equal. lia. }
+    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (E + c) E); [lia|]. destruct (Nat.ltb_spec (E + c) (2 * E));
+      [|lia]. f_equal. lia. }
     assert (EV : forall a c, (c < E)%nat -> dW (2 * E + c)%nat a = dW_V a c).
-    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (2 * E + c) E); [lia|]. destruct (Nat.ltb_spec (2 * E + c) (2 * E)); [lia|]. f_equal. lia. }
+    { intros a c Hc. unfold dW. destruct (Nat.ltb_spec (2 * E + c) E);
+      [lia|]. destruct (Nat.ltb_spec (2 * E + c) (2 * E)); [lia|]. f_equal. lia. }
     exists dW. refine (conj _ (conj _ (conj _ _))).
     + intros w t tW Hw Ht. eapply derive_eq.
       * apply (H (fun u => W_Q (w u)) (fun u => W_K (w u)) (fun u => W_V (w u)) t (W_Q tW) (W_K tW) (W_V tW)
           (f_equal W_Q Hw) (f_equal W_K Hw) (f_equal W_V Hw)); intros a Ha c Hc; apply Ht; lia || exact Ha.
-      * symmetry. change ((3 * E)%nat) with ((E + (E + (E + 0)))%nat). simpl. rewrite !sum_add. cbn [sum]. rewrite Rplus_0_r, <- Rplus_assoc.
+      * symmetry. change ((3 * E)%nat) with ((E + (E + (E + 0)))%nat). simpl. rewrite !sum_add. cbn [sum]. rewrite
+        Rplus_0_r, <- Rplus_assoc.
         f_equal; [f_equal|]; symmetry; rewrite sum_swap; apply sum_ext; intros c Hc; apply sum_ext; intros a Ha.
         -- now rewrite EQ.
         -- now rewrite EK.
@@ -871,26 +970,29 @@ Proof.
     intro. apply dot_transpose.
 Qed.
 
-(** Give each head a gate, a number that multiplies its output. At 1, where it changes nothing, its gradient is the inner product
-    of the head's output with what arrives there: the sum of D over all queries. *)
+(** Give each head a gate, a number that multiplies its output. At 1, where it changes nothing, its gradient is the
+    inner product of the head's output with what arrives there: the sum of D over all queries. *)
 Theorem eq_head_gates batch h n_q n_k d_v (P : tensor [batch; h; n_q; n_k]) (V : tensor [batch; h; n_k; d_v])
     (ℓ : tensor [batch; h; n_q; d_v] -> R) (dO : tensor [batch; h; n_q; d_v]) :
   let O : tensor [batch; h; n_q; d_v] := fun s r => P.[s].[r] × V.[s].[r] in
   let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
   let D : tensor [batch; h; n_q] := fun s r => rowsum (dP.[s].[r] ∘ P.[s].[r]) in
   gradient ℓ O dO ->
-  gradient (s := [h]) (fun a => ℓ (fun s r i l => a r * O s r i l)) (fun _ => 1) (fun r => ∑ s < batch, ⟨O.[s].[r], dO.[s].[r]⟩) /\
+  gradient (s := [h]) (fun a => ℓ (fun s r i l => a r * O s r i l)) (fun _ => 1)
+    (fun r => ∑ s < batch, ⟨O.[s].[r], dO.[s].[r]⟩) /\
   forall r, ∑ s < batch, ⟨O.[s].[r], dO.[s].[r]⟩ = ∑ s < batch, ∑ i < n_q, D s r i.
 Proof.
   intros O dP D Hℓ. split.
   - intros a t ta Ha Hta. eapply derive_eq.
     + apply (Hℓ (fun u s r i l => a u r * O s r i l) t (fun s r i l => ta r * O s r i l)).
       * rewrite Ha. repeat (apply functional_extensionality; intro). ring.
-      * intros s _ r Hr i _ l _. eapply derive_eq; [apply (derive_mult (fun u => a u r) (fun _ => O s r i l)); [now apply Hta|apply derive_const]|].
+      * intros s _ r Hr i _ l _. eapply derive_eq;
+        [apply (derive_mult (fun u => a u r) (fun _ => O s r i l)); [now apply Hta|apply derive_const]|].
         cbv beta. ring.
     + change (∑ s < batch, ∑ r < h, ∑ i < n_q, ∑ l < d_v, dO s r i l * (ta r * O s r i l) =
         ∑ r < h, (∑ s < batch, ∑ i < n_q, ∑ l < d_v, O s r i l * dO s r i l) * ta r).
-      rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_r. apply sum_ext; intros s _. rewrite sum_r. apply sum_ext; intros i _.
+      rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_r. apply sum_ext; intros s _. rewrite sum_r. apply
+        sum_ext; intros i _.
       rewrite sum_r. apply sum_ext; intros. ring.
   - intro r. apply sum_ext; intros s _. change (⟨P.[s].[r] × V.[s].[r], dO.[s].[r]⟩ = ∑ i < n_q, D s r i).
     rewrite dot_comm, dot_matmul_r. reflexivity.
