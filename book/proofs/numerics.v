@@ -1,7 +1,7 @@
 (** * Numerics (chapter 10)
 
     The identities that chapter 10 builds on. They are exact; what floats make of them is measured there, and is no
-    theorem. Three bounds start from the usual model of one rounding, which is written as a hypothesis. *)
+    theorem. One bound starts from the usual model of a rounding, written as its hypothesis. *)
 
 From attnbook Require Export masks.
 
