@@ -215,6 +215,59 @@ Proof.
     pose proof (Z.mod_pos_bound a (Z.of_nat r) ltac:(lia)). unfold a in *. split; intro; nia.
 Qed.
 
+Lemma count_from a n : ∑ i < n, (if a <=? i then 1 else 0) = INR (n - a).
+Proof.
+  induction n as [|n IH]; [reflexivity|]. cbn [sum]. rewrite IH. destruct (Nat.leb_spec a n).
+  - replace (S n - a)%nat with (S (n - a)) by lia. now rewrite S_INR.
+  - replace (S n - a)%nat with (n - a)%nat by lia. ring.
+Qed.
+
+(** Tiles of c columns under a causal mask, with their dead rows and columns cut off: pair (i, j) is worked on if the
+    tile of key j begins at or before query i. Together that is ½ n (n + c), for n a multiple of c. *)
+Theorem eq_tile_causal N c :
+  let n := (N * c)%nat in
+  ∑ i < n, ∑ j < n, (if j / c * c <=? i then 1 else 0) = / 2 * INR n * (INR n + INR c).
+Proof.
+  intro n. rewrite sum_swap. unfold n at 1. rewrite sum_mul.
+  transitivity (∑ J < N, INR c * (INR n - INR J * INR c)).
+  - apply sum_ext; intros J HJ. rewrite <- sum_const. apply sum_ext; intros k Hk.
+    replace ((J * c + k) / c)%nat with J by (apply (Nat.div_unique _ c J k Hk); lia).
+    rewrite count_from, minus_INR, mult_INR by (unfold n; nia). reflexivity.
+  - assert (H : forall m x, ∑ J < m, INR c * (x - INR J * INR c)
+      = INR c * (INR m * x - INR c * INR m * (INR m - 1) / 2)).
+    { intros m x. induction m as [|m IH]; [simpl; field|]. cbn [sum]. rewrite IH, S_INR. field. }
+    rewrite H. unfold n. rewrite mult_INR. field.
+Qed.
+
+Lemma count_back a I N : (I < N)%nat -> ∑ J < N, (if (J <=? I) && (I <=? J + a) then 1 else 0) = INR (Nat.min I a + 1).
+Proof.
+  intro HI. replace N with (S I + (N - S I))%nat by lia. rewrite sum_add, (sum_0 (N - S I)), Rplus_0_r.
+  - rewrite (sum_ext (S I) _ (fun J => if I - a <=? J then 1 else 0)).
+    + rewrite count_from. f_equal. lia.
+    + intros J HJ. destruct (Nat.leb_spec J I), (Nat.leb_spec I (J + a)), (Nat.leb_spec (I - a) J); simpl; auto; lia.
+  - intros k _. destruct (Nat.leb_spec (S I + k) I); [lia|reflexivity].
+Qed.
+
+(** Under a causal window of w earlier keys, square tiles of length c: which of them have an allowed pair, and how many
+    that is among N × N. *)
+Theorem eq_tile_window (c w N : nat) :
+  (0 < c)%nat ->
+  (forall I J, (exists i j, in_tile c c I J i j /\ (j <= i <= j + w)%nat) <-> (J <= I <= J + ceil w c)%nat) /\
+  ∑ I < N, ∑ J < N, (if (J <=? I) && (I <=? J + ceil w c) then 1 else 0) = ∑ I < N, INR (Nat.min I (ceil w c) + 1) /\
+  ∑ I < N, INR (Nat.min I (ceil w c) + 1) <= INR N * (INR (ceil w c) + 1).
+Proof.
+  intro Hc. split; [|split].
+  - intros I J. pose proof (Nat.div_mod (w + c - 1) c ltac:(lia)) as Hd.
+    pose proof (Nat.mod_upper_bound (w + c - 1) c ltac:(lia)). fold (ceil w c) in Hd. set (a := ceil w c) in *.
+    unfold in_tile. split.
+    + intros [i [j [Ht Hw]]]. split; [nia|]. destruct (le_lt_dec I (J + a)) as [h|h]; [exact h|]. nia.
+    + intros [H1 H2]. destruct (Nat.eq_dec I J) as [->|Hne].
+      * exists (J * c)%nat, (J * c)%nat. nia.
+      * exists (I * c)%nat, (J * c + c - 1)%nat. nia.
+  - apply sum_ext; intros I HI. now apply count_back.
+  - rewrite <- sum_const. apply sum_le; intros I _. rewrite <- S_INR. apply le_INR. lia.
+Qed.
+
 (** ** What is frozen *)
 
 (** The scores move by tS. A backward that keeps P sees it stand still, one that keeps L sees it move
