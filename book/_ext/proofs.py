@@ -101,8 +101,12 @@ def title(name, folder=PROOFS):
 
 def as_read(folder=PROOFS):
     """The files of proofs in the order of the chapters that their titles name."""
-    chapter = {name: re.search(r"chapter (\d+)|appendix", title(name, folder)[0]) for name in files(folder)}
-    return sorted(chapter, key=lambda name: int((chapter[name] or [0, 0])[1] or 99))
+
+    def chapter(name):
+        named = re.search(r"chapter (\d+)|appendix", title(name, folder)[0])
+        return int(named[1] or 99) if named else 0
+
+    return sorted(files(folder), key=chapter)
 
 
 def line_of(item, folder=PROOFS):

@@ -1,4 +1,4 @@
-(** * The second order
+(** * The second order of a head (chapter 4)
 
     How the derivative of a head moves when its inputs move again: the second derivative along two directions, and how
     dQ, dK and dV move, which is the product of the Hessian with a direction. Any scale, bias and mask, dead rows too.
