@@ -1,5 +1,6 @@
 """Beside a formula that a theorem proves: "proved", which opens the theorem. And the page of all proofs."""
 
+import re
 from html import escape
 
 import graph
@@ -9,6 +10,7 @@ from proofs import as_read, by_label, files, line_of, record, required, theorems
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
+SHOWN = re.compile(r"moves|derive|adjoint|gradients|dot_matmul|dot_transpose")
 START, END = "calculus.derive_exp", "eq_multi_head_vjp"  # the picture of the way from the exponential to the layer
 
 
@@ -51,19 +53,28 @@ def mark_formulas(app, doctree):
 
 
 def way(start=START, end=END):
-    """What the theorem ``end`` rests on that itself rests on the lemma ``start``: each with what it uses of these."""
+    """The theorem ``end`` and what it rests on: how each step moves, back to ``start``, and its adjoint.
+
+    Other rules of calculus, and lemmas about indices and signs, are left out: what they lead to is linked instead.
+    """
     uses = {item: of.split() for item, of in record()["uses"].items()}
     (end,) = [item for item in uses if item.partition(".")[2] == end]
 
-    def above(item, found):
-        for other in uses.get(item, ()):
-            if other not in found:
-                found.add(other)
-                above(other, found)
-        return found
+    def is_shown(item):
+        return item in (start, end) or (not item.startswith("calculus.") and SHOWN.search(item))
 
-    between = [item for item in above(end, {end}) if item == start or start in above(item, set())]
-    return {item: [of for of in uses[item] if of in between and item != start] for item in uses if item in between}
+    def shown_below(item):
+        nearest = set()
+        for other in uses[item]:
+            nearest |= {other} if is_shown(other) else shown_below(other)
+        return nearest
+
+    met, asked = {}, [end]
+    while asked:
+        item = asked.pop()
+        met[item] = sorted(shown_below(item)) if item != start else []
+        asked += [other for other in met[item] if other not in met]
+    return {item: met[item] for item in uses if item in met}
 
 
 class Proofs(SphinxDirective):
