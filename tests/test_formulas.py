@@ -22,12 +22,12 @@ from letters import Float64, Letters
 from tex_values import At
 
 import attnbook as ab
-from attnbook.arrays import mT
+from attnbook.arrays import inner, mT
 from attnbook.checks import close
 
 TABLE = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))
 FORMULAS, SETTINGS = TABLE["formulas"], TABLE["settings"]
-IN_TABLE = ("03", "04", "05", "06", "07")
+IN_TABLE = ("02", "03", "04", "05", "06", "07", "08", "09")
 EQUATIONS = {e.label: e for e in equations() if e.chapter.startswith(IN_TABLE)}
 READ = [label for label, formula in FORMULAS.items() if "setting" in formula and "no tex" not in formula]
 RUN = [label for label, formula in FORMULAS.items() if "python" in formula]
@@ -116,7 +116,7 @@ class Lines(dict):
         raise KeyError(name)
 
 
-MODULES = {"np": np, "ab": ab, "mT": mT, "close": close, "has": types.SimpleNamespace}
+MODULES = {"np": np, "ab": ab, "mT": mT, "close": close, "inner": inner, "has": types.SimpleNamespace}
 
 
 @np.errstate(all="ignore")
@@ -128,7 +128,7 @@ def python_disagreements(label, way="float64", replace=None, seed=0):
     for point in points(formula, setting):
         if point in formula.get("python not at", ()):
             continue
-        lines = Lines(letters(setting, way, point, seed), names)
+        lines = Lines(letters(setting, way, point, seed, tuple(formula.get("fixed", ()))), names)
         made = set(formula.get("gives", ()))
         for line in as_list(formula["python"]):
             line = re.sub("^return ", "returned = ", line.replace(*replace) if replace else line)
@@ -290,7 +290,7 @@ class OneOff:
 def a_little(T):
     if getattr(T, "dtype", int) == np.float64:
         return np.where(np.isfinite(T), T * 1.01 + 0.01, 0.5)
-    return T + 1 if isinstance(T, int) else ~T
+    return T + 1 if isinstance(T, int | float) else ~T
 
 
 @np.errstate(all="ignore")
@@ -308,7 +308,7 @@ def fails(equation, at, change):
     return False
 
 
-@pytest.mark.parametrize("label", READ)
+@pytest.mark.parametrize("label", [label for label in READ if FORMULAS[label]["setting"] != "empty"])
 def test_each_formula_can_fail(label):
     """Each equation is refused at some point when one of its letters is a little off; each bound, when one is far."""
     formula = FORMULAS[label]

@@ -311,6 +311,8 @@ class _Parser:
             return ("num", int(t[0]))
         if t.startswith(r"\mathsf"):
             return ("transpose",)
+        if t == "*":  # of an adjoint, J^*
+            return ("name", "*", ())
         return ("num", int(t)) if t.isdigit() else ("name", self.stem(t), ())
 
     def script(self):

@@ -14,11 +14,6 @@ def _children(node):
     return [part for part in (node[1:] if isinstance(node[0], str) else node) if isinstance(part, tuple) and part]
 
 
-def _bound_by(node):
-    """The letters that a sum binds: also which of a batch."""
-    return ("batch",) if node[2] == ("word", "batch") else node[1]
-
-
 class At:
     """Letters with values, where equations are evaluated.
 
@@ -93,11 +88,17 @@ class At:
                 return {node[1]}
             name, indices = self.resolve(node)
             return set().union({"batch"} if self.one_of(name, self.batch) else (), *map(self.free, indices))
-        bound = set(_bound_by(node)) if node[0] == "sum" else set()
-        if node[0] == "call":
-            bound = {text_of(item) for _, item in node[1][2]} if node[1][1] in ("max", "min") else bound
-            node = ("call", *(() if bound or text_of(node[1]) else (node[1],)), *node[2:])
-        return set().union(*map(self.free, _children(node))) - bound
+        bound = set(self.bound_by(node)) if node[0] == "sum" else set()
+        if node[0] != "call":
+            return set().union(*map(self.free, _children(node))) - bound
+        below = {text_of(item) for _, item in node[1][2]} if written(*node[1][1:]) not in self.values else set()
+        free = set().union(*map(self.free, node[2:]))
+        return free - below if node[1][1] in ("max", "min") else free | set(filter(self.is_letter, below))
+
+    def bound_by(self, node):
+        """The letters that a sum binds: also one that it names in the plural, or which of a batch."""
+        words = node[2][1] if node[2] and node[2][0] == "word" else ""
+        return ("batch",) if words == "batch" else (words[:-1],) if words[:-1] in self.indices else node[1]
 
     def sizes(self, node):
         """How far each letter of a tree runs, by the axes that it is an index of."""
@@ -210,14 +211,14 @@ class At:
         return _scalar(f(*(self.number(x) if isinstance(x, int) and name in BUILT_IN else x for x in values)))
 
     def _sum(self, node, bound):
-        _, letters, condition, body = node
-        if condition and condition[0] == "word" and condition[1] != "batch" and not letters:
+        condition, body = node[2:]
+        letters, words = self.bound_by(node), condition and condition[0] == "word"
+        if words and not letters:
             return _scalar(self.values[condition[1]](self.value(body, bound)))  # over what, in words
-        condition = None if condition == ("word", "batch") else condition
+        condition = condition if node[1] else None
         total = 0
-        for at in self.bindings(_bound_by(node), [body, *([condition] if condition else [])], bound):
-            word = condition and condition[0] == "word"
-            if not condition or (self.values[condition[1]](at) if word else self.value(condition, at)):
+        for at in self.bindings(letters, [body, *([condition] if condition else [])], bound):
+            if not condition or (self.values[condition[1]](at) if words else self.value(condition, at)):
                 total = total + self.value(body, at)
         return total
 
