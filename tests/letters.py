@@ -6,6 +6,8 @@ inputs move; and ∂A/∂B. No formula of the book is used. Two ways: torch in f
 """
 
 import ast
+import contextlib
+from importlib.util import find_spec
 
 import array_api_compat
 import numpy as np
@@ -15,6 +17,13 @@ import attnbook as ab
 from attnbook.arrays import mT
 from attnbook.checks.tolerances import EXACT
 from attnbook.heads import merge_heads, split_heads
+
+if find_spec("flint"):
+    from flint import arb, ctx
+
+    from attnbook.checks import balls
+else:
+    balls = None
 
 NAMES = ("sum", "exp", "log", "where", "sqrt", "tanh", "sin", "cos", "abs", "max", "min", "concat", "stack", "reshape")
 OURS = {"np": np, "ab": ab, "mT": mT, "split_heads": split_heads, "merge_heads": merge_heads, "inf": np.inf,
@@ -26,10 +35,11 @@ ACCENTS = ("hat ", "tilde ", "bar ")
 class Float64:
     """Numbers of torch, differentiated by its reverse mode. Outside of a run they are NumPy's."""
 
-    limit = 300.0  # of a score: the square of its exponential is still a float64
+    limit = 300.0  # about the largest score: the square of its exponential is still a float64
     xp = array_api_compat.array_namespace(torch.zeros(1))
     number = np.float64
     array = torch.Tensor
+    working = contextlib.nullcontext
 
     @staticmethod
     def inside(T):
@@ -70,13 +80,65 @@ class Float64:
     allowed = EXACT
 
 
+class InBalls:
+    """Balls: each value and each derivative is enclosed, entry by entry, and must be known to 50 digits."""
+
+    limit = 700.0
+    array = balls.Balls if balls else None
+    xp = balls
+    allowed = 1e-50
+    working = staticmethod(lambda: ctx.workdps(80))
+
+    @staticmethod
+    def inside(T):
+        return balls.Balls(balls.asarray(T).x)
+
+    outside = inside
+
+    @staticmethod
+    def number(n):
+        return balls.asarray(float(n))
+
+    @staticmethod
+    def derivative(f, at):
+        """Of each entry of f, in a row, by each entry of its argument."""
+        slopes = []
+        for i in np.ndindex(at.shape):
+            unit = np.zeros(at.shape)
+            unit[i] = 1.0
+            slopes.append(balls.tangent(f(balls.Balls(at.x, balls.asarray(unit).x))).reshape(-1))
+        return balls.Balls(np.stack(slopes, axis=-1))
+
+    @staticmethod
+    def along(f, at, directions):
+        """How f changes where all its arguments move."""
+        return balls.Balls(
+            balls.tangent(f({n: balls.Balls(at[n].x, balls.asarray(t).x) for n, t in directions.items()}))
+        )
+
+    @classmethod
+    def apart(cls, A, B, relation="="):
+        """At most by how much, relative to the largest, two arrays do not stand in this relation."""
+        A, B = np.broadcast_arrays(*(balls.asarray(T, balls.float64).x for T in (A, B)))
+        size = max([1, *(abs(a).mid() for a in (*A.flat, *B.flat) if a.is_finite())])
+        found = [cls._beyond(a, b, relation) / size for a, b in zip(A.flat, B.flat, strict=True)]
+        return max((float(off.abs_upper()) for off in found), default=0.0)
+
+    @staticmethod
+    def _beyond(a, b, relation):
+        if a == b and not a.is_finite():
+            return arb()
+        off = {"=": a - b, "<=": a - b, ">=": b - a}[relation]
+        return off if relation == "=" or off.upper() > 0 else arb()
+
+
 class Letters:
     """A mapping from names to values: of a setting, at one of its points."""
 
     def __init__(self, setting, way, point="plain", seed=0):
         self.setting, self.way = setting, way
         self.names = {"ell": "loss"} | setting.get("letters", {})
-        self.lines = [(ast.unparse(line), _targets(line)) for line in ast.parse(setting["forward"]).body]
+        self.lines = [_Line(line) for line in ast.parse(setting["forward"]).body]
         rng = np.random.default_rng(seed)
         drawn = {name: rng.standard_normal(shape) for name, shape in self._shapes("inputs")}
         drawn |= {name: rng.random(shape) < 0.6 for name, shape in self._shapes("masks")}
@@ -86,7 +148,9 @@ class Letters:
             exec(code or "", {"np": np, "rng": rng, "limit": way.limit}, drawn)
         self.drawn = {name: T for name, T in drawn.items() if name != "__builtins__"}
         self.found = {}
-        names = self.forward({})
+        self.names_before = {name: getattr(way.xp, name) for name in NAMES} | OURS | {"inside": way.inside}
+        self.names_before |= {name: way.inside(T) if hasattr(T, "shape") else T for name, T in self.drawn.items()}
+        self.names_before = names = self.forward({})
         self.letters = {name for name, T in names.items() if isinstance(T, way.array)}
         self.all = {name: way.outside(T) if name in self.letters else T for name, T in names.items()}
 
@@ -95,15 +159,19 @@ class Letters:
         for name, shape in self.setting.get(kind, {}).items():
             yield name, tuple(sizes[n] if n in sizes else int(n) for n in str(shape or "").split())
 
-    def forward(self, given):
-        """Every name after the forward, where some letters are given."""
-        way = self.way
-        names = {name: getattr(way.xp, name) for name in NAMES} | OURS | {"inside": way.inside}
-        names |= {name: way.inside(T) if hasattr(T, "shape") else T for name, T in self.drawn.items()} | given
-        for code, targets in self.lines:
-            exec(code, names)
-            names |= {name: given[name] for name in targets if name in given}
-        return names
+    def forward(self, given, wanted=None):
+        """Every name after the forward; where some letters are given, the one that is wanted."""
+        names = self.names_before | given
+        changed, of_it = set(given), {wanted}
+        if wanted is not None:
+            for line in reversed(self.lines):
+                of_it |= line.loads if line.makes & of_it else set()
+        for line in self.lines:
+            if wanted is None or (line.loads & changed and line.makes & of_it):
+                exec(line.code, names)
+                names |= {name: given[name] for name in line.makes & set(given)}
+                changed |= line.makes
+        return names if wanted is None else names[wanted]
 
     # --- what a name means
 
@@ -156,15 +224,21 @@ class Letters:
 
     def derivative(self, above, below):
         """Of each entry of a letter by each entry of another."""
-        slopes = self.way.derivative(lambda T: self.forward({below: T})[above], self.all[below])
+        slopes = self.way.derivative(lambda T: self.forward({below: T}, above), self.all[below])
         return slopes.reshape((*self.all[above].shape, *self.all[below].shape))
 
     def tangent(self, name):
         fixed = self.setting.get("fixed", [])
         directions = {name: t for name, t in self.directions.items() if name not in fixed}
-        moves = self.way.along(lambda given: self.forward(given)[name], self.all, directions)
+        moves = self.way.along(lambda given: self.forward(given, name), self.all, directions)
         return moves.reshape(self.all[name].shape)
 
 
-def _targets(line):
-    return [n.id for n in ast.walk(line) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+class _Line:
+    """A line of a forward: its code, the names that it makes, and those that it needs."""
+
+    def __init__(self, line):
+        names = [node for node in ast.walk(line) if isinstance(node, ast.Name)]
+        self.code = compile(ast.unparse(line), "forward", "exec")
+        self.makes = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        self.loads = {name.id for name in names} - self.makes
