@@ -526,3 +526,21 @@ Proof.
   destruct (Nat.eqb_spec j n_k) as [->|_]; [lia|]. f_equal. rewrite Rplus_comm. f_equal.
   apply sum_ext; intros k Hk. destruct (Nat.eqb_spec k n_k) as [->|_]; [lia|reflexivity].
 Qed.
+
+(** ** The first head (chapter 1) *)
+
+(** Two keys share a cake: when the first score rises, the first weight gains P_00 (1 − P_00), and the second loses
+    P_01 P_00. For any number of keys, and any mask. *)
+Theorem eq_first_shares n_q n_k (M : mask) (S : tensor [n_q; n_k]) :
+  let P := softmax M S in
+  (0 < n_q)%nat -> (1 < n_k)%nat ->
+  is_derive (fun u => softmax M (along (s := [n_q; n_k]) S u (unit 0 0)) 0%nat 0%nat) 0
+    (P 0%nat 0%nat * (1 - P 0%nat 0%nat)) /\
+  is_derive (fun u => softmax M (along (s := [n_q; n_k]) S u (unit 0 0)) 0%nat 1%nat) 0
+    (- P 0%nat 1%nat * P 0%nat 0%nat).
+Proof.
+  intros P Hq Hk. split.
+  - exact (proj1 (eq_softmax_jacobian n_q n_k M S 0 0 0 Hq ltac:(lia) ltac:(lia))).
+  - eapply derive_eq; [exact (proj1 (eq_softmax_jacobian n_q n_k M S 0 1 0 Hq Hk ltac:(lia)))|].
+    unfold δ, P. simpl. ring.
+Qed.
