@@ -32,7 +32,10 @@ def statement(app, theorem):
 
 def axioms_of(name):
     """What a theorem assumes beyond its statement, in words."""
-    count = len(record()["theorems"].get(name, "").split())
+    known = record()["theorems"]
+    if name not in known:
+        raise ValueError(f"book/proofs.json does not know the theorem {name}: run `make proofs`, which needs Coq")
+    count = len(known[name].split())
     return f"the {count} axioms of Coq’s real numbers" if count else "no axiom"
 
 

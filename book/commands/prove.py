@@ -132,6 +132,7 @@ def main():
     """Run the proofs and write the record."""
     if reason := why_not():
         sys.exit(reason)
+    shutil.rmtree(WORK, ignore_errors=True)  # so that the seconds are those of all
     try:
         found = prove()
     except (ProofError, ValueError) as refused:
