@@ -1,5 +1,6 @@
 """The checks in balls: the package's own lines hold to 50 digits, and an error of one part in 10³⁰ is refused."""
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -12,6 +13,7 @@ from compare import draw, finite
 
 import attnbook as ab
 from attnbook.arrays import array_namespace, mT
+from attnbook.book.formats import FORMATS, any_rounding, rounded
 from attnbook.checks import check, check_jvp, check_vjp
 from attnbook.spines import Way, tiled
 
@@ -27,10 +29,20 @@ def softmax_grads(S, dP):
     return ab.softmax_vjp(dP, ab.softmax(S))
 
 
+def raises(error, match, f, *args, **options):
+    """f must raise an error that says so; an AssertionError where it does not, as test_mutations wants it."""
+    said = None
+    try:
+        f(*args, **options)
+    except error as raised:
+        said = str(raised)
+    assert said is not None, "nothing was raised"
+    assert re.search(match, said), said
+
+
 def refused(check, f, claimed, match="disagrees|known", **options):
-    """The check must raise an AssertionError that says so."""
-    with pytest.raises(AssertionError, match=match):
-        check(f, claimed, **options)
+    """The check must not pass."""
+    raises(AssertionError, match, check, f, claimed, **options)
 
 
 def scores(kind):
@@ -160,6 +172,7 @@ def test_each_function_moves_its_tangent():
         "divide": lambda T: 1 / T + T / 3 + T / T[0],
         "clip": lambda T: balls.clip(T, 0.7, 1.1),
         "where": lambda T: balls.where(T > 1, T * T, 0.0),
+        "einsum": lambda T: balls.einsum("ij,ij->i", T, T),
         "cumulative_sum": lambda T: balls.cumulative_sum(T, axis=1),
         "take": lambda T: balls.take(T, index, axis=1),
         "stack": lambda T: balls.stack([T, T * T], axis=-1) + balls.concat([T, T])[:3, :, None],
@@ -264,20 +277,20 @@ def test_a_single_gradient_may_be_left_out():
 # --- what balls cannot say, and what is no function of balls --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "f",
-    [
-        lambda x: x.max(-1),  # its value matters, and two numbers share it
-        lambda x: array_namespace(x).maximum(x, 0.5),
-        lambda x: abs(x - 0.5),
-        lambda x: array_namespace(x).where(x == 0.5, 0.5, x),  # true there and nowhere near
-        lambda x: array_namespace(x).where(x > 0.5, x, 0.5),
-    ],
+CORNERS = (
+    lambda x: x.max(-1),  # its value matters, and two numbers share it
+    lambda x: array_namespace(x).maximum(x, 0.5),
+    lambda x: abs(x - 0.5),
+    lambda x: array_namespace(x).where(x == 0.5, 0.5, x),  # true there and nowhere near
+    lambda x: array_namespace(x).where(x > 0.5, x, 0.5),
 )
+
+
+@pytest.mark.parametrize("f", CORNERS)
 def test_a_corner_is_no_place_for_a_derivative(f):
     x = np.full((2, 3), 0.5)
-    with pytest.raises(ValueError, match="at: expected a point where every comparison is decided, got"):
-        holds(f, lambda x, c: x * 0, at=x, cotangent=np.ones(f(x).shape))
+    said, options = "^at: expected a point where every comparison is decided, got", {"cotangent": np.ones(f(x).shape)}
+    raises(ValueError, said, holds, f, lambda x, c: x * 0, at=x, **options)
 
 
 def test_beside_a_corner_the_derivative_is_that_side_s():
@@ -287,15 +300,15 @@ def test_beside_a_corner_the_derivative_is_that_side_s():
 
 
 def test_too_wide_is_an_error_and_no_pass():
-    """(e⁵⁰⁰⁰ + 1) x − e⁵⁰⁰⁰ x is x, which only thousands of digits could tell."""
+    """(e⁶⁰⁰⁰ + e⁵⁰⁰⁰ x + x) − e⁵⁰⁰⁰ x − e⁶⁰⁰⁰ is x, which only thousands of digits could tell."""
     (x, c) = draw((3,), (3,))
 
     def cancelling(x):
-        huge = array_namespace(x).exp(0 * x + 5000.0)
-        return (huge * x + x) - huge * x
+        large, larger = (array_namespace(x).exp(0 * x + power) for power in (5000.0, 6000.0))
+        return (larger + large * x + x) - large * x - larger
 
-    with pytest.raises(ValueError, match="digits: expected a number for which the balls stay narrow, got"):
-        holds(cancelling, lambda x, c: c, at=x, cotangent=c)
+    said = "^digits: expected a number for which the balls stay narrow, got"
+    raises(ValueError, said, holds, cancelling, lambda x, c: c, at=x, cotangent=c)
     refused(holds, lambda x: x, lambda x, c: cancelling(c), match="not at all in what is claimed", at=x, cotangent=c)
 
 
@@ -367,14 +380,46 @@ assert "flint" in sys.modules
 
 
 def test_bounds_enclose():
-    """Between them lies the truth, and the ends are as near as floats can be."""
-    exact = balls.asarray(np.array([0.1, -np.inf, 0.0, 1e300]))
-    low, high = balls.bounds(exact)
-    assert np.array_equal(low < high, [True, False, True, True]) or np.all(low <= high)
-    third = balls.asarray(np.array([1.0])) / 3
-    low, high = balls.bounds(third)
-    assert low[0] * 3 < 1 < high[0] * 3 or low[0] < 1 / 3 < high[0]
-    assert high[0] - low[0] < 1e-15
+    """Their ends are floats on both sides of the number, and the next ones at that."""
+    numbers = [flint.arb(1) / 3, flint.arb(2).sqrt(), flint.arb(1) / 4]
+    low, high = balls.bounds(balls.Balls(np.array(numbers, dtype=object)))
+    for a, below, above in zip(numbers, low, high, strict=True):
+        assert flint.arb(float(below)) < a < flint.arb(float(above))
+        assert above - below < 1e-15
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_rounding_holds_the_nearest(name):
+    """Each number of a format that is nearest, and with a tenth more than half a spacing some that are not."""
+    rng = np.random.default_rng(0)
+    form = FORMATS[name]
+    x = rng.normal(size=2000) * 2.0 ** rng.integers(max(form.emin, -1000) - 20, form.emax - 4, 2000)
+    with flint.ctx.workdps(400):
+        exact = balls.asarray(x)
+        wide = any_rounding(name)(exact)
+        for a, found in zip(wide.x, rounded(x, name), strict=True):
+            assert a.contains(flint.arb(float(found)))
+        apart = [not a.contains(b * (1 + 2.2 * form.u)) for a, b in zip(wide.x, exact.x, strict=True) if abs(b) > 1]
+        assert all(apart)
+        (beyond,) = any_rounding(name)(balls.Balls(np.array([flint.arb(form.largest) * 2]))).x
+        assert not beyond.is_finite()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_balls_of_any_rounding_hold_a_kernel(name):
+    """A head whose steps are all rounded, in NumPy: what it returns lies in the balls; what is off by more does not."""
+
+    def lines(Q, K, V, r):
+        S = r(r(0.3 * Q) @ mT(K))
+        E = r(np.exp(r(S - S.max(axis=-1, keepdims=True))))
+        return r(r(E / r(E.sum(axis=-1, keepdims=True))) @ V)
+
+    given = [rounded(T, name) for T in draw((5, 3), (7, 3), (7, 2))]
+    most = balls.enclose(lines, *given, any_rounding(name))
+    found = lines(*given, lambda T: rounded(T, name))
+    assert all(a.contains(flint.arb(float(b))) for a, b in zip(most.x.flat, found.flat, strict=True))
+    wild = lines(*given, lambda T: T * (1 + 200 * FORMATS[name].u))
+    assert not all(a.contains(flint.arb(float(b))) for a, b in zip(most.x.flat, wild.flat, strict=True))
 
 
 def test_minus_infinity_is_exact():

@@ -1011,6 +1011,37 @@ MISTAKES = {
     ],
 }  # fmt: skip
 
+if checks.has_flint():
+    import test_balls
+
+    one_entry = partial(test_balls.test_a_mistake_is_refused, "1e-30 of one entry")
+    corners = [partial(test_balls.test_a_corner_is_no_place_for_a_derivative, f) for f in test_balls.CORNERS]
+    slopes = test_balls.test_each_function_moves_its_tangent
+    MISTAKES |= {
+        "checks/enclosed.py": [
+            ("vjp_errors", "only the first input", "if dx is None:", "if dx is None or i:", one_entry),
+            ("jvp_errors", "only one entry", "in np.ndindex(Y.shape):", "in [(0, 0)]:",
+             test_balls.test_a_wrong_tangent_is_refused_and_named),
+            ("_directions", "only the first entries", "in np.ndindex(shape):", "in [*np.ndindex(shape)][:2]:",
+             one_entry),
+            ("run", "a tie is believed", "if tied else ()", "if not tied else ()", corners[0], corners[1]),
+            ("_sizes", "what is too wide seems large", "a.abs_lower()", "a.abs_upper()",
+             test_balls.test_too_wide_is_an_error_and_no_pass),
+            ("_Comparison.compare", "what is too wide passes", "if not off.abs_upper() <= allowed:", "if False:",
+             test_balls.test_too_wide_is_an_error_and_no_pass),
+        ],
+        "checks/balls.py": [
+            ("_sign", "a step is not looked at", "(moving == 0 or not a.is_finite())", "True", *corners[2:]),
+            ("_larger", "the first of two", "if ta == tb:", "if True:", corners[0]),
+            ("_analytic", "the inner slope is forgotten", "slope(T.x, y) * T.t", "slope(T.x, y)", slopes),
+            ("_product", "one factor stands still", "if T.t is not None]", "if T.t is not None and i == 0]", slopes),
+            ("divide", "the divisor stands still", "q * tangent(B)", "0 * tangent(B)", slopes),
+            ("widened", "half of it", "size * relative", "0.5 * size * relative",
+             partial(test_balls.test_any_rounding_holds_the_nearest, "float16")),
+            ("bounds", "rounded to the nearest", "np.nextafter(low, -np.inf)", "low", test_balls.test_bounds_enclose),
+        ],
+    }  # fmt: skip
+
 ROWS = [
     pytest.param(file, function, right, wrong, tests, id=f"{file} {function}-{mistake}")
     for file, rows in MISTAKES.items()

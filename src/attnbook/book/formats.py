@@ -64,3 +64,14 @@ def rounded(x, dtype):
     with np.errstate(over="ignore"):
         y = np.where(finite, np.rint(x / spacing) * spacing, x)
     return np.where(np.abs(y) > form.largest, np.copysign(np.inf, x), y)
+
+
+def any_rounding(dtype):
+    """A function that rounds balls to a format in any way, up or down: each grows by the most that it may be off.
+
+    What runs with it on :mod:`attnbook.checks.balls` holds the result of every machine that rounds after these steps.
+    """
+    from attnbook.checks.balls import widened
+
+    form = FORMATS[dtype]
+    return lambda T: widened(T, form.u, form.smallest / 2, form.largest)

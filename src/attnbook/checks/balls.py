@@ -10,21 +10,22 @@ Chapter: :doc:`/chapters/08_checking`.
 """
 
 import functools
+import math
 import operator
 import sys
 import types
 
 import numpy as np
-from flint import arb
+from flint import arb, ctx
 
 float64, int64, uint8, bool = map(np.dtype, (object, "int64", "uint8", "bool"))
 inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
 ALIASES = {"concatenate": "concat", "cumsum": "cumulative_sum", "absolute": "abs", "conjugate": "copy"}
 
 ties = types.SimpleNamespace(met=False, moved=0)
-"""What ``maximum`` does where either number may be the larger: it takes one of them plus ``moved``, as a constant,
-and ``met`` says so. That is right where the maximum is a shift that is undone again, as in a softmax. So who has met a
-tie runs again with another ``moved``: the result must be the same."""
+"""What ``maximum`` does where either number may be the larger, and they move apart: it takes one plus ``moved``, as
+a constant, and ``met`` says so. That is right where the maximum is a shift that is undone again, as in a softmax. So
+who has met a tie runs again with another ``moved``: the result must be the same."""
 
 
 class UndecidedError(ArithmeticError):
@@ -32,7 +33,7 @@ class UndecidedError(ArithmeticError):
 
 
 class Balls:
-    """An array of balls ``x`` with their tangent ``t``, None for 0; or an array of integers or bools."""
+    """An array of balls ``x`` with their tangent ``t``, None for 0; or an array of integers or Booleans."""
 
     device = "cpu"
 
@@ -40,7 +41,7 @@ class Balls:
         self.x = np.asarray(x)
         self.t = t if t is None else np.broadcast_to(np.asarray(t), self.x.shape)
         if self.x.dtype.kind not in "Oiub":
-            raise TypeError(f"balls: expected balls, integers or bools, got {self.x.dtype}")
+            raise TypeError(f"balls: expected balls, integers or Booleans, got {self.x.dtype}")
 
     dtype = property(lambda self: self.x.dtype)
     shape = property(lambda self: self.x.shape)
@@ -102,6 +103,22 @@ def bounds(T):
     return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
 
 
+def enclose(f, *inputs, digits=50):
+    """What f makes of arrays of floats: balls that hold the exact result, with none of its steps rounded."""
+    with ctx.workdps(digits):
+        return f(*(asarray(T) if isinstance(T, np.ndarray) else T for T in inputs))
+
+
+def widened(T, relative, least, largest):
+    """T off by ``relative`` of each number, or by ``least`` where that is more; by anything beyond the ``largest``."""
+
+    def wide(a):
+        size = a.abs_upper()
+        return a + arb(0, (size * relative).max(arb(least)).upper() if size <= largest else np.inf)
+
+    return Balls(_map(wide, T.x))
+
+
 def tangent(T):
     """The tangent's numbers, also where it is 0."""
     return np.full(T.shape, arb()) if T.t is None else T.t
@@ -124,7 +141,7 @@ def _map(f, *arrays):
 
 
 def _raw(given):
-    """An index, or another argument, without our arrays of integers and bools."""
+    """An index, or another argument, without our arrays of integers and Booleans."""
     if isinstance(given, tuple | list):
         return type(given)(map(_raw, given))
     return given.x if isinstance(given, Balls) else given
@@ -186,12 +203,12 @@ def _analytic(f, slope):
 
 
 def _whole(f):
-    """f of integers and bools, which have no tangent."""
+    """f of integers and Booleans, which have no tangent."""
 
     def of(*args, **options):
         args = _raw(args)
         if float64 in {getattr(T, "dtype", None) for T in args}:
-            raise TypeError(f"balls: expected integers or bools for {f.__name__}, got balls")
+            raise TypeError(f"balls: expected integers or Booleans for {f.__name__}, got balls")
         return Balls(f(*args, **options))
 
     return of
@@ -214,12 +231,19 @@ def _sign(a, b, moving):
 
 
 def _larger(a, b, ta, tb):
-    if a > b or (a == b and (ta == tb or not a.is_finite())):
+    if a > b or (a == b and not a.is_finite()):
         return a, ta
     if a < b:
         return b, tb
+    if ta == tb:
+        return a.max(b), ta
     ties.met = True
     return a.mid() + ties.moved, arb()
+
+
+def _power(a, p):
+    """aᵖ; a product where it can be one, for python-flint has no power of a ball around 0."""
+    return math.prod([a] * p, start=arb(1)) if isinstance(p, int) and p >= 0 else a**p
 
 
 def _compared(f):
@@ -230,7 +254,7 @@ def _compared(f):
 
 
 def asarray(T, dtype=None, *, device=None, copy=None):
-    """T as it is, if it is one of ours; else floats as exact balls, or integers and bools."""
+    """T as it is, if it is one of ours; else floats as exact balls, or integers and Booleans."""
     if not isinstance(T, Balls):
         T = np.asarray(T)
         T = Balls(_map(_ball, T.astype(float)) if T.dtype.kind == "f" else T)
@@ -320,7 +344,7 @@ sqrt, tanh = _analytic(arb.sqrt, lambda x, y: 0.5 / y), _analytic(arb.tanh, lamb
 def power(A, p):
     if not isinstance(p, int | float):
         return exp(multiply(p, log(A)))
-    return _analytic(lambda a: a**p, lambda x, y: p * x ** (p - 1))(A)
+    return _analytic(lambda a: _power(a, p), lambda x, y: p * _map(lambda a: _power(a, p - 1), x))(A)
 
 
 def exp2(T):
@@ -332,7 +356,8 @@ def log2(T):
 
 
 def norm(T, axis=None):
-    return sqrt(sum(multiply(T, T), axis))
+    squares = sum(multiply(T, T), axis)
+    return sqrt(Balls(_map(arb.nonnegative_part, squares.x), squares.t))
 
 
 equal, not_equal, less = map(_compared, (operator.eq, operator.ne, operator.lt))
