@@ -1,4 +1,5 @@
-"""Runs the chapters as a browser would: through book/_run/runner.py, without torch, Triton, SciPy, IPython and threads.
+"""Runs the chapters as a browser would: through book/_run/runner.py, without threads and without torch, Triton, SciPy,
+python-flint and IPython.
 
 A browser's Python has 32 bits, and so have the integers that NumPy makes there unasked; here they are cut to as many.
 
@@ -13,7 +14,7 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ABSENT = ("torch", "triton", "scipy", "cupy", "IPython")
+ABSENT = ("torch", "triton", "scipy", "cupy", "flint", "IPython")
 sys.path[:0] = [str(ROOT / "book" / "_run"), str(ROOT / "book" / "_ext")]
 
 find_spec = importlib.machinery.PathFinder.find_spec

@@ -14,8 +14,12 @@ import time
 import traceback
 import types
 
-ASKED_FOR = {"has_torch": "torch", "has_triton": "Triton"}  # what a chapter's cell asks, and what it does without
-NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax")
+ASKED_FOR = {  # what a chapter's cell asks, and what it does without
+    "has_torch": "torch",
+    "has_triton": "Triton",
+    "has_flint": "python-flint",
+}
+NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax", "flint")
 OF_OURS = ("attnbook", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all of them are for
 MOST_TEXT = 100_000  # characters that one cell may print: a loop that prints for ever must not fill the page
 MOST_VALUES = 500  # that one cell may display, for the same reason
