@@ -27,8 +27,7 @@ from attnbook.checks import close
 
 TABLE = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))
 FORMULAS, SETTINGS = TABLE["formulas"], TABLE["settings"]
-IN_TABLE = ("02", "03", "04", "05", "06", "07", "08", "09")
-EQUATIONS = {e.label: e for e in equations() if e.chapter.startswith(IN_TABLE)}
+EQUATIONS = {e.label: e for e in equations()}
 READ = [label for label, formula in FORMULAS.items() if "setting" in formula and "no tex" not in formula]
 RUN = [label for label, formula in FORMULAS.items() if "python" in formula]
 PROOFS = sorted((ROOT / "book" / "proofs").glob("*.v"))
@@ -191,6 +190,27 @@ def test_each_label_is_evaluated_or_says_why_not():
             assert ("python" in formula) != ("no python" in formula), label
 
 
+def faults_of_theorems(found):
+    """What a label lacks or has too much of: a theorem of its name, or the reason why there is none."""
+    for label, formula in FORMULAS.items():
+        if label not in found and "no theorem" not in formula:
+            yield f"{label} has no theorem {label.replace('-', '_')}"
+        if label in found and "no theorem" in formula:
+            yield f"{label} has a theorem, and yet a reason why not"
+    for label in set(found) - set(FORMULAS):
+        if label.startswith(("eq-", "def-", "step-")):
+            yield f"{found[label][0]} is the theorem of no label"
+
+
+def test_each_label_has_its_theorem_or_says_why_not():
+    assert not list(faults_of_theorems(theorems()))
+
+
+def test_a_theorem_that_is_renamed_is_seen():
+    renamed = {label if label != "eq-dV" else "eq-dW-V": names for label, names in theorems().items()}
+    assert list(faults_of_theorems(renamed)) == ["eq-dV has no theorem eq_dV", "eq_dV is the theorem of no label"]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", READ)
 def test_the_sides_of_each_formula_are_equal(label, way):
@@ -345,7 +365,25 @@ def test_what_the_reader_has_no_rule_for_is_refused(latex, refused):
         disagreements("eq-dV", latex=latex)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("way", WAYS)
+def test_at_more_points(way, seed):
+    if way == "balls":
+        pytest.importorskip("flint", reason="python-flint is not installed")
+    with WAYS[way].working():
+        found = {label: off for label in READ if (off := disagreements(label, way, seed=seed)[0])}
+    assert not found
+
+
+def counts():
+    """In lines: how many labels have what, and the reasons of those that have not."""
+    proved = [label for label in FORMULAS if label in theorems()]
+    yield f"{len(FORMULAS)} labels: {len(READ)} with TeX evaluated, {len(RUN)} with Python lines, {len(proved)} proved"
+    for what in ("no tex", "no python", "no theorem", "not at", "without"):
+        yield f"\n{what}:"
+        yield from (f"  {label}: {formula[what]}" for label, formula in FORMULAS.items() if what in formula)
+
+
 if __name__ == "__main__":
-    print(f"{len(FORMULAS)} labels: {len(READ)} with TeX evaluated, {len(RUN)} with Python lines")
-    for what in ("no tex", "no python"):
-        print(f"\n{what}:", *(f"  {label}: {f[what]}" for label, f in FORMULAS.items() if what in f), sep="\n")
+    print(*counts(), sep="\n")

@@ -20,7 +20,9 @@ RELATIONS |= {r"\mapsto": "to", r"\Rightarrow": "implies"}  # they part what sta
 LOGIC = {r"\wedge": "and", r"\vee": "or"}
 OPERATORS = ("+", "-", "/", r"\cdot", r"\circ", *LOGIC)
 ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t"}
-GREEK = "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi varphi varepsilon emptyset"
+GREEK = (
+    "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi varphi varepsilon emptyset eta Omega Lambda"
+)
 GREEK = {rf"\{name}" for name in GREEK.split()}
 APPLIED = {rf"\{name}" for name in ("exp", "log", "max", "min", "cos", "sin", "tanh")}
 
@@ -326,7 +328,9 @@ class _Parser:
                 continue
             while (t := self.peek()).isalpha() or t in GREEK or t.startswith((r"\math", r"\text")):
                 run.append(self.small())
-            if run and self.peek() in (",", "}"):
+            if not run and self.peek().isdigit() and self.peek().startswith("0"):  # P_{00}, P_{01}
+                items += [("num", int(digit)) for digit in self.next()]
+            elif run and self.peek() in (",", "}"):
                 items += run
             else:
                 self.at = start

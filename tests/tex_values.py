@@ -201,7 +201,7 @@ class At:
             found = [self.value(given[0], inner) for inner in self.bindings(below, given, bound)]
             return functools.reduce(np.maximum if name == "max" else np.minimum, found)
         key = whole if (whole := written(name, marks)) in self.values else name
-        f = self.values[key] if key in self.values else BUILT_IN.get(key)
+        f = self.values[key] if key in self.values and key not in ("max", "min") else BUILT_IN.get(key)
         if f is None:
             raise UnreadError(f"no function {key}")
         if below and all(map(self.is_letter, below)) and key == name:  # softmax_j: of all j together
@@ -294,7 +294,7 @@ MEANINGS = {
     "transpose": lambda x: _Ones(not x.row) if isinstance(x, _Ones) else x if not _ndim(x) else x.mT,
 }  # fmt: skip
 BUILT_IN = {
-    "exp": np.exp, "log": np.log, "cos": np.cos, "sin": np.sin, "tanh": np.tanh, "max": np.max, "min": np.min,
+    "exp": np.exp, "log": np.log, "cos": np.cos, "sin": np.sin, "tanh": np.tanh, "max": lambda *T: np.max(*T) if len(T) == 1 else np.maximum(*T), "min": np.min,
     "rowsum": lambda x: np.sum(x, axis=-1, keepdims=True), "tr": lambda x: np.sum(np.eye(len(x), dtype=int) * x),
     "diag": lambda p: np.eye(len(p), dtype=int) * p,
 }  # fmt: skip
