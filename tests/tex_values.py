@@ -294,7 +294,8 @@ MEANINGS = {
     "transpose": lambda x: _Ones(not x.row) if isinstance(x, _Ones) else x if not _ndim(x) else x.mT,
 }  # fmt: skip
 BUILT_IN = {
-    "exp": np.exp, "log": np.log, "cos": np.cos, "sin": np.sin, "tanh": np.tanh, "max": lambda *T: np.max(*T) if len(T) == 1 else np.maximum(*T), "min": np.min,
+    "exp": np.exp, "log": np.log, "cos": np.cos, "sin": np.sin, "tanh": np.tanh,
+    "max": lambda *T: np.max(*T) if len(T) == 1 else np.maximum(*T), "min": np.min,
     "rowsum": lambda x: np.sum(x, axis=-1, keepdims=True), "tr": lambda x: np.sum(np.eye(len(x), dtype=int) * x),
     "diag": lambda p: np.eye(len(p), dtype=int) * p,
 }  # fmt: skip
