@@ -80,7 +80,7 @@ def test_coq_accepts_every_proof_and_says_what_is_recorded(found):
 @with_coq
 @pytest.mark.thorough
 def test_each_theorem_assumes_what_is_recorded(found):
-    assumed = prove.assumptions(proofs.files(), list(proofs.theorems()), prove.WORK)[1]
+    assumed = prove.assumptions(proofs.files(), [[name] for name in proofs.theorems()], prove.WORK)[1]
     assert assumed == proofs.record()["theorems"]
 
 

@@ -16,6 +16,7 @@ WORDS = Path(__file__).with_name("words.txt")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "book").glob("*.md"), ROOT / "benchmarks" / "README.md"]
 CHAPTERS = (ROOT / "chapters").glob("*.ipynb")
 MODULES = (ROOT / "src").rglob("*.py")
+PROOFS = (ROOT / "book" / "proofs").glob("*.v")
 
 # What is no prose: code, formulas, directives and their options, addresses, labels, HTML, citations.
 NOT_PROSE = re.compile(
@@ -28,7 +29,7 @@ WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
 def prose(path):
-    """The text of a page, of the markdown cells of a chapter, or of the docstrings of a module."""
+    """The text of a page, of the markdown of a chapter, of the docstrings of a module, of the comments of a proof."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
@@ -38,6 +39,9 @@ def prose(path):
         text = "\n\n".join(
             ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)
         )
+    if path.suffix == ".v":
+        comments = re.findall(r"\(\*\*(.*?)\*\)", text, re.DOTALL)
+        text = "\n\n".join(re.sub(r"\[[^\]]*\]", " ", comment) for comment in comments)
     return NOT_PROSE.sub(" ", text)
 
 
@@ -63,7 +67,7 @@ def unknown(checked):
 def test_every_word_of_the_prose_is_known():
     assert not {
         f"{path.relative_to(ROOT)}: {' '.join(sorted(wrong))}"
-        for path in (*PAGES, *CHAPTERS, *MODULES)
+        for path in (*PAGES, *CHAPTERS, *MODULES, *PROOFS)
         if (wrong := unknown(words(prose(path))))
     }
 

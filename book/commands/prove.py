@@ -60,8 +60,8 @@ def prove(folder=proofs.PROOFS, work=WORK, each=True):
     told(["coq_makefile", *arguments, "-o", "Makefile"], work)
     told(["make", "--no-print-directory", "-k", f"-j{JOBS}"], work)
     seconds = time.monotonic() - started
-    theorems = list(proofs.theorems(folder))
-    axioms, assumed = assumptions(names, theorems if each else [f"({', '.join('@' + t for t in theorems)})"], work)
+    asked = [[name] for name in proofs.theorems(folder)] if each else [list(proofs.theorems(folder))]
+    axioms, assumed = assumptions(names, asked, work)
     return {
         "prover": _run(["coqc", "--version"]).stdout.split("version ")[1].split()[0],
         "seconds": round(seconds),
@@ -73,14 +73,17 @@ def prove(folder=proofs.PROOFS, work=WORK, each=True):
     }
 
 
-def assumptions(names, terms, work):
-    """The axioms by name with what they say, and which of them each term assumes: ``Print Assumptions``."""
+def assumptions(names, groups, work):
+    """The axioms by name with what they say, and which each group of theorems assumes: ``Print Assumptions``."""
     (work / "asked").mkdir(exist_ok=True)
 
     def answers(part):
         asked = [f"From attnbook Require Import {' '.join(names)}."]
-        for i, term in enumerate(terms[part::JOBS]):
-            asked += [f"Definition asked{i} := {term}.", f"Print Assumptions asked{i}."]
+        for i, group in enumerate(groups[part::JOBS]):
+            asked += [
+                f"Definition asked{i} := ({', '.join(f'@{name}' for name in group)}).",
+                f"Print Assumptions asked{i}.",
+            ]
         path = work / "asked" / f"assumptions{part}.v"
         path.write_text("\n".join(asked) + "\n", encoding="utf-8")
         answer = told(["coqc", *QUIET, "-Q", ".", "attnbook", str(path)], work)
@@ -89,11 +92,11 @@ def assumptions(names, terms, work):
     with ThreadPoolExecutor(JOBS) as pool:
         by_part = list(pool.map(answers, range(JOBS)))
     axioms, assumed = {}, {}
-    for i, term in enumerate(terms):
+    for i, group in enumerate(groups):
         answer = by_part[i % JOBS][i // JOBS]
         found = re.findall(r"^([\w.']+)\s*:\s*(.*?)(?=^\S|\Z)", answer.partition("\n")[2], re.MULTILINE | re.DOTALL)
         axioms |= {axiom: " ".join(says.split()) for axiom, says in found}
-        assumed[term] = " ".join(sorted(axiom for axiom, _ in found))
+        assumed[group[0]] = " ".join(sorted(axiom for axiom, _ in found))
     return dict(sorted(axioms.items())), assumed
 
 

@@ -326,7 +326,7 @@ Proof.
   apply Rmult_lt_0_compat; [|lra]. apply Rmult_lt_0_compat; [exact Ha|]. apply pow2_gt_0. lra.
 Qed.
 
-(** The modelled error is least at one step alone: a square root for one step forward, a cube root for a step to each
+(** The modeled error is least at one step alone: a square root for one step forward, a cube root for a step to each
     side. *)
 Theorem eq_best_step u f φ'' φ''' :
   let E_forward := fun ε => ε / 2 * Rabs φ'' + 2 * u * Rabs f / ε in
