@@ -219,7 +219,7 @@ def test_each_label_has_its_theorem_or_says_why_not():
 
 def test_a_theorem_that_is_renamed_is_seen():
     renamed = {label if label != "eq-dV" else "eq-dW-V": names for label, names in theorems().items()}
-    assert list(faults_of_theorems(renamed)) == ["eq-dV has no theorem eq_dV", "eq_dV is the theorem of no label"]
+    assert {"eq-dV has no theorem eq_dV", "eq_dV is the theorem of no label"} <= set(faults_of_theorems(renamed))
 
 
 @pytest.mark.parametrize("way", WAYS)
