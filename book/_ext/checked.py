@@ -1,11 +1,14 @@
 """Tie each formula to the cell that checks it, folded into a line below it; and a table of them all."""
 
+import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
-from equations import CHAPTERS, COLUMNS, checked_labels, checks_of, equations
-from proofs import by_label
+from equations import CHAPTERS, COLUMNS, ROOT, checked_labels, checks_of, equations
+from proofs import RECORD, by_label
 from reading import read
 from sphinx.util.docutils import SphinxDirective
+
+FORMULAS = ROOT / "book" / "formulas.yml"
 
 
 class Coverage(SphinxDirective):
@@ -19,13 +22,17 @@ class Coverage(SphinxDirective):
         asserted, defined = sum(bool(e.checks) for e in found), sum(e.is_definition for e in found)
         self.proved = by_label()
         proved = sum(e.label in self.proved for e in found)
+        self.balls = in_balls()
+        for path in (FORMULAS, RECORD):
+            self.env.note_dependency(str(path))
         lines = [
             f"**{len(found)} displayed formulas: {asserted} are checked by a cell that runs, {defined} are "
             f"definitions, {len(found) - asserted - defined} are steps on the way to a checked one. {proved} are "
-            "proved for all sizes by a theorem that a machine accepts: [](proofs.md).**",
+            "proved for all sizes by a theorem that a machine accepts: [](proofs.md). The TeX of "
+            f"{sum(e.label in self.balls for e in found)} is evaluated as it stands, in balls of 50 digits.**",
             "",
-            "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " | proved |",
-            "|---|" + "--:|" * (4 + len(COLUMNS)),
+            "| Chapter | formulas | definitions | steps | " + " | ".join(COLUMNS) + " | balls | proved |",
+            "|---|" + "--:|" * (5 + len(COLUMNS)),
             *(self._summary(chapter, [e for e in found if e.chapter == chapter]) for chapter in chapters),
             "",
         ]
@@ -41,24 +48,31 @@ class Coverage(SphinxDirective):
             sum(e.is_definition for e in found),
             sum(e.is_step for e in found),
             *(sum(c in e.checks for e in found) for c in COLUMNS),
-            sum(e.label in self.proved for e in found),
+            *(sum(e.label in having for e in found) for having in (self.balls, self.proved)),
         ]
         return f"| {{doc}}`/chapters/{chapter}` | " + " | ".join(map(str, counts)) + " |"
 
     def _details(self, chapter, found):
         title = read(CHAPTERS / f"{chapter}.ipynb")[0]["source"].splitlines()[0].removeprefix("# ")
         yield f":::{{dropdown}} Every formula of “{title}”"
-        yield "| Formula | Name | " + " | ".join(COLUMNS) + " | proved |"
-        yield "|---|---|" + ":-:|" * (len(COLUMNS) + 1)
+        yield "| Formula | Name | " + " | ".join(COLUMNS) + " | balls | proved |"
+        yield "|---|---|" + ":-:|" * (len(COLUMNS) + 2)
         for e in (e for e in found if e.label):  # where there is none, the reader warns (reading.py)
             name = e.label.partition("-")[2].replace("-", " ")
             kind = "definition" if e.is_definition else "step"
             marks = ["yes" if c in e.checks else "–" for c in COLUMNS] if e.checks else [kind, "", ""]
+            marks.append("yes" if e.label in self.balls else "–")
             names = [theorem.name for theorem in self.proved.get(e.label, ())]
             marks.append(f'<a href="proofs.html#{names[0]}">yes</a>' if names else "–")  # the page is beside this one
             yield f"| {{eq}}`{e.label}` | {name} | " + " | ".join(marks) + " |"
         yield ":::"
         yield ""
+
+
+def in_balls():
+    """The labels whose TeX is evaluated in balls: those with a setting, but for the few that cannot be read."""
+    known = yaml.safe_load(FORMULAS.read_text(encoding="utf-8"))["formulas"]
+    return {label for label, formula in known.items() if "setting" in formula and "no tex" not in formula}
 
 
 def link_formulas_and_checks(app, doctree):
