@@ -22,6 +22,7 @@ if find_spec("flint"):
     from flint import arb, ctx
 
     from attnbook.checks import balls
+    from attnbook.checks.enclosed import run
 else:
     balls = None
 
@@ -106,21 +107,22 @@ class InBalls:
         for i in np.ndindex(at.shape):
             unit = np.zeros(at.shape)
             unit[i] = 1.0
-            slopes.append(balls.tangent(f(balls.Balls(at.x, balls.asarray(unit).x))).reshape(-1))
+            (moved,) = run("f", f, [balls.Balls(at.x, balls.asarray(unit).x)])
+            slopes.append(balls.tangent(moved).reshape(-1))
         return balls.Balls(np.stack(slopes, axis=-1))
 
     @staticmethod
     def along(f, at, directions):
         """How f changes where all its arguments move."""
-        return balls.Balls(
-            balls.tangent(f({n: balls.Balls(at[n].x, balls.asarray(t).x) for n, t in directions.items()}))
-        )
+        moving = {n: balls.Balls(at[n].x, balls.asarray(t).x) for n, t in directions.items()}
+        (moved,) = run("f", f, [moving])
+        return balls.Balls(balls.tangent(moved))
 
     @classmethod
     def apart(cls, A, B, relation="="):
         """At most by how much, relative to the largest, two arrays do not stand in this relation."""
         A, B = np.broadcast_arrays(*(balls.asarray(T, balls.float64).x for T in (A, B)))
-        size = max([1, *(abs(a).mid() for a in (*A.flat, *B.flat) if a.is_finite())])
+        size = max([1, *(a.abs_lower() for a in (*A.flat, *B.flat) if a.is_finite())])
         found = [cls._beyond(a, b, relation) / size for a, b in zip(A.flat, B.flat, strict=True)]
         return max((float(off.abs_upper()) for off in found), default=0.0)
 

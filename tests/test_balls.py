@@ -293,6 +293,13 @@ def test_a_corner_is_no_place_for_a_derivative(f):
     raises(ValueError, said, holds, f, lambda x, c: x * 0, at=x, **options)
 
 
+def test_a_maximum_that_two_share_is_an_error_to_who_does_not_run_it_twice():
+    x = np.full((2, 3), 0.5)
+    with pytest.raises(balls.UndecidedError, match="They move apart"):
+        balls.max(balls.Balls(balls.asarray(x).x, balls.asarray(np.eye(2, 3)).x), axis=-1)
+    assert np.all(balls.bounds(balls.max(balls.asarray(x), axis=-1))[1] >= 0.5)
+
+
 def test_beside_a_corner_the_derivative_is_that_side_s():
     x = np.array([[0.1, 0.7, 0.2], [0.9, 0.3, 0.4]])
     holds(lambda x: x.max(-1), lambda x, c: (x == x.max(-1, keepdims=True)) * c[:, None], at=x, cotangent=np.ones(2))

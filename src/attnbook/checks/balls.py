@@ -22,10 +22,11 @@ float64, int64, uint8, bool = map(np.dtype, (object, "int64", "uint8", "bool"))
 inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
 ALIASES = {"concatenate": "concat", "cumsum": "cumulative_sum", "absolute": "abs", "conjugate": "copy"}
 
-ties = types.SimpleNamespace(met=False, moved=0)
-"""What ``maximum`` does where either number may be the larger, and they move apart: it takes one plus ``moved``, as
-a constant, and ``met`` says so. That is right where the maximum is a shift that is undone again, as in a softmax. So
-who has met a tie runs again with another ``moved``: the result must be the same."""
+ties = types.SimpleNamespace(met=False, moved=None)
+"""What ``maximum`` does where either number may be the larger, and they move apart: it raises ``UndecidedError``. But
+where ``moved`` is a number, it takes one of them plus ``moved``, as a constant, and ``met`` says so. That is right
+where the maximum is a shift that is undone again, as in a softmax: ``enclosed.run`` asks for it, and where a tie was
+met asks again with another ``moved``. The result must be the same."""
 
 
 class UndecidedError(ArithmeticError):
@@ -237,6 +238,8 @@ def _larger(a, b, ta, tb):
         return b, tb
     if ta == tb:
         return a.max(b), ta
+    if ties.moved is None:
+        raise UndecidedError(f"which is larger, {a} or {b}? They move apart")
     ties.met = True
     return a.mid() + ties.moved, arb()
 

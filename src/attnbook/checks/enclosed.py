@@ -76,7 +76,10 @@ def run(name, f, args):
 
 def _run(name, f, args, moved):
     ties.met, ties.moved = False, moved
-    outputs = f(*args)
+    try:
+        outputs = f(*args)
+    finally:
+        ties.moved = None
     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
     for T in outputs:
         if T is not None and not (isinstance(T, Balls) and T.x.dtype == object):
