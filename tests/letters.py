@@ -56,7 +56,7 @@ class Float64:
         T = torch.tensor(at, requires_grad=True)
         out = f(T).reshape(-1)
         known = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        slopes = [torch.autograd.grad(one, T, **known)[0] if one.requires_grad else 0 * T for one in out]
+        slopes = [torch.autograd.grad(one, T, **known)[0] if one.requires_grad else torch.zeros_like(T) for one in out]
         return torch.stack(slopes).detach().numpy()
 
     @classmethod

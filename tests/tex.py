@@ -18,13 +18,15 @@ OPEN = {"(": ")", "[": "]", "{": "}", r"\langle": r"\rangle", r"\lVert": r"\rVer
 RELATIONS = {"=": "=", r"\le": "<=", r"\ge": ">=", "<": "<", ">": ">", r"\ne": "!=", r"\in": "in", r"\notin": "not in"}
 RELATIONS |= {r"\mapsto": "to", r"\Rightarrow": "implies"}  # they part what stands beside them, and are not read
 LOGIC = {r"\wedge": "and", r"\vee": "or"}
-OPERATORS = ("+", "-", "/", r"\cdot", r"\circ", *LOGIC)
+ENTRYWISE = {r"\circ": "hadamard", r"\oslash": "over"}
+OPERATORS = ("+", "-", "/", r"\cdot", *ENTRYWISE, *LOGIC)
 ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t"}
+MOVES = {"d": "d", r"\Delta": "Delta "}  # before a letter, a part of its name
 GREEK = (
     "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi varphi varepsilon emptyset eta Omega Lambda"
 )
 GREEK = {rf"\{name}" for name in GREEK.split()}
-APPLIED = {rf"\{name}" for name in ("exp", "log", "max", "min", "cos", "sin", "tanh")}
+APPLIED = {rf"\{name}" for name in ("exp", "log", "ln", "max", "min", "cos", "sin", "tanh")}
 
 
 class UnreadError(ValueError):
@@ -60,7 +62,8 @@ def read(latex, functions=(), without=()):
         elif piece[0].startswith(r"\text{") and in_row:
             found[-1] = found[-1]._replace(conditions=(*found[-1].conditions, ("word", _word(" ".join(piece)))))
             continue
-        colon = next((i for i, t in enumerate(piece) if _ends_words(t) and "{" not in piece[:i]), None)
+        ends = (i for i, t in enumerate(piece) if _ends_words(t))
+        colon = next((i for i in ends if piece[:i].count("{") == piece[:i].count("}")), None)
         of = "" if colon is None else _word(" ".join(piece[: colon + 1])).rstrip(": ")
         parser = _Parser(piece if colon is None else piece[colon + 1 :], functions)
         sides, relations = parser.chain()
@@ -97,7 +100,7 @@ def _pieces(tokens):
     """The tokens of each equation or condition, and whether another one stands before it in its row.
 
     Cut at rows, at wide spaces, commas and every second &, where no bracket is open; what begins or ends with an
-    operator or a relation, or has no relation, goes on with what stood before.
+    operator or a relation goes on with what stood before; so does what has no relation, and none below it.
     """
     cuts, current, open_, columns = [], [], [], 0
     for t in tokens:
@@ -114,9 +117,12 @@ def _pieces(tokens):
         if t in OPEN or t.startswith(r"\begin"):
             open_.append(OPEN.get(t, "table"))
     pieces, in_row = [], False
-    for part, ends_row in [*cuts, (current, True)]:
+    cuts.append((current, True))
+    for i, (part, ends_row) in enumerate(cuts):
         if part:
+            after = next((below for below, _ in cuts[i + 1 :] if below), None)
             relation = any(_relation(t) for t, depth in part if not depth)
+            relation = relation or (not in_row and after and _relation(after[0][0]))
             part = [t for t, _ in part]
             whole = relation or part[0].startswith(r"\text{") or _ends_words(part[-1])
             waits = pieces and (_joins(pieces[-1][0][-1]) or _ends_words(pieces[-1][0][-1]))
@@ -192,8 +198,8 @@ class _Parser:
 
     def hadamard(self):
         left = self.product()
-        while self.takes(r"\circ"):
-            left = ("hadamard", left, self.product())
+        while self.peek() in ENTRYWISE:
+            left = (ENTRYWISE[self.next()], left, self.product())
         return left
 
     def product(self, left=None):
@@ -230,7 +236,7 @@ class _Parser:
         if t.isdigit():
             return self.marked(("num", int(t)))
         if t in ("(", "[", r"\lVert", r"\langle"):
-            kind = {"(": "tuple", "[": "truth", r"\lVert": "norm", r"\langle": "inner"}[t]
+            kind = {"(": "tuple", "[": "bracket", r"\lVert": "norm", r"\langle": "inner"}[t]
             items = self.items(OPEN[t])
             return self.marked(items[0] if t == "(" and len(items) == 1 else (kind, *items))
         if t in ("|", r"\lfloor"):
@@ -271,8 +277,8 @@ class _Parser:
             name = ACCENTS[t] + self.stem(self.next())
             return name if not braced else self.expect("}") or name
         after = self.peek() or ""
-        if t == "d" and (after.isalpha() or after in GREEK or after in ACCENTS or after.startswith(r"\text{")):
-            return "d" + self.stem(self.next())
+        if t in MOVES and (after.isalpha() or after in GREEK or after in ACCENTS or after.startswith(r"\text{")):
+            return MOVES[t] + self.stem(self.next())
         if t in GREEK or t in APPLIED or t.startswith((r"\text{", r"\operatorname{", r"\mathrm")):
             return _word(t)
         if t.isalpha():
@@ -289,9 +295,11 @@ class _Parser:
                 continue
             items = self.script() if self.takes("{") else (self.small(),)
             for item in items:
-                if item == ("transpose",) or (mark == "^" and item[0] == "num"):
+                if mark == "^" and node[0] == "num" and item[0] != "num":
+                    node = ("raised", node, item)
+                elif item == ("transpose",) or (mark == "^" and item[0] == "num"):
                     outside.append(item)
-                elif node == ("name", "e", ()):
+                elif (mark, node) == ("^", ("name", "e", ())):
                     node = ("call", ("name", "exp", ()), item)
                 elif node[0] == "name" and not outside:
                     node = ("name", node[1], (*node[2], (mark, item)))
@@ -322,12 +330,17 @@ class _Parser:
         items = []
         while not self.takes("}"):
             start, run = self.at, []
+            if self.peek() == ":" and self.tokens[self.at + 1] == "}":  # a whole row: Omega_{i,:}
+                self.next()
+                continue
             if self.takes("("):  # one of several, as in dK^{(a)}
                 items.append(("which", self.small()))
                 self.expect(")")
                 continue
             while (t := self.peek()).isalpha() or t in GREEK or t.startswith((r"\math", r"\text")):
                 run.append(self.small())
+            if (t in APPLIED or t == "+") and self.tokens[self.at + 1] == "}":  # Delta_max, dP^+
+                run.append(("name", _word(self.next()), ()))
             if not run and self.peek().isdigit() and self.peek().startswith("0"):  # P_{00}, P_{01}
                 items += [("num", int(digit)) for digit in self.next()]
             elif run and self.peek() in (",", "}"):

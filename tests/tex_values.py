@@ -14,6 +14,11 @@ def _children(node):
     return [part for part in (node[1:] if isinstance(node[0], str) else node) if isinstance(part, tuple) and part]
 
 
+def _letter(item):
+    """What stands below a max or a softmax: j, of j or of j ∈ J."""
+    return text_of(item[1][0] if item[0] == "relation" else item)
+
+
 class At:
     """Letters with values, where equations are evaluated.
 
@@ -33,7 +38,8 @@ class At:
         trees = (*equation.sides, *equation.conditions)
         for bound in self.bindings(sorted(set().union(*map(self.free, trees))), trees):
             if all(self.holds(condition, bound) for condition in equation.conditions):
-                yield bound, [self.value(side, bound) for side in equation.sides]
+                values = [self.value(side, bound) for side in equation.sides]
+                yield bound, [np.stack(value) if isinstance(value, tuple) else value for value in values]
 
     def holds(self, condition, bound):
         if condition[0] == "word":  # said of the whole setting
@@ -91,7 +97,7 @@ class At:
         bound = set(self.bound_by(node)) if node[0] == "sum" else set()
         if node[0] != "call":
             return set().union(*map(self.free, _children(node))) - bound
-        below = {text_of(item) for _, item in node[1][2]} if written(*node[1][1:]) not in self.values else set()
+        below = {_letter(item) for _, item in node[1][2]} if written(*node[1][1:]) not in self.values else set()
         free = set().union(*map(self.free, node[2:]))
         return free - below if node[1][1] in ("max", "min") else free | set(filter(self.is_letter, below))
 
@@ -154,6 +160,14 @@ class At:
     def _ones(self, node, bound):
         return _Ones()
 
+    def _bracket(self, node, bound):
+        """A truth in brackets is 1 or 0; several arrays are side by side."""
+        if len(node) == 2:
+            return int(self.value(node[1], bound))
+        parts = [self.value(part, bound) for part in node[1:]]
+        ones = next(0 * part[:, :1] + 1 for part in parts if _ndim(part))
+        return np.concatenate([ones if isinstance(part, _Ones) else part for part in parts], axis=1)
+
     def _infinity(self, node, bound):
         return np.inf
 
@@ -196,12 +210,14 @@ class At:
 
     def _call(self, node, bound):
         (_, name, marks), *given = node[1:]
-        below = [text_of(item) for mark, item in marks if mark == "_"]
-        if name in ("max", "min") and below:
-            found = [self.value(given[0], inner) for inner in self.bindings(below, given, bound)]
+        below = [_letter(item) for mark, item in marks if mark == "_"]
+        if name in ("max", "min") and (below or len(given) > 1):
+            among = [item for _, item in marks if item[0] == "relation"]
+            inside = [at for at in self.bindings(below, given, bound) if all(self.value(item, at) for item in among)]
+            found = [self.value(item, at) for at in inside for item in given]
             return functools.reduce(np.maximum if name == "max" else np.minimum, found)
-        key = whole if (whole := written(name, marks)) in self.values else name
-        f = self.values[key] if key in self.values and key not in ("max", "min") else BUILT_IN.get(key)
+        key = whole if (whole := written(name, marks)) in self.values or whole in BUILT_IN else name
+        f = self.values[key] if key in self.values else BUILT_IN.get(key)
         if f is None:
             raise UnreadError(f"no function {key}")
         if below and all(map(self.is_letter, below)) and key == name:  # softmax_j: of all j together
@@ -289,13 +305,13 @@ COMPARED = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator
 MEANINGS = {
     "neg": operator.neg, "add": operator.add, "sub": operator.sub, "hadamard": operator.mul, "mul": _product,
     "dot": _dot, "inner": _inner, "abs": abs, "norm": lambda x: np.sqrt(np.sum(x * x)),
-    "truth": int, "and": lambda a, b: bool(a) and bool(b), "or": lambda a, b: bool(a) or bool(b),
-    "tuple": lambda *items: items,
+    "and": lambda a, b: bool(a) and bool(b), "or": lambda a, b: bool(a) or bool(b),
+    "over": operator.truediv, "raised": lambda a, b: np.exp(np.log(b * 0 + a) * b), "tuple": lambda *items: items,
     "transpose": lambda x: _Ones(not x.row) if isinstance(x, _Ones) else x if not _ndim(x) else x.mT,
 }  # fmt: skip
 BUILT_IN = {
-    "exp": np.exp, "log": np.log, "cos": np.cos, "sin": np.sin, "tanh": np.tanh,
-    "max": lambda *T: np.max(*T) if len(T) == 1 else np.maximum(*T), "min": np.min,
+    "exp": np.exp, "log": np.log, "ln": np.log, "log_2": np.log2, "cos": np.cos, "sin": np.sin, "tanh": np.tanh,
+    "max": np.max, "min": np.min,
     "rowsum": lambda x: np.sum(x, axis=-1, keepdims=True), "tr": lambda x: np.sum(np.eye(len(x), dtype=int) * x),
-    "diag": lambda p: np.eye(len(p), dtype=int) * p,
+    "diag": lambda p: np.eye(len(p), dtype=int) * p if 1 in p.shape else np.diagonal(p)[:, None],
 }  # fmt: skip
