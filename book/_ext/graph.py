@@ -3,7 +3,7 @@
 from html import escape
 from typing import NamedTuple
 
-ROW, GAP, HEIGHT, LETTER, WIDEST = 62, 14, 30, 7.3, 6
+ROW, GAP, HEIGHT, LETTER, WIDEST = 62, 14, 30, 7.3, 5
 
 
 class Box(NamedTuple):

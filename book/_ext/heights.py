@@ -25,9 +25,19 @@ def length(node):
 def written(html):
     """Pixels of the words of a piece of HTML; of what is closed, of its summary; those of a drawing have its room."""
     html = re.sub(r"<(svg|script|style)\b.*?</\1>", "", html, flags=re.DOTALL)
-    closed = html.count("<details")
-    words = re.sub(r"<[^>]+>", "", re.sub(r"<details.*?</details>", "", html, flags=re.DOTALL)).strip()
-    return closed * (GAP + LINE) + (GAP + LINE * (len(words) // CHARACTERS + 1) if words else 0)
+    closed = re.findall(r"<details.*?(?:<summary.*?>(.*?)</summary>.*?)?</details>", html, flags=re.DOTALL)
+    open_ = re.sub(r"<details.*?</details>", "", html, flags=re.DOTALL)
+    return sum(GAP + lines(summary or "More") for summary in closed) + (GAP + lines(open_) if words(open_) else 0)
+
+
+def words(html):
+    """What a piece of HTML says."""
+    return re.sub(r"<[^>]+>", "", html).strip()
+
+
+def lines(html):
+    """Pixels of its lines."""
+    return LINE * (len(words(html)) // CHARACTERS + 1)
 
 
 def height(node):

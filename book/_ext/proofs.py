@@ -22,6 +22,7 @@ PROOFS = ROOT / "book" / "proofs"
 RECORD = ROOT / "book" / "proofs.json"
 
 THEOREM = re.compile(r"\(\*\*((?:(?!\*\)).)*)\*\)\n(Theorem (\w+).*?\.)\nProof\.", re.DOTALL)
+DEFINED = re.compile(r"^(?:Definition|Fixpoint|Inductive|Record|Notation)\b.*?\.$", re.MULTILINE | re.DOTALL)
 STATED = re.compile(r"^ *Theorem (\w+)", re.MULTILINE)
 REQUIRED = re.compile(r"^From attnbook Require (?:Export|Import) ([\w ]+)\.", re.MULTILINE)
 
@@ -89,6 +90,11 @@ def theorems(folder=PROOFS):
                 raise ValueError(f"the theorem {theorem.name} stands in {found[theorem.name].file}.v and in {name}.v")
             found[theorem.name] = theorem
     return found
+
+
+def definitions(name, folder=PROOFS):
+    """The definitions and notations of a file, as written."""
+    return DEFINED.findall((folder / f"{name}.v").read_text(encoding="utf-8"))
 
 
 def title(name, folder=PROOFS):

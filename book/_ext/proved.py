@@ -4,9 +4,11 @@ import re
 from html import escape
 
 import graph
+import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
-from proofs import as_read, by_label, files, line_of, record, required, theorems, title
+from equations import ROOT, equations
+from proofs import as_read, by_label, definitions, files, line_of, record, required, theorems, title
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
@@ -22,11 +24,13 @@ def source(app, path, line):
 
 def statement(app, theorem):
     """A theorem as written, what it assumes, and where it is proved."""
-    to = source(app, theorem.where, theorem.line)
+    to, page = source(app, theorem.where, theorem.line), app.builder.get_relative_uri(app.env.docname, "book/proofs")
     return (
         f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
-        f"<p>Assumes what stands before each <code>-&gt;</code>, and {axioms_of(theorem.name)}. "
-        f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>.</p>'
+        f"<p>Assumes what stands before each <code>-&gt;</code> that follows the colon, and {axioms_of(theorem.name)}. "
+        f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>. '
+        f'<a href="{page}#how-to-read-a-theorem">How to read it</a>, <a href="{page}#{theorem.file}-v">what its names '
+        f"mean</a>.</p>"
     )
 
 
@@ -36,7 +40,7 @@ def axioms_of(name):
     if name not in known:
         raise ValueError(f"book/proofs.json does not know the theorem {name}: run `make proofs`, which needs Coq")
     count = len(known[name].split())
-    return f"the {count} axioms of Coq’s real numbers" if count else "no axiom"
+    return f"{count} axioms of logic and of Coq’s real numbers" if count else "no axiom"
 
 
 def mark_formulas(app, doctree):
@@ -49,7 +53,7 @@ def mark_formulas(app, doctree):
             block["proved"] = (
                 f'<button type="button" class="proved" popovertarget="proved-{label}" '
                 f'aria-label="proved: {label}">proved</button>',
-                f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">Proved, for all sizes'
+                f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">Proved'
                 f'<button type="button" popovertarget="proved-{label}" popovertargetaction="hide" '
                 f'aria-label="Close">×</button></p>{box}</div>',
             )
@@ -94,7 +98,7 @@ class Proofs(SphinxDirective):
         known = record()
         return self._parsed(
             [
-                f"**{len(theorems())} theorems, {len(by_label())} of the book’s formulas among them, in "
+                f"**{len(theorems())} theorems, for {len(by_label())} of the book’s {len(equations())} formulas, in "
                 f"{known['lines']:,} lines. Coq {known['prover']} reads all of them in {known['seconds']} seconds.**"
             ]
         )
@@ -121,6 +125,11 @@ class Proofs(SphinxDirective):
             head, about = title(name)
             section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
             section += self._parsed([about])
+            if written := "\n".join(definitions(name)):
+                shown = f'<pre tabindex="0" role="group" aria-label="Definitions of {name}">{escape(written)}</pre>'
+                section += self._raw(
+                    f'<details class="theorem"><summary>What its names mean</summary>{shown}</details>'
+                )
             section += [
                 nodes.raw("", self._folded(theorem), format="html", label=theorem.label)
                 for theorem in theorems().values()
@@ -132,6 +141,12 @@ class Proofs(SphinxDirective):
     def _folded(self, theorem):
         summary = f"<summary><code>{theorem.name}</code> {escape(theorem.reading)}</summary>"
         return f'<details class="theorem" id="{theorem.name}">{summary}{statement(self.env.app, theorem)}</details>'
+
+    def _without(self):
+        """The formulas that have none, each with the reason that the table of formulas gives."""
+        known = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))["formulas"]
+        rows = [f"- {{eq}}`{label}`: {of['no theorem']}" for label, of in known.items() if "no theorem" in of]
+        return self._parsed([":::{dropdown} Formulas without a theorem, and why", *rows, ":::"])
 
     def _axioms(self):
         return self._parsed([f"- `{name}`: `{says}`" for name, says in record()["axioms"].items()])
