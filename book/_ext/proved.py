@@ -127,9 +127,8 @@ class Proofs(SphinxDirective):
             section += self._parsed([about])
             if written := "\n".join(definitions(name)):
                 shown = f'<pre tabindex="0" role="group" aria-label="Definitions of {name}">{escape(written)}</pre>'
-                section += self._raw(
-                    f'<details class="theorem"><summary>What its names mean</summary>{shown}</details>'
-                )
+                fold = f'<details class="theorem"><summary>What its names mean</summary>{shown}</details>'
+                section += nodes.raw("", fold, format="html")
             section += [
                 nodes.raw("", self._folded(theorem), format="html", label=theorem.label)
                 for theorem in theorems().values()
@@ -153,13 +152,8 @@ class Proofs(SphinxDirective):
 
     def _picture(self, boxes, edges, label):
         picture = graph.svg(boxes, edges)
-        return [
-            nodes.raw(
-                "",
-                f'<div class="graph-box" tabindex="0" role="group" aria-label="{label}">{picture}</div>',
-                format="html",
-            )
-        ]
+        box = f'<div class="graph-box" tabindex="0" role="group" aria-label="{label}">{picture}</div>'
+        return [nodes.raw("", box, format="html")]
 
     def _parsed(self, lines):
         box = nodes.container(classes=["proofs"])
