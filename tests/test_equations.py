@@ -37,7 +37,7 @@ def test_every_formula_is_a_definition_a_step_or_checked(chapter):
 def test_the_table_leaves_a_formula_without_a_number_to_the_warning_that_ends_the_build():
     found = [Equation(None, "03_softmax", "a = b", ()), Equation("def-c", "03_softmax", "c = d", ())]
     lines = Coverage._details(SimpleNamespace(proved={}, balls=set()), "03_softmax", found)
-    assert [line for line in lines if "{eq}" in line] == ["| {eq}`def-c` | c | definition |  |  | – |"]
+    assert [line for line in lines if "{eq}" in line] == ["| {eq}`def-c` | c | definition |  |  | – | – |"]
 
 
 def test_no_label_is_used_twice():

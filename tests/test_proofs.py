@@ -199,3 +199,8 @@ class TestThePicture:
 
     def test_each_stands_below_what_it_rests_on(self):
         assert graph.rows_of({"c": ["b"], "b": ["a"], "a": [], "d": ["a"]}) == [["a"], ["b", "d"], ["c"]]
+
+    def test_an_arrow_over_a_row_goes_through_a_gap_in_it(self):
+        rows = [["a"], ["b"], ["c"]]
+        assert ["a", ("a", 1), "c"] in graph.ways(rows, {"a": [], "b": ["a"], "c": ["a"]})
+        assert rows == [["a"], ["b", ("a", 1)], ["c"]]

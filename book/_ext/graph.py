@@ -1,9 +1,10 @@
 """A small picture of what rests on what: boxes in rows, each below what it rests on, as SVG that can be clicked."""
 
+import itertools
 from html import escape
 from typing import NamedTuple
 
-ROW, GAP, HEIGHT, LETTER, WIDEST = 62, 14, 30, 7.3, 5
+ROW, GAP, HEIGHT, LETTER, WIDEST = 62, 9, 30, 7.25, 5
 
 
 class Box(NamedTuple):
@@ -15,7 +16,7 @@ class Box(NamedTuple):
 
     @property
     def width(self):
-        return LETTER * len(self.text) + 18
+        return LETTER * len(self.text) + 14
 
 
 def reduced(edges):
@@ -31,7 +32,7 @@ def reduced(edges):
 
 
 def rows_of(edges):
-    """The boxes in rows: each one row below the lowest of those it rests on, and near them from left to right."""
+    """The boxes in rows, each below those it rests on; a row that would be too wide is two."""
     depth = {}
 
     def depth_of(node):
@@ -42,43 +43,70 @@ def rows_of(edges):
     rows = [[] for _ in range(1 + max(map(depth_of, edges), default=-1))]
     for node in edges:
         rows[depth[node]].append(node)
-    rows = [row[i : i + WIDEST] for row in rows for i in range(0, len(row), WIDEST)]  # still below what they rest on
-    for _ in range(8):
-        place = {node: i / len(row) for row in rows for i, node in enumerate(row)}
-        below = {node: [n for n, of in edges.items() if node in of] for node in edges}
+    return [row[i : i + WIDEST] for row in rows for i in range(0, len(row), WIDEST)]
+
+
+def ways(rows, edges):
+    """Each arrow as the places it goes through: a box, a gap in each row between, a box. The gaps join the rows."""
+    at = {node: i for i, row in enumerate(rows) for node in row}
+    found = []
+    for node, of in edges.items():
+        for other in of:
+            gaps = [(other, i) for i in range(at[other] + 1, at[node])]  # arrows from one box share them
+            for gap in gaps:
+                if gap not in rows[gap[1]]:
+                    rows[gap[1]].append(gap)
+            found.append([other, *gaps, node])
+    return found
+
+
+def sort(rows, found):
+    """Each row from left to right, so that what is joined stands near each other."""
+    joined = {node: set() for row in rows for node in row}
+    for way in found:
+        for one, other in itertools.pairwise(way):
+            joined[one].add(other)
+            joined[other].add(one)
+    for _ in range(12):
+        place = {node: (i + 0.5) / len(row) for row in rows for i, node in enumerate(row)}
         for row in rows:
-            near = {n: [place[o] for o in (*edges[n], *below[n])] or [place[n]] for n in row}
-            row.sort(key=lambda n, near=near: sum(near[n]) / len(near[n]))
-    return rows
+            near = {n: sum(place[o] for o in joined[n]) / len(joined[n]) if joined[n] else place[n] for n in row}
+            row.sort(key=near.get)
 
 
 def svg(boxes, edges):
     """The picture of ``boxes``, by name; ``edges`` say on which others each rests."""
     edges = reduced(edges)
     rows = rows_of(edges)
-    widths = [sum(boxes[n].width + GAP for n in row) - GAP for row in rows]
+    found = ways(rows, edges)
+    sort(rows, found)
+    wide = {node: boxes[node].width if node in boxes else 0 for row in rows for node in row}
+    widths = [sum(wide[n] + GAP for n in row) - GAP for row in rows]
     whole, at = max(widths, default=0) + 4, {}
     for y, (row, width) in enumerate(zip(rows, widths, strict=True)):
         x = (whole - width) / 2
         for node in row:
-            at[node] = (x, y * ROW + 2)
-            x += boxes[node].width + GAP
+            at[node] = (x + wide[node] / 2, y * ROW + 2)
+            x += wide[node] + GAP
     lines = []
-    for node, of in edges.items():
-        for other in of:
-            (x0, y0), (x1, y1) = at[other], at[node]
-            x0, x1, y0 = x0 + boxes[other].width / 2, x1 + boxes[node].width / 2, y0 + HEIGHT
-            bend = min(ROW - HEIGHT, (y1 - y0) / 2)
-            lines.append(f'<path d="M{x0:.0f} {y0}C{x0:.0f} {y0 + bend:.0f} {x1:.0f} {y1 - bend:.0f} {x1:.0f} {y1}"/>')
-    for node, (x, y) in at.items():
-        box = boxes[node]
+    for way in found:
+        path, (x0, y0) = "", at[way[0]]
+        for node in way[1:]:
+            (x1, y1), y0, half = at[node], y0 + HEIGHT, (ROW - HEIGHT) / 2
+            path += (
+                f"{'' if path else f'M{x0:.0f} {y0}'}C{x0:.0f} {y0 + half:.0f} {x1:.0f} {y1 - half:.0f} {x1:.0f} {y1}"
+            )
+            if node in boxes:
+                break
+            path, (x0, y0) = path + f"V{y1 + HEIGHT}", (x1, y1)
+        lines.append(f'<path d="{path}"/>')
+    for node, box in boxes.items():
+        x, y = at[node]
         lines.append(
             f'<a href="{escape(box.link)}"><title>{escape(box.title)}</title>'
-            f'<rect x="{x:.0f}" y="{y}" width="{box.width:.0f}" height="{HEIGHT}" rx="5"/>'
-            f'<text x="{x + box.width / 2:.0f}" y="{y + 20}">{escape(box.text)}</text></a>'
+            f'<rect x="{x - box.width / 2:.0f}" y="{y}" width="{box.width:.0f}" height="{HEIGHT}" rx="5"/>'
+            f'<text x="{x:.0f}" y="{y + 20}">{escape(box.text)}</text></a>'
         )
     height = len(rows) * ROW - (ROW - HEIGHT) + 4
-    return (
-        f'<svg class="graph" viewBox="0 0 {whole:.0f} {height}" width="{whole:.0f}" height="{height}">'
-        f"{''.join(lines)}</svg>"
-    )
+    size = f'viewBox="0 0 {whole:.0f} {height}" width="{whole:.0f}" height="{height}"'
+    return f'<svg class="graph" {size}>{"".join(lines)}</svg>'
