@@ -432,6 +432,21 @@ def test_what_the_reader_has_no_rule_for_is_refused(latex, refused):
         disagreements("eq-dV", latex=latex)
 
 
+def twice(node):
+    """The keys that a mapping has twice: the later one would silently win."""
+    if isinstance(node, yaml.MappingNode):
+        names = collections.Counter(key.value for key, _ in node.value)
+        yield from (name for name, n in names.items() if n > 1)
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for part in child if isinstance(child, tuple) else (child,):
+            yield from twice(part)
+
+
+def test_no_key_of_the_table_stands_twice():
+    assert not list(twice(yaml.compose((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))))
+    assert list(twice(yaml.compose("a: {b: 1, c: 2, b: 3}"))) == ["b"]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("way", WAYS)
