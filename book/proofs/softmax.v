@@ -387,20 +387,21 @@ Proof.
     rewrite !sum_minus, <- sum_l, Hy by exact Hi. fold a. ring.
 Qed.
 
-(** Log-softmax R = S − L: its gradient goes straight to S, and minus its row sum goes to L, which hands it out. *)
-Theorem eq_log_softmax_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+(** Log-softmax R = S − L, with every key allowed: its gradient goes straight to S, and minus its row sum goes to L,
+    which hands it out. *)
+Theorem eq_log_softmax_vjp n_q n_k (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
     (dR : tensor [n_q; n_k]) :
-  let P := softmax M S in
-  gradient (s := [n_q; n_k]) ℓ (fun i j => S i j - logsumexp M S i) dR ->
-  gradient (s := [n_q; n_k]) (fun S => ℓ (fun i j => S i j - logsumexp M S i)) S
+  let P := softmax everything S in
+  gradient (s := [n_q; n_k]) ℓ (fun i j => S i j - logsumexp everything S i) dR ->
+  gradient (s := [n_q; n_k]) (fun S => ℓ (fun i j => S i j - logsumexp everything S i)) S
     (fun i j => dR i j - P i j * ∑ k < n_k, dR i k).
 Proof.
   intro P.
-  apply (backward (fun S : tensor [n_q; n_k] => (fun i j => S i j - logsumexp M S i) : tensor [n_q; n_k]) S
+  apply (backward (fun S : tensor [n_q; n_k] => (fun i j => S i j - logsumexp everything S i) : tensor [n_q; n_k]) S
     (fun tS => (fun i j => tS i j - ∑ k < n_k, P i k * tS i k) : tensor [n_q; n_k]) ℓ dR).
   - intros x t tS Hx Ht i Hi j Hj.
-    apply (derive_minus (fun u => x u i j) (fun u => logsumexp M (x u) i)); [now apply Ht|].
-    unfold P. rewrite <- Hx. now apply (logsumexp_moves M x t tS Ht i Hi).
+    apply (derive_minus (fun u => x u i j) (fun u => logsumexp everything (x u) i)); [now apply Ht|].
+    unfold P. rewrite <- Hx. now apply (logsumexp_moves everything x t tS Ht i Hi).
   - intro tS. simpl. apply sum_ext; intros i _. set (a := ∑ k < n_k, P i k * tS i k). set (r := ∑ k < n_k, dR i k).
     transitivity (∑ j < n_k, (dR i j * tS i j - a * dR i j)); [apply sum_ext; intros; ring|].
     transitivity (∑ j < n_k, (dR i j * tS i j - r * (P i j * tS i j))); [|apply sum_ext; intros; ring].
@@ -409,7 +410,8 @@ Qed.
 
 (** ** Forbidden keys *)
 
-(** A forbidden key has the weight 0, its score the gradient 0, and its weight does not move. Exactly, not nearly. *)
+(** A forbidden key has the weight 0, and its entries in the formulas of dS and of the moving weights are 0. Exactly,
+    not nearly. *)
 Theorem eq_softmax_masked n_q n_k (M : mask) (S dP tS : tensor [n_q; n_k]) i j :
   let P := softmax M S in
   M i j = false ->
