@@ -149,8 +149,8 @@ Qed.
 
 (** ** Two paths into the memory *)
 
-(** The keys' path only moves gradient between the tokens: over the tokens it sums to 0. Where every query has a key,
-    the total comes through the values alone. *)
+(** The keys' part of dX_mem only moves numbers between the tokens: its rows add up to 0. Where every query has a key,
+    the rows of dX_mem add up to those of dO W_Vᵀ, the part of the values. *)
 Theorem eq_dmemory_total n_q n_k d_m h d_k d_v (M : nat -> mask) scale (B : tensor [h; n_q; n_k])
     (Q : tensor [h; n_q; d_k]) (K : tensor [h; n_k; d_k]) (V : tensor [h; n_k; d_v]) (W_K : tensor [d_m; (h * d_k)%nat])
     (W_V : tensor [d_m; (h * d_v)%nat]) (dO : tensor [h; n_q; d_v]) a :
@@ -317,8 +317,8 @@ Qed.
 (** The first rows of an array. *)
 Definition first {m n} (k : nat) (A : tensor [m; n]) : tensor [k; n] := A.
 
-(** Everything else is what it would be had the filler never been there: a head that hides all keys from n_k on does
-    not read them. *)
+(** The output is what it would be had the filler never been there: a head that hides all keys from n_k on does not
+    read them. *)
 Theorem padding_was_never_there n_q n_k filler d_k d_v (M : mask) scale (Q : tensor [n_q; d_k])
     (K : tensor [(n_k + filler)%nat; d_k]) (V : tensor [(n_k + filler)%nat; d_v]) (B : tensor [n_q; (n_k + filler)%nat])
     i c :
@@ -534,7 +534,7 @@ Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : n
     B.[s])) W_O b_O.
 
 (** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys
-    and values. *)
+    and values. Only this half is stated: the cached layer does not read the others at all. *)
 Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale
     (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
     (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])

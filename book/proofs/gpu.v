@@ -163,7 +163,8 @@ Qed.
 (** Query i and key j lie in the tile of block I of r queries and block J of c keys. *)
 Definition in_tile (r c I J i j : nat) : Prop := (I * r <= i < (I + 1) * r /\ J * c <= j < (J + 1) * c)%nat.
 
-(** Under a causal mask, a tile has an allowed pair if and only if it lies within the bounds of the two loops. *)
+(** Under a causal mask, a whole tile has an allowed pair if and only if it lies within the bounds of the two loops. A
+    tile cut off at the end of the sequence may have none. *)
 Theorem eq_gpu_blocks (r c I J n_q n_k : nat) :
     (0 < r)%nat -> (0 < c)%nat ->
   ((J < ceil ((I + 1) * r) c)%nat <-> exists i j, in_tile r c I J i j /\ causal i j = true) /\
@@ -191,7 +192,8 @@ Proof.
   - intro H. specialize (H (I * r)%nat ((J + 1) * c - 1)%nat ltac:(nia)). apply Nat.leb_le in H. nia.
 Qed.
 
-(** With the mask at the bottom-right corner, the bounds move by shift = n_k − n_q. *)
+(** With the mask at the bottom-right corner, the bounds of whole tiles move by shift = n_k − n_q. A tile cut off at
+    the end of the sequence may have no allowed pair within them. *)
 Theorem eq_gpu_corner (r c I J n_q n_k : nat) :
   let shift := (Z.of_nat n_k - Z.of_nat n_q)%Z in
   let z := Z.of_nat in

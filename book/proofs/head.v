@@ -393,8 +393,8 @@ Proof.
   rewrite (dot_ext dS dS _ _ (equal_refl dS) E), (scores_adjoint (fun _ => scale) (fun _ => Q) (fun _ => K)). ring.
 Qed.
 
-(** Four checks for free. Rows of dS sum to 0, the rows of dK add up to 0, those of dV to those of dO (if no row is
-    dead), and the last one ties dQ to dK. *)
+(** Four checks of the formulas of dQ, dK and dV. Rows of dS sum to 0, the rows of dK add up to 0, those of dV to those
+    of dO (if no row is dead), and the last one ties dQ to dK. *)
 Theorem eq_oracles n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in
@@ -534,8 +534,8 @@ Proof.
   split; [|split]; intros b Hb; [apply Hkey|apply Hquery|apply Hone]; apply H, Hb.
 Qed.
 
-(** An op that overwrites the forbidden scores, with whatever: the allowed scores get dS', the forbidden ones exactly
-    0. *)
+(** An op that overwrites the forbidden scores, with any numbers (−∞ is eq_softmax_masked__limit): the allowed scores
+    get dS', the forbidden ones exactly 0. *)
 Theorem eq_op_mask m n (M : mask) (S c : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dS' : tensor [m; n]) :
   let fill := fun S : tensor [m; n] => (fun i j => if M i j then S i j else c i j) : tensor [m; n] in
   gradient ℓ (fill S) dS' -> gradient (fun S => ℓ (fill S)) S (fun i j => if M i j then dS' i j else 0).
@@ -563,7 +563,7 @@ Qed.
 
 (** ** Gradients that are exactly 0 *)
 
-(** A dead row has no weights and the output 0, and neither its scores nor its query get a gradient. *)
+(** A dead row has no weights and the output 0, and its rows of dS and dQ are 0. *)
 Theorem dead_row_gets_nothing n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) i :
   let P := weights M scale Q K B in
@@ -581,8 +581,8 @@ Proof.
   - intro l. unfold scaled, matmul. rewrite sum_0; [ring|]. intros j Hj. unfold dS. rewrite HP by exact Hj. ring.
 Qed.
 
-(** A query that sees one key, or none, learns nothing: it has the weight 1 whatever its score is. So under a causal
-    mask the first query's dQ is 0, and with a single key all of dQ and dK. *)
+(** A query that sees one key, or none, has a row of dS that is 0, and so a row of dQ: one key has the weight 1 whatever
+    its score is. So under a causal mask the first query's dQ is 0. *)
 Theorem one_key_no_gradient n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) i :
   let P := weights M scale Q K B in
@@ -603,7 +603,7 @@ Proof.
   split; [exact H0|]. intro l. unfold scaled, matmul. rewrite sum_0; [ring|]. intros j Hj. rewrite H0 by exact Hj. ring.
 Qed.
 
-(** If all values are equal, whoever wins, the output is the same: no score gets a gradient. *)
+(** If all values are equal, whoever wins, the output is the same: dS is 0. *)
 Theorem equal_values_no_gradient n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in

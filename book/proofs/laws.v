@@ -23,8 +23,8 @@ Proof.
     rewrite dot_matmul_r, (dot_comm (Q × K^T) dS), dot_matmul_r, dot_comm, (dot_matmul_l K dS^T Q), dot_comm. reflexivity.
 Qed.
 
-(** The plain head, with any mask, scale and bias: the queries with their gradients make the same sum as the keys with
-    theirs, and D of a row is dO·O. *)
+(** The plain head, with any mask, scale and bias: Q ∘ dQ and K ∘ dK have the same sum, by the formulas of dQ and dK,
+    and D of a row is dO·O. *)
 Theorem eq_var_laws n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in

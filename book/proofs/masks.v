@@ -180,7 +180,8 @@ Proof.
     refine (sum_allowed n_q (fun i => M i j) (fun i => P i j * dO i l) _). intros i _ HM. rewrite (P0 _ _ HM). ring.
 Qed.
 
-(** A pair that is forbidden gets nothing, and a key that nobody may see gets nothing: exactly 0. *)
+(** A pair that is forbidden has the entry 0 in dS, and a key that nobody may see has rows of 0 in dK and dV: exactly
+    0. *)
 Theorem a_forbidden_key_gets_zero n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (B : tensor [n_q; n_k]) (dP : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j :
   let P := weights M scale Q K B in
@@ -196,7 +197,7 @@ Proof.
     rewrite P0 by auto; ring.
 Qed.
 
-(** A query with a single allowed key has nothing to learn: its row of dS is 0. *)
+(** A query with a single allowed key gives it the weight 1, and its row of dS is 0. *)
 Theorem one_allowed_key n_q n_k (M : mask) (S dP : tensor [n_q; n_k]) i k :
   let P := softmax M S in
   (k < n_k)%nat -> M i k = true -> (forall j, (j < n_k)%nat -> j <> k -> M i j = false) ->

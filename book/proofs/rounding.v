@@ -151,9 +151,9 @@ Proof.
   replace (INR k * u / (1 - INR k * u) * (1 - INR k * u)) with (INR k * u) by (field; lra). lra.
 Qed.
 
-(** Additions in any order, each off by a factor of at most 1 ± u: the sum is off
-  by γ_k times the sum of the sizes, where
-    k is the depth of the tree: n − 1 for n terms one by one, the logarithm of n in pairs. *)
+(** Additions in any order, each off by a factor of at most 1 ± u: the sum is off by γ_k times the sum of the sizes,
+    where k is the depth of the tree. One by one it is n − 1 for n terms; in pairs, stated for n = 2^k terms only, it
+    is k. *)
 Theorem eq_num_sum u (t : tree) :
   let γ := fun k => INR k * u / (1 - INR k * u) in
   0 <= u -> INR (depth t) * u < 1 -> errors_within u t ->
