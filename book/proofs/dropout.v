@@ -12,11 +12,12 @@ Definition dropped {m n} (kept : tensor [m; n]) (p_drop : R) (P : tensor [m; n])
 (** At the step: each weight was multiplied by a number, and so is its gradient, by the same one. *)
 Theorem eq_op_dropout n_q n_k (kept : tensor [n_q; n_k]) p_drop (P : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
     (dP' : tensor [n_q; n_k]) :
+  p_drop <> 1 ->
   gradient ℓ (fun i j => kept i j * P i j / (1 - p_drop)) dP' ->
   gradient (fun P : tensor [n_q; n_k] => ℓ (fun i j => kept i j * P i j / (1 - p_drop))) P
     (fun i j => kept i j * dP' i j / (1 - p_drop)).
 Proof.
-  intro H. refine (gradient_ext (s := [n_q; n_k]) _ _ (fun i j => kept i j / (1 - p_drop) * dP' i j) _ _ _).
+  intros _ H. refine (gradient_ext (s := [n_q; n_k]) _ _ (fun i j => kept i j / (1 - p_drop) * dP' i j) _ _ _).
   - intros i _ j _. simpl. unfold Rdiv. ring.
   - refine (entrywise (fun i j x => kept i j * x / (1 - p_drop)) (fun i j => kept i j / (1 - p_drop)) P ℓ dP' _ H).
     intros i j _ _. eapply derive_eq.
@@ -26,11 +27,12 @@ Proof.
 Qed.
 
 Lemma dropout_back {n_q n_k} (M : mask) (kept : tensor [n_q; n_k]) p_drop (S : tensor [n_q; n_k]) ℓ dP' :
+  p_drop <> 1 ->
   gradient ℓ (dropped kept p_drop (softmax M S)) dP' ->
   gradient (fun S => ℓ (dropped kept p_drop (softmax M S))) S (centered (softmax M S) (dropped kept p_drop dP')).
 Proof.
-  intro H. apply (softmax_back M S (fun P => ℓ (dropped kept p_drop P)) (dropped kept p_drop dP')).
-  exact (eq_op_dropout n_q n_k kept p_drop (softmax M S) ℓ dP' H).
+  intros Hp H. apply (softmax_back M S (fun P => ℓ (dropped kept p_drop P)) (dropped kept p_drop dP')).
+  exact (eq_op_dropout n_q n_k kept p_drop (softmax M S) ℓ dP' Hp H).
 Qed.
 
 (** In the whole head, from dO back: V meets the dropped weights P', the derivative of softmax has the undropped P, and
@@ -43,6 +45,7 @@ Theorem eq_var_dropout_vjp n_q n_k d_k d_v (M : mask) (kept : tensor [n_q; n_k])
   let dP' := dO × V^T in
   let dP := fun i j => kept i j * dP' i j / (1 - p_drop) in
   let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  p_drop <> 1 ->
   gradient ℓ (P' × V) dO ->
   gradient (fun V => ℓ (P' × V)) V (P'^T × dO) /\
   gradient (fun P' => ℓ (P' × V)) P' dP' /\
@@ -50,12 +53,12 @@ Theorem eq_var_dropout_vjp n_q n_k d_k d_v (M : mask) (kept : tensor [n_q; n_k])
   gradient (fun Q => ℓ (dropped kept p_drop (weights M scale Q K B) × V)) Q (scale • (dS × K)) /\
   gradient (fun K => ℓ (dropped kept p_drop (weights M scale Q K B) × V)) K (scale • (dS^T × Q)).
 Proof.
-  intros P P' dP' dP dS H.
+  intros P P' dP' dP dS Hp H.
   set (W := fun S : tensor [n_q; n_k] => dropped kept p_drop (softmax M S)).
   set (back := fun dP' : tensor [n_q; n_k] => centered P (dropped kept p_drop dP')).
   pose proof (around_any_step n_q n_k d_k d_v scale Q K V B W back ℓ dO) as HW. cbv zeta in HW.
   destruct HW as [HQ [HK [HV [HB _]]]]; [|exact H|].
-  - intros ℓ' dP'' H'. exact (dropout_back M kept p_drop (scores scale Q K B) ℓ' dP'' H').
+  - intros ℓ' dP'' H'. exact (dropout_back M kept p_drop (scores scale Q K B) ℓ' dP'' Hp H').
   - exact (conj HV (conj (product_l P' V ℓ dO H) (conj HB (conj HQ HK)))).
 Qed.
 
@@ -66,9 +69,10 @@ Theorem eq_var_dropout_D n_q n_k d_v (kept : tensor [n_q; n_k]) p_drop (P : tens
   let O := P' × V in
   let dP' := dO × V^T in
   let dP := fun i j => kept i j * dP' i j / (1 - p_drop) in
+  p_drop <> 1 ->
   equal (rowsum (P ∘ dP)) (rowsum (P' ∘ dP')) /\ equal (rowsum (P' ∘ dP')) (rowsum (dO ∘ O)).
 Proof.
-  intros P' O dP' dP. split; intros i _.
+  intros P' O dP' dP _. split; intros i _.
   - simpl. apply sum_ext; intros j _. unfold hadamard, P', dP, Rdiv. ring.
   - exact (average_is_D P' V dO i).
 Qed.
