@@ -82,7 +82,7 @@ Proof.
     apply is_lim_inv; [apply is_lim_id|discriminate].
 Qed.
 
-(** Line by line, the intensity is set by the width of a head. *)
+(** Given these counts of operations and bytes: line by line, the intensity is set by the width of a head. *)
 Theorem eq_gpu_naive_limit d size :
   0 < size ->
   is_lim (fun n => 4 * n ^ 2 * d / (size * (4 * n ^ 2 + 4 * n * d))) p_infty (d / size) /\
@@ -98,8 +98,8 @@ Proof.
     apply long_sequence. lra.
 Qed.
 
-(** Fused, by the height r of a block; in the backward also the width of a head counts, and drops out when it is wide.
-*)
+(** Given these counts: fused, it is set by the height r of a block; in the backward also the width of a head counts,
+    and drops out when it is wide. *)
 Theorem eq_gpu_fused_limit d r size :
   0 < d -> 0 < r -> 0 < size ->
   is_lim (fun n => 4 * n ^ 2 * d / (size * (2 * n ^ 2 * d / r + 2 * n * d + n))) p_infty (2 * r / size) /\
@@ -119,7 +119,7 @@ Proof.
     exists 1. intros x Hx. field. repeat split; nra.
 Qed.
 
-(** The same for the dense and the tiled way of chapter 11, on a CPU. *)
+(** The same, given these counts of operations and bytes, for the dense and the tiled way of chapter 11, on a CPU. *)
 Theorem eq_speed_intensity n d r size :
   0 < n -> 0 < d -> 0 < r -> 0 < size ->
   12 * n ^ 2 * d / (11 * n ^ 2 * size) = 12 * d / (11 * size) /\
@@ -131,7 +131,8 @@ Proof.
     [intro; unfold Rdiv; f_equal; [ring|f_equal; ring]|]. apply long_sequence. apply Rdiv_lt_0_compat; nra.
 Qed.
 
-(** One new query a head, g heads to a group: neither the width nor the length helps, only the sharing. *)
+(** One new query a head, g heads to a group, given these counts of operations and bytes: neither the width nor the
+    length helps, only the sharing. *)
 Theorem eq_gpu_decode g d size :
   0 < d -> 0 < size -> is_lim (fun n => 4 * g * n * d / (size * (2 * n * d + 2 * g * d))) p_infty (2 * g / size).
 Proof.
@@ -144,7 +145,8 @@ Proof.
   replace (size * (2 * n * d + 2 * g * d)) with (2 * d * size * (n + g)) by ring. field. repeat split; lra.
 Qed.
 
-(** A backward with 14 n² d operations, of which the custom counts 10, is reported with 5/7 of the peak at best. *)
+(** Given these counts: a backward with 14 n² d operations, of which the custom counts 10, is reported with 5/7 of the
+    peak at best. *)
 Theorem eq_gpu_counted n d π :
   n <> 0 -> d <> 0 -> π <> 0 -> 10 * n ^ 2 * d / (14 * n ^ 2 * d / π) = 5 / 7 * π.
 Proof. intros. field. auto. Qed.

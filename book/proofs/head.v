@@ -622,7 +622,7 @@ Proof.
 Qed.
 
 (** A loss of the output and of L: with dL in dS, the formulas of dQ, dK and dB stay as they are, and dV does not see
-    L. *)
+    L. In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem gradients_with_L n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R)
     (dO : tensor [n_q; d_v])

@@ -201,8 +201,8 @@ Proof.
   - exact (linear_V everything Q K V ℓ dO HZ' H).
 Qed.
 
-(** It is a softmax of the scores log(Q' K'ᵀ), where all products are positive; so the formula of softmax gives the
-    same gradient. *)
+(** If all products are positive, it is a softmax of the scores log(Q' K'ᵀ); so the formula of softmax gives the same
+    gradient of Q. *)
 Theorem eq_var_linear_long n_q n_k d_k d_v (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let A := Q × K^T in

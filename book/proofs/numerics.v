@@ -100,8 +100,8 @@ Qed.
 
 (** ** What an error becomes *)
 
-(** One rounding after everything else: fl, which moves a number by at most u times its size, makes of y + Δ something
-    that is off by u|y| + (1 + u)|Δ| at most. *)
+(** One rounding after everything else: fl, which moves any number by at most u times its size (so without overflow or
+    underflow), makes of y + Δ something that is off by u|y| + (1 + u)|Δ| at most. *)
 Theorem eq_num_round_once (fl : R -> R) u y Δ :
     (forall x, Rabs (fl x - x) <= u * Rabs x) -> 0 <= u ->
   Rabs (fl (y + Δ) - y) <= u * Rabs y + (1 + u) * Rabs Δ.
@@ -134,7 +134,8 @@ Proof.
     now apply exp_near.
 Qed.
 
-(** If no score of the row is off by more than Δ_max, no weight is off by a factor beyond e^(±2 Δ_max). *)
+(** If no score of the row is off by more than Δ_max, no weight of an allowed key is off by a factor beyond e^(±2
+    Δ_max). *)
 Theorem eq_num_softmax_condition n_q n_k (M : mask) (S Δ : tensor [n_q; n_k]) Δ_max i j :
     (forall k, (k < n_k)%nat -> Rabs (Δ i k) <= Δ_max) -> (j < n_k)%nat -> M i j = true ->
   exp (- 2 * Δ_max) <= softmax M (S ⊕ Δ) i j / softmax M S i j <= exp (2 * Δ_max).
@@ -182,7 +183,8 @@ Proof. unfold log2. rewrite ln_exp. unfold Rdiv. ring. Qed.
 Lemma two_to x : Rpower 2 (log2 (exp 1) * x) = exp x.
 Proof. unfold Rpower. f_equal. rewrite log2_e. field. pose proof ln2_pos. lra. Qed.
 
-(** With scale · log₂ e in the keys, scores and log-sum-exp are in bits, and the weights are the same. *)
+(** With scale · log₂ e in the keys, scores and log-sum-exp are in bits, and the weights of the allowed keys are the
+    same. In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem eq_num_base_two n_q n_k d_k (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) :
   let K' := (scale * log2 (exp 1)) • K in
   let S := scale • (Q × K^T) in

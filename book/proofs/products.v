@@ -221,7 +221,8 @@ Qed.
 
 (** ** What a gradient is *)
 
-(** Each entry of the gradient is the partial derivative of the loss with respect to that entry. *)
+(** If a loss has a gradient, each of its entries is the partial derivative of the loss with respect to that entry.
+    This way only: partial derivatives alone make no gradient. *)
 Theorem def_gradient m n (ℓ : tensor [m; n] -> R) (X dX : tensor [m; n]) i j :
   gradient ℓ X dX -> (i < m)%nat -> (j < n)%nat -> is_derive (fun u => ℓ (along X u (unit i j))) 0 (dX i j).
 Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_along. Qed.

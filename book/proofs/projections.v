@@ -187,7 +187,7 @@ Proof.
       (proj2 (eq_matmul_vjp _ _ _ P (linear X W_V b_V) ℓ dO H))))).
 Qed.
 
-(** The scores use only the product W_QK = W_Q W_Kᵀ. Its gradient, and what its factors get from it. *)
+(** Without biases, the scores use only the product W_QK = W_Q W_Kᵀ. Its gradient, and what its factors get from it. *)
 Theorem eq_merged n d d_k scale (X : tensor [n; d]) (W_Q W_K : tensor [d; d_k]) (ℓ : tensor [n; n] -> R)
     (dS : tensor [n; n]) :
   let W_QK := W_Q × W_K^T in
@@ -296,7 +296,7 @@ Proof.
 Qed.
 
 (** A loss that looks at L sees what is common to a row: the key's bias gets scale · Σ dL_i Q_i over the live rows (the
-    sum of a row of weights is 1, and 0 where the row is dead). *)
+    sum of a row of weights is 1, and 0 where the row is dead). In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem key_bias_with_L n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d])
     (W_K : tensor [d; d_k])
     (b_K : tensor [d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R)

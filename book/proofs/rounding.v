@@ -41,8 +41,8 @@ Proof.
   pose proof (power_le (e + 1) e_min ltac:(lia)). lra.
 Qed.
 
-(** To the nearest: a normal number moves by at most u = 2^(−bits) times its size, a smaller one by half the smallest.
-*)
+(** To the nearest, for x ≠ 0 and without overflow: a normal number moves by at most u = 2^(−bits) times its size, a
+    smaller one by half the smallest. *)
 Theorem eq_num_rounding (rnd : R -> Z) (bits e_min : Z) x y :
   (forall z, Rabs (IZR (rnd z) - z) <= / 2) -> rounds rnd bits e_min x y ->
   (power e_min <= Rabs x -> exists δ, y = x * (1 + δ) /\ Rabs δ <= power (- bits)) /\
@@ -67,7 +67,8 @@ Proof.
     pose proof (power_le e_min e ltac:(lia)). lra.
 Qed.
 
-(** Rounding and a power of two may change places, as long as both sides are normal numbers. *)
+(** Rounding and a power of two may change places, as long as both sides are normal numbers (so x ≠ 0) and nothing
+    overflows. *)
 Theorem eq_num_power_of_two (rnd : R -> Z) (bits e_min k : Z) x y :
   power e_min <= Rabs x -> power e_min <= Rabs (power k * x) ->
   rounds rnd bits e_min x y -> rounds rnd bits e_min (power k * x) (power k * y).

@@ -337,7 +337,8 @@ Proof.
   rewrite HM. unfold Rminus. rewrite exp_plus, exp_Ropp, exp_ln by exact HZ. reflexivity.
 Qed.
 
-(** The gradient of log-sum-exp is softmax: dL_i is handed out in the proportions of the weights. *)
+(** The gradient of log-sum-exp is softmax: dL_i is handed out in the proportions of the weights. In a dead row L is a
+    constant here (Coq's ln 0 = 0). *)
 Theorem eq_logsumexp_vjp n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q] -> R) (dL : tensor [n_q]) :
   let P := softmax M S in
   gradient ℓ (logsumexp M S) dL ->
@@ -348,7 +349,7 @@ Proof.
   - intro tS. simpl. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
-(** When the scores move, L moves at the row's average speed. *)
+(** When the scores move, L moves at the row's average speed. In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem eq_logsumexp_jvp n_q n_k (M : mask) (S : R -> tensor [n_q; n_k]) t (tS : tensor [n_q; n_k]) :
   let P := softmax M (S t) in
   moves S t tS -> moves (s := [n_q]) (fun u => logsumexp M (S u)) t (fun i => ∑ k < n_k, P i k * tS i k).

@@ -124,7 +124,8 @@ Proof.
   f_equal; [|apply functional_extensionality; intro l]; rewrite !Rmult_plus_distr_l, !H; ring.
 Qed.
 
-(** A state that knows all allowed keys of a row has its output, A / Z, and its log-sum-exp, m + log Z. *)
+(** A state that knows all allowed keys of a row has its output, A / Z, and its log-sum-exp, m + log Z. In a dead row A
+    / Z is 0/0, read as 0. *)
 Theorem eq_tile_end n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) i m Z A :
   knows n_k (M i) (S i) V (State m Z A) ->
   (forall l, (softmax M S × V) i l = A l / Z) /\ (live M n_k i -> logsumexp M S i = m + ln Z).
@@ -150,8 +151,8 @@ Fixpoint merge_all (nothing : state) (N : nat) (s : nat -> state) : state :=
   | S before => merge (merge_all nothing before s) (s before)
   end.
 
-(** The online softmax is the softmax. Let every key belong to some part, [owner j] of N, in any way, and let each part
-    keep its state: all merged, they make the output and the log-sum-exp of the whole row. *)
+(** Let every key belong to some part, [owner j] of N, in any way, and let each part keep its state: all merged, they
+    make the output and the log-sum-exp of the whole row. In a dead row the output is 0/0, read as 0. *)
 Theorem the_online_softmax_is_the_softmax n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) i N
     (owner : nat -> nat) (s : nat -> state) h :
   (forall j, (j < n_k)%nat -> (owner j < N)%nat) ->
@@ -201,7 +202,7 @@ Proof.
 Qed.
 
 (** Any number of parts, each with its output O_a and its L_a: the whole has L = log Σ e^(L_a), and O = Σ e^(L_a − L)
-    O_a. A part without a key for a row takes no part in it. *)
+    O_a. A part without a key for a row takes no part in it. In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem eq_tile_combine n_q n_k d_v N (M : mask) (owner : nat -> nat -> nat) (S : tensor [n_q; n_k])
     (V : tensor [n_k; d_v]) i :
   let part := (fun a i j => M i j && (owner i j =? a)) : nat -> mask in
@@ -270,7 +271,8 @@ Lemma two_moves {n_q} (a b : R -> tensor [n_q]) t tA tB :
   moves a t tA -> moves b t tB -> moves (s := [n_q; 2%nat]) (fun u => two (a u) (b u)) t (two tA tB).
 Proof. intros HA HB i Hi k _. unfold two. destruct (k =? 0); [now apply HA|now apply HB]. Qed.
 
-(** How the merge moves: L by the mean of both, a weight by how much more its L moves than that. *)
+(** How the merge moves: L by the mean of both, a weight by how much more its L moves than that. In a dead row L is a
+    constant here (Coq's ln 0 = 0). *)
 Theorem eq_merge_jvp n_q d_v (alive : mask) (O_1 O_2 : R -> tensor [n_q; d_v]) (L_1 L_2 : R -> tensor [n_q]) t
     (tO_1 tO_2 : tensor [n_q; d_v]) (tL_1 tL_2 : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two (L_1 t) (L_2 t)) in
@@ -334,7 +336,7 @@ Proof.
 Qed.
 
 (** The gradients of a merge are those of an attention over two keys: an output gets dO times its weight, an L gets its
-    weight times (dO·O_a − D + dL). *)
+    weight times (dO·O_a − D + dL). In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem eq_merge_vjp n_q d_v (alive : mask) (O_1 O_2 : tensor [n_q; d_v]) (L_1 L_2 : tensor [n_q])
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two L_1 L_2) in
@@ -401,11 +403,12 @@ Theorem eq_tile_D n_q n_k d_v p_drop (P kept : tensor [n_q; n_k]) (V : tensor [n
   let O := P' × V in
   let dP' := dO × V^T in
   let dP := fun i j => kept i j * dP' i j / (1 - p_drop) in
+  p_drop <> 1 ->
   rowsum (dO ∘ O) i = (∑ j < n_k, P' i j * ∑ l < d_v, dO i l * V j l) /\
   rowsum (dO ∘ O) i = (∑ j < n_k, P' i j * dP' i j) /\
   rowsum (dO ∘ O) i = ∑ j < n_k, P i j * dP i j.
 Proof.
-  intros P' O dP' dP. unfold O. rewrite (D_from_output P' V dO i). split; [reflexivity|]. split; [reflexivity|].
+  intros P' O dP' dP _. unfold O. rewrite (D_from_output P' V dO i). split; [reflexivity|]. split; [reflexivity|].
   apply sum_ext; intros j _. unfold P', dP, dP', Rdiv. ring.
 Qed.
 
@@ -570,16 +573,17 @@ Proof.
     rewrite !sum_l. apply sum_ext; intros i _. rewrite (HS i j Hj), log2_e. field. pose proof ln2_pos. lra.
 Qed.
 
-Fixpoint maximum (n : nat) (f : nat -> R) : R :=
+(** The largest of n numbers, or 0 where none is above it. *)
+Fixpoint largest_or_0 (n : nat) (f : nat -> R) : R :=
   match n with
   | O => 0
-  | S before => Rmax (maximum before f) (f before)
+  | S before => Rmax (largest_or_0 before f) (f before)
   end.
 
-Lemma maximum_le n f i : (i < n)%nat -> f i <= maximum n f.
+Lemma largest_or_0_le n f i : (i < n)%nat -> f i <= largest_or_0 n f.
 Proof.
   induction n as [|n IH]; intro H; [lia|]. simpl. destruct (Nat.eq_dec i n) as [->|]; [apply Rmax_r|].
-  apply Rle_trans with (maximum n f); [apply IH; lia|apply Rmax_l].
+  apply Rle_trans with (largest_or_0 n f); [apply IH; lia|apply Rmax_l].
 Qed.
 
 Definition length_of (n : nat) (x : tensor [n]) : R := sqrt (∑ c < n, x c ^ 2).
@@ -606,11 +610,11 @@ Theorem eq_tile_bound n_q n_k d_k (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]
     (i < n_q)%nat -> (j < n_k)%nat ->
   Rabs (∑ c < d_k, Q i c * K j c) <= length_of d_k (Q i) * length_of d_k (K j) /\
   length_of d_k (Q i) * length_of d_k (K j)
-    <= maximum n_q (fun i => length_of d_k (Q i)) * maximum n_k (fun j => length_of d_k (K j)).
+    <= largest_or_0 n_q (fun i => length_of d_k (Q i)) * largest_or_0 n_k (fun j => length_of d_k (K j)).
 Proof.
   intros Hi Hj. split; [apply cauchy_schwarz|]. apply Rmult_le_compat; try apply sqrt_pos.
-  - exact (maximum_le n_q (fun i => length_of d_k (Q i)) i Hi).
-  - exact (maximum_le n_k (fun j => length_of d_k (K j)) j Hj).
+  - exact (largest_or_0_le n_q (fun i => length_of d_k (Q i)) i Hi).
+  - exact (largest_or_0_le n_k (fun j => length_of d_k (K j)) j Hj).
 Qed.
 
 (** [A, x]: one more column. *)
@@ -626,7 +630,7 @@ Proof.
 Qed.
 
 (** The engine's backward: dO is divided by Z, not the weights, and D is a column. E are the exponentials in base two,
-    from any height in bits. *)
+    from any height in bits. In a dead row dO / Z is x/0, read as 0. *)
 Theorem eq_tile_engine n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) (m : tensor [n_q]) :
