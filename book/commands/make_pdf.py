@@ -28,7 +28,7 @@ STYLE = Path(__file__).with_name("make_pdf.css")
 NAME = "attnbook.pdf"
 HOST = "http://book.local/"  # answered from the folder of the site: nothing is served, and nothing else is reached
 WITHOUT = "script, button, .headerlink, details.hide"  # the last are checks, imports and the code that draws a picture
-SITE_ONLY = ("book/api", "book/status", "book/changelog", "book/proofs")  # nobody reads them on paper; links lead to the site
+SITE_ONLY = ("book/api", "book/status", "book/changelog", "book/proofs")  # read on the site: links lead there
 POINTS_AT_IDS = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "list")
 
 
