@@ -160,7 +160,7 @@ def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
         box = page.find(id=f"proved-{label}")
         shown = [pre.get_text() for pre in box.select("pre")]
         assert shown == [theorem.statement for theorem in proofs.by_label()[label]]
-        for theorem, link in zip(proofs.by_label()[label], box.select("a"), strict=True):
+        for theorem, link in zip(proofs.by_label()[label], box.select("a[href*='/blob/']"), strict=True):
             place, _, line = link["href"].partition("#L")
             assert place.endswith(f"/blob/main/{theorem.where}")
             lines = (proofs.ROOT / theorem.where).read_text(encoding="utf-8").splitlines()
