@@ -432,6 +432,17 @@ def test_what_the_reader_has_no_rule_for_is_refused(latex, refused):
         disagreements("eq-dV", latex=latex)
 
 
+KEYS = {
+    "setting", "python", "names", "gives", "condition", "without", "not at", "fixed", "python setting", "python not at",
+    "floats alone", "no tex", "no python", "no theorem",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", FORMULAS)
+def test_a_row_of_the_table_has_only_keys_that_count(label):
+    assert set(FORMULAS[label]) <= KEYS
+
+
 def twice(node):
     """The keys that a mapping has twice: the later one would silently win."""
     if isinstance(node, yaml.MappingNode):

@@ -22,16 +22,33 @@ def source(app, path, line):
     return f"{url}/blob/{branch}/{path}#L{line}"
 
 
+def in_words(theorem):
+    """The reading of a theorem as HTML; names in [brackets] are code."""
+    return re.sub(r"\[([^\]]+)\]", r"<code>\1</code>", escape(theorem.reading))
+
+
 def statement(app, theorem):
     """A theorem as written, what it assumes, and where it is proved."""
     to, page = source(app, theorem.where, theorem.line), app.builder.get_relative_uri(app.env.docname, "book/proofs")
     return (
         f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
-        f"<p>Assumes what stands before each <code>-&gt;</code> that follows the colon, and {axioms_of(theorem.name)}. "
+        f"<p>{hypotheses(theorem)}{axioms_of(theorem.name)}. "
         f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>. '
         f'<a href="{page}#how-to-read-a-theorem">How to read it</a>, <a href="{page}#{theorem.file}-v">what its names '
         f"mean</a>.</p>"
     )
+
+
+def hypotheses(theorem):
+    """How the sentence on what a theorem assumes begins: has its claim, behind its own colon, an arrow?"""
+    depth, claim = 0, ""
+    for place, letter in enumerate(theorem.statement):
+        depth += letter in "([{"
+        depth -= letter in ")]}"
+        if letter == ":" and not depth:
+            claim = theorem.statement[place:]
+            break
+    return "Assumes what stands before each <code>-&gt;</code>, and " if "->" in claim else "Assumes "
 
 
 def axioms_of(name):
@@ -40,7 +57,7 @@ def axioms_of(name):
     if name not in known:
         raise ValueError(f"book/proofs.json does not know the theorem {name}: run `make proofs`, which needs Coq")
     count = len(known[name].split())
-    return f"{count} axioms of logic and of Coq’s real numbers" if count else "no axiom"
+    return f"{count} axiom{'s'[: count > 1]} of logic and of the real numbers" if count else "no axiom"
 
 
 def mark_formulas(app, doctree):
@@ -49,7 +66,7 @@ def mark_formulas(app, doctree):
     for block in list(doctree.findall(nodes.math_block)):
         label = block.get("label") or ""
         if label in proved:
-            box = "".join(f"<p>{escape(theorem.reading)}</p>{statement(app, theorem)}" for theorem in proved[label])
+            box = "".join(f"<p>{in_words(theorem)}</p>{statement(app, theorem)}" for theorem in proved[label])
             block["proved"] = (
                 f'<button type="button" class="proved" popovertarget="proved-{label}" '
                 f'aria-label="proved: {label}">proved</button>',
@@ -99,13 +116,13 @@ class Proofs(SphinxDirective):
         return self._parsed(
             [
                 f"**{len(theorems())} theorems, for {len(by_label())} of the book’s {len(equations())} formulas, in "
-                f"{known['lines']:,} lines. Coq {known['prover']} reads all of them in {known['seconds']} seconds.**"
+                f"{known['lines']:,} lines. Coq {known['prover']} reads all of them on two cores in {known['seconds']} "
+                "seconds.**"
             ]
         )
 
     def _files(self):
-        count = {name: sum(t.file == name for t in theorems().values()) for name in files()}
-        boxes = {n: graph.Box(n, f"#{n}-v", f"{title(n)[0]}: {count[n]} theorems") for n in files()}
+        boxes = {name: graph.Box(name, f"#{name}-v", title(name)[0]) for name in files()}
         edges = {n: required(n) for n in files()}
         return self._picture(boxes, edges, "The files of proofs, each below those it rests on")
 
@@ -138,7 +155,7 @@ class Proofs(SphinxDirective):
         return found
 
     def _folded(self, theorem):
-        summary = f"<summary><code>{theorem.name}</code> {escape(theorem.reading)}</summary>"
+        summary = f"<summary><code>{theorem.name}</code> {in_words(theorem)}</summary>"
         return f'<details class="theorem" id="{theorem.name}">{summary}{statement(self.env.app, theorem)}</details>'
 
     def _without(self):

@@ -335,8 +335,8 @@ Proof.
   rewrite sum_plus, <- !sum_l. ring.
 Qed.
 
-(** The gradients of a merge are those of an attention over two keys: an output gets dO times its weight, an L gets its
-    weight times (dO·O_a − D + dL). In a dead row L is a constant here (Coq's ln 0 = 0). *)
+(** One part at a time: an output gets dO times its weight, an L gets its weight times (dO·O_a − D + dL). [alive i a]:
+    part a has a key for row i; if not, its L is not read. In a dead row L is a constant here (Coq's ln 0 = 0). *)
 Theorem eq_merge_vjp n_q d_v (alive : mask) (O_1 O_2 : tensor [n_q; d_v]) (L_1 L_2 : tensor [n_q])
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two L_1 L_2) in
@@ -508,7 +508,7 @@ Proof.
     apply sum_ext; intros i _. f_equal. exact (HS I J i j HJ Hj).
 Qed.
 
-(** Keys on several workers: each takes the merged L and the merged D, and the parts of dQ add up. [owner j] is the
+(** Keys on several workers: each takes the L and the D of the whole row, and the parts of dQ add up. [owner j] is the
     worker that has key j, in any way. *)
 Theorem eq_tile_split n_q n_k d_k d_v N (owner : nat -> nat) (M : mask) scale (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k])
