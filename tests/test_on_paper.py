@@ -10,7 +10,7 @@ CHAPTER = "chapters/07_cross.html"
 WIDTH, HEIGHT = 670, 960  # of the text on A4, in pixels
 ONLY_ON_A_SCREEN = (
     ".bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, #pst-back-to-top, dialog, "
-    "article button, article input, article select, .headerlink, .onlyprint"
+    "article button, article input, article select, .headerlink, .onlyprint, [popover]"
 )
 SEEN = "e => e.checkVisibility({contentVisibilityAuto: true, visibilityProperty: true})"
 
