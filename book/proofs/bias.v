@@ -9,23 +9,23 @@ From attnbook Require Export steps.
     An axis of a bias is [stretched] when it has the size 1 and serves a whole axis of the scores. *)
 
 Definition axis (stretched : bool) (n : nat) : nat := if stretched then 1%nat else n.
-Definition place (stretched : bool) (i : nat) : nat := if stretched then 0%nat else i.
+Definition stretch (stretched : bool) (i : nat) : nat := if stretched then 0%nat else i.
 
 (** The sum over an axis that was stretched; nothing happens to another one. *)
 Definition over (stretched : bool) (n : nat) (f : nat -> R) (i : nat) : R := if stretched then ∑ k < n, f k else f i.
 
-Lemma over_1 s n (f y : nat -> R) : ∑ i < n, f i * y (place s i) = ∑ i < axis s n, over s n f i * y i.
-Proof. destruct s; [|reflexivity]. unfold axis. cbn [sum over place]. rewrite Rplus_0_l. symmetry. apply sum_r. Qed.
+Lemma over_1 s n (f y : nat -> R) : ∑ i < n, f i * y (stretch s i) = ∑ i < axis s n, over s n f i * y i.
+Proof. destruct s; [|reflexivity]. unfold axis. cbn [sum over stretch]. rewrite Rplus_0_l. symmetry. apply sum_r. Qed.
 
 Lemma over_2 s n n' (f y : nat -> nat -> R) :
-  ∑ i < n, ∑ j < n', f i j * y (place s i) j = ∑ i < axis s n, ∑ j < n', over s n (fun i => f i j) i * y i j.
+  ∑ i < n, ∑ j < n', f i j * y (stretch s i) j = ∑ i < axis s n, ∑ j < n', over s n (fun i => f i j) i * y i j.
 Proof.
   destruct s; [|reflexivity]. rewrite sum_swap. unfold axis. cbn [sum]. rewrite Rplus_0_l.
   apply sum_ext; intros j _. rewrite (over_1 true n (fun i => f i j) (fun i => y i j)). simpl. ring.
 Qed.
 
 Lemma over_3 s n n' n'' (f y : nat -> nat -> nat -> R) :
-  ∑ i < n, ∑ j < n', ∑ k < n'', f i j k * y (place s i) j k =
+  ∑ i < n, ∑ j < n', ∑ k < n'', f i j k * y (stretch s i) j k =
   ∑ i < axis s n, ∑ j < n', ∑ k < n'', over s n (fun i => f i j k) i * y i j k.
 Proof.
   destruct s; [|reflexivity]. rewrite sum_swap. unfold axis. cbn [sum]. rewrite Rplus_0_l.
@@ -34,7 +34,7 @@ Proof.
 Qed.
 
 Lemma over_4 s n n' n'' m (f y : nat -> nat -> nat -> nat -> R) :
-  ∑ i < n, ∑ j < n', ∑ k < n'', ∑ l < m, f i j k l * y (place s i) j k l =
+  ∑ i < n, ∑ j < n', ∑ k < n'', ∑ l < m, f i j k l * y (stretch s i) j k l =
   ∑ i < axis s n, ∑ j < n', ∑ k < n'', ∑ l < m, over s n (fun i => f i j k l) i * y i j k l.
 Proof.
   destruct s; [|reflexivity]. rewrite sum_swap. unfold axis. cbn [sum]. rewrite Rplus_0_l.
@@ -56,7 +56,7 @@ Proof.
   ring.
 Qed.
 
-Definition heads {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
+Definition stack_of_heads {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
   (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v]) (B : tensor [b; h; n_q; n_k]) : tensor [b; h; n_q; d_v] :=
   fun c g => attention (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] B.[c].[g].
 
@@ -68,7 +68,7 @@ Definition heads_dS {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : te
   fun c g => centered (weights (M c g) scale Q.[c].[g] K.[c].[g] B.[c].[g]) (dO.[c].[g] × V.[c].[g]^T).
 
 Definition broadcast {sb sh sq sk b h n_q n_k} (B : tensor [axis sb b; axis sh h; axis sq n_q; axis sk n_k])
-  : tensor [b; h; n_q; n_k] := fun c g i j => B (place sb c) (place sh g) (place sq i) (place sk j).
+  : tensor [b; h; n_q; n_k] := fun c g i j => B (stretch sb c) (stretch sh g) (stretch sq i) (stretch sk j).
 
 Lemma broadcast_adjoint {sb sh sq sk b h n_q n_k} (dS : tensor [b; h; n_q; n_k])
     (tB : tensor [axis sb b; axis sh h; axis sq n_q; axis sk n_k]) :
@@ -79,12 +79,12 @@ Lemma broadcast_adjoint {sb sh sq sk b h n_q n_k} (dS : tensor [b; h; n_q; n_k])
 Proof.
   cbn [dot]. unfold broadcast. rewrite <- over_4. apply sum_ext; intros c _.
   rewrite <- (over_3 sh h (axis sq n_q) (axis sk n_k)
-    (fun g i j => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) (fun g i j => tB (place sb c) g i j)).
+    (fun g i j => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) (fun g i j => tB (stretch sb c) g i j)).
   apply sum_ext; intros g _.
   rewrite <- (over_2 sq n_q (axis sk n_k) (fun i j => over sk n_k (fun j => dS c g i j) j)
-    (fun i j => tB (place sb c) (place sh g) i j)).
+    (fun i j => tB (stretch sb c) (stretch sh g) i j)).
   apply sum_ext; intros i _.
-  exact (over_1 sk n_k (fun j => dS c g i j) (fun j => tB (place sb c) (place sh g) (place sq i) j)).
+  exact (over_1 sk n_k (fun j => dS c g i j) (fun j => tB (stretch sb c) (stretch sh g) (stretch sq i) j)).
 Qed.
 
 Lemma heads_B {s} {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tensor [b; h; n_q; d_k])
@@ -92,11 +92,11 @@ Lemma heads_B {s} {b h n_q n_k d_k d_v} (M : nat -> nat -> mask) scale (Q : tens
     (V : tensor [b; h; n_k; d_v]) (F : tensor s -> tensor [b; h; n_q; n_k]) (X dX : tensor s) ℓ dO :
   (forall x t tX, moves x t tX -> moves (fun u => F (x u)) t (F tX)) ->
   (forall tX, ⟨heads_dS M scale Q K V (F X) dO, F tX⟩ = ⟨dX, tX⟩) ->
-  gradient ℓ (heads M scale Q K V (F X)) dO ->
-  gradient (fun X => ℓ (heads M scale Q K V (F X))) X dX.
+  gradient ℓ (stack_of_heads M scale Q K V (F X)) dO ->
+  gradient (fun X => ℓ (stack_of_heads M scale Q K V (F X))) X dX.
 Proof.
   intros HF Hadj. set (P := fun c g => weights (M c g) scale Q.[c].[g] K.[c].[g] (F X).[c].[g]).
-  apply (backward (fun X => heads M scale Q K V (F X)) X (fun tX c g => centered (P c g) (F tX).[c].[g] × V.[c].[g])
+  apply (backward (fun X => stack_of_heads M scale Q K V (F X)) X (fun tX c g => centered (P c g) (F tX).[c].[g] × V.[c].[g])
     ℓ dO dX).
   - intros x t tX Hx Ht c Hc g Hg. unfold P. rewrite <- Hx.
     apply (attention_moves_B (M c g) scale Q.[c].[g] K.[c].[g] V.[c].[g] (fun u => (F (x u)).[c].[g])).
@@ -126,7 +126,7 @@ Theorem eq_var_bias (sb sh sq sk : bool) b h n_q n_k d_k d_v (M : nat -> nat -> 
       over sb b (fun c => over sh h (fun g => over sq n_q (fun i => over sk n_k (fun j => dS c g i j) j) i) g) c).
 Proof.
   intros dS. apply (heads_B M scale Q K V broadcast B).
-  - intros x t tX Ht c Hc g Hg i Hi j Hj. apply Ht; unfold axis, place;
+  - intros x t tX Ht c Hc g Hg i Hi j Hj. apply Ht; unfold axis, stretch;
       [destruct sb|destruct sh|destruct sq|destruct sk]; lia.
   - intro tX. exact (broadcast_adjoint dS tX).
 Qed.
@@ -136,15 +136,15 @@ Theorem bias_of_a_row_gets_nothing (sb sh sq : bool) b h n_q n_k d_k d_v (M : na
     (Q : tensor [b; h; n_q; d_k]) (K : tensor [b; h; n_k; d_k]) (V : tensor [b; h; n_k; d_v])
     (B : tensor [axis sb b; axis sh h; axis sq n_q; axis true n_k]) (ℓ : tensor [b; h; n_q; d_v] -> R)
     (dO : tensor [b; h; n_q; d_v]) :
-  gradient ℓ (heads M scale Q K V (broadcast (sk := true) B)) dO ->
-  gradient (fun B => ℓ (heads M scale Q K V (broadcast (sk := true) B))) B (fun _ _ _ _ => 0).
+  gradient ℓ (stack_of_heads M scale Q K V (broadcast (sk := true) B)) dO ->
+  gradient (fun B => ℓ (stack_of_heads M scale Q K V (broadcast (sk := true) B))) B (fun _ _ _ _ => 0).
 Proof.
   intro H. refine (gradient_ext _ _ _ _ _ (eq_var_bias sb sh sq true b h n_q n_k d_k d_v M scale Q K V B ℓ dO H)).
   intros c _ g _ i _ j _.
   assert (H0 : forall s n f k, (forall k, f k = 0) -> over s n f k = 0).
   { intros s n f k Hf. destruct s; [apply sum_0; intros|]; apply Hf. }
   apply H0; intro c'. apply H0; intro g'. apply H0; intro i'.
-  exact (centered_rowsum (M c' g') _ _ i').
+  exact (centered_sums_to_0 (M c' g') _ _ i').
 Qed.
 
 (** ** A table of distances *)
@@ -202,7 +202,7 @@ Proof.
   - pose proof (scatter_adjoint m bucket Hb dS' (fun _ => 1)) as H. simpl in H. symmetry.
     transitivity (∑ i < n_q, ∑ j < n_k, dS' i j * 1); [apply sum_ext; intros; apply sum_ext; intros; ring|].
     rewrite H. apply sum_ext; intros. unfold scatter_add. ring.
-  - apply sum_0; intros i _. exact (centered_rowsum M S dP i).
+  - apply sum_0; intros i _. exact (centered_sums_to_0 M S dP i).
 Qed.
 
 (** ** ALiBi *)
@@ -283,7 +283,7 @@ Proof.
     + rewrite Rabs_pos_eq; [ring|]. apply H, le_INR in HM. lra.
     + unfold dS'. pose proof (centered_forbidden M S dP i j HM) as H0. unfold centered in H0. fold P in H0.
       rewrite H0. ring.
-  - rewrite sum_minus, <- sum_l. pose proof (centered_rowsum M S dP i) as H0. unfold centered in H0. fold P in H0.
+  - rewrite sum_minus, <- sum_l. pose proof (centered_sums_to_0 M S dP i) as H0. unfold centered in H0. fold P in H0.
     unfold dS' at 2. rewrite H0. ring.
 Qed.
 

@@ -13,12 +13,12 @@ Section row.
   Hypothesis Hsum : sum n p <= 1.
 
   Definition average (x : nat -> R) : R := ∑ k < n, p k * x k.
-  Definition back (x : nat -> R) : nat -> R := fun j => p j * (x j - average x).
+  Definition back_of_row (x : nat -> R) : nat -> R := fun j => p j * (x j - average x).
   Definition pair (x y : nat -> R) : R := ∑ j < n, x j * y j.
 
-  Lemma pair_back_comm x y : pair x (back y) = pair (back x) y.
+  Lemma pair_back_comm x y : pair x (back_of_row y) = pair (back_of_row x) y.
   Proof.
-    unfold pair, back. transitivity (∑ j < n, (p j * x j * y j - average y * (p j * x j)));
+    unfold pair, back_of_row. transitivity (∑ j < n, (p j * x j * y j - average y * (p j * x j)));
       [apply sum_ext; intros; ring|].
     transitivity (∑ j < n, (p j * x j * y j - average x * (p j * y j))); [|apply sum_ext; intros; ring].
     rewrite !sum_minus, <- !sum_l. fold (average x) (average y). ring.
@@ -28,17 +28,17 @@ Section row.
   Proof. apply sum_ext; intros. ring. Qed.
 
   (** The inner product with what comes back is a variance, around the average or, larger, around any other number. *)
-  Lemma variance x : pair x (back x) = ∑ j < n, p j * (x j - average x) ^ 2.
+  Lemma variance x : pair x (back_of_row x) = ∑ j < n, p j * (x j - average x) ^ 2.
   Proof.
     pose proof (Hrows x) as H. fold (average x) in H.
-    transitivity (pair x (back x) - average x * ∑ j < n, p j * (x j - average x)); [rewrite H; ring|].
-    unfold pair, back. rewrite sum_l, <- sum_minus. apply sum_ext; intros. ring.
+    transitivity (pair x (back_of_row x) - average x * ∑ j < n, p j * (x j - average x)); [rewrite H; ring|].
+    unfold pair, back_of_row. rewrite sum_l, <- sum_minus. apply sum_ext; intros. ring.
   Qed.
 
-  Lemma variance_nonneg x : 0 <= pair x (back x).
+  Lemma variance_nonneg x : 0 <= pair x (back_of_row x).
   Proof. rewrite variance. apply sum_nonneg. intros j Hj. apply Rmult_le_pos; [now apply Hp|apply pow2_ge_0]. Qed.
 
-  Lemma variance_around c x : pair x (back x) <= ∑ j < n, p j * (x j - c) ^ 2.
+  Lemma variance_around c x : pair x (back_of_row x) <= ∑ j < n, p j * (x j - c) ^ 2.
   Proof.
     rewrite variance. pose proof (Hrows x) as H. fold (average x) in H.
     apply (Rle_trans _ (∑ j < n, (p j * (x j - average x) ^ 2 + (average x - c) ^ 2 * p j) + 2 * (average x - c)
@@ -49,7 +49,7 @@ Section row.
   Qed.
 
   Lemma variance_range lo hi x : lo <= hi -> (forall j, (j < n)%nat -> p j = 0 \/ lo <= x j <= hi) ->
-    pair x (back x) <= 1 / 4 * (hi - lo) ^ 2.
+    pair x (back_of_row x) <= 1 / 4 * (hi - lo) ^ 2.
   Proof.
     intros Hlh Hx. eapply Rle_trans; [apply (variance_around ((lo + hi) / 2))|].
     apply (Rle_trans _ (∑ j < n, (1 / 4 * (hi - lo) ^ 2) * p j)).
@@ -132,25 +132,25 @@ Proof.
   assert (Hp : forall j, (j < n_k)%nat -> 0 <= p j) by (intros; now apply softmax_nonneg).
   assert (Hr : forall x : nat -> R, ∑ j < n_k, p j * (x j - ∑ k < n_k, p k * x k) = 0)
     by (intro y; exact (centered_rows M S (fun _ => y) i)).
-  assert (Hhalf : forall y, pair n_k y (back n_k p y) <= 1 / 2 * ∑ j < n_k, y j ^ 2).
+  assert (Hhalf : forall y, pair n_k y (back_of_row n_k p y) <= 1 / 2 * ∑ j < n_k, y j ^ 2).
   { intro y. destruct (Nat.eq_dec n_k 0) as [E0|Hn].
     - unfold pair. clear - E0. subst n_k. simpl. lra.
     - destruct (extremes n_k y ltac:(lia)) as [a [b [Ha [Hb H]]]].
       eapply Rle_trans; [|apply (squares n_k y a b Ha Hb)].
       apply (variance_range n_k p Hp Hr); [apply softmax_row_at_most_1|pose proof (H a Ha); lra|]. intros j Hj. right.
       now apply H. }
-  set (s := back n_k p x). change dS with s.
+  set (s := back_of_row n_k p x). change dS with s.
   assert (Hss : pair n_k s s = ∑ j < n_k, s j ^ 2) by (apply sum_ext; intros; ring).
-  assert (Hlin : forall c j, back n_k p (fun j => x j - c * s j) j = s j - c * back n_k p s j).
+  assert (Hlin : forall c j, back_of_row n_k p (fun j => x j - c * s j) j = s j - c * back_of_row n_k p s j).
   { intros c j.
     assert (Ha : average n_k p (fun j => x j - c * s j) = average n_k p x - c * average n_k p s).
     { unfold average. rewrite sum_l, <- sum_minus. apply sum_ext; intros; ring. }
-    unfold back. rewrite Ha.
+    unfold back_of_row. rewrite Ha.
     transitivity (p j * (x j - average n_k p x) - c * (p j * (s j - average n_k p s))); [ring|reflexivity]. }
   pose proof (variance_nonneg n_k p Hp Hr (fun j => x j - 2 * s j)) as H0.
-  assert (Hexp : pair n_k (fun j => x j - 2 * s j) (back n_k p (fun j => x j - 2 * s j)) =
-      pair n_k x (back n_k p x) - 4 * pair n_k s s + 4 * pair n_k s (back n_k p s)).
-  { transitivity (pair n_k x s - 2 * pair n_k s s - 2 * pair n_k x (back n_k p s) + 4 * pair n_k s (back n_k p s)).
+  assert (Hexp : pair n_k (fun j => x j - 2 * s j) (back_of_row n_k p (fun j => x j - 2 * s j)) =
+      pair n_k x (back_of_row n_k p x) - 4 * pair n_k s s + 4 * pair n_k s (back_of_row n_k p s)).
+  { transitivity (pair n_k x s - 2 * pair n_k s s - 2 * pair n_k x (back_of_row n_k p s) + 4 * pair n_k s (back_of_row n_k p s)).
     - unfold pair. rewrite !sum_l, <- !sum_minus, <- sum_plus. apply sum_ext; intros j _. rewrite Hlin. ring.
     - rewrite (pair_back_comm n_k p x s). fold s. ring. }
   rewrite Hexp in H0. pose proof (Hhalf x) as H1. pose proof (Hhalf s) as H2. rewrite Hss in H0.

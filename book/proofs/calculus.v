@@ -104,6 +104,13 @@ Proof.
   intros k _ Hk. rewrite δ_other by congruence. ring.
 Qed.
 
+(** A sum whose later terms are 0. *)
+Lemma sum_first b n f : (b <= n)%nat -> (forall k, (b <= k)%nat -> (k < n)%nat -> f k = 0) -> sum n f = sum b f.
+Proof.
+  intros H H0. replace n with (b + (n - b))%nat by lia. rewrite sum_add.
+  rewrite (sum_0 (n - b)); [ring|]. intros; apply H0; lia.
+Qed.
+
 Lemma sum_le n f g : (forall i, (i < n)%nat -> f i <= g i) -> sum n f <= sum n g.
 Proof.
   intro H. induction n as [|n IH]; simpl; [lra|].

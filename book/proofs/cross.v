@@ -687,12 +687,6 @@ Qed.
 
 (** ** Step by step *)
 
-Lemma sum_first n m f : (m <= n)%nat -> (forall j, (m <= j)%nat -> f j = 0) -> sum n f = sum m f.
-Proof.
-  intros H H0. replace n with (m + (n - m))%nat by lia. rewrite sum_add,
-    (sum_0 (n - m)) by (intros; apply H0; lia). ring.
-Qed.
-
 (** The causal pass is a stack of steps: query t, the last token so far, reads the keys 0 to t. Its dQ is the step's
     own; each key and value collects from the step that made it and all later ones. *)
 Theorem eq_cache_steps n d_k d_v scale (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (B : tensor [n; n])
@@ -720,9 +714,9 @@ Proof.
   intros Q_t K_t V_t B_t dO_t P_t dP_t dS_t dQ_t dK_t dV_t.
   assert (HZ : forall t, (t < n)%nat -> Z causal (scores scale Q K B) t =
     Z everything (scores scale (Q_t t) (K_t t) (B_t t)) 0%nat).
-  { intros t Ht. unfold Z. rewrite (sum_first n (S t)); [|lia|].
+  { intros t Ht. unfold Z. rewrite (sum_first (S t) n); [|lia|].
     - apply sum_ext; intros k Hk. unfold E, causal, everything. destruct (Nat.leb_spec k t); [reflexivity|lia].
-    - intros j Hj. apply E_forbidden. apply Nat.leb_gt. lia. }
+    - intros j Hj _. apply E_forbidden. apply Nat.leb_gt. lia. }
   assert (HP : forall t j, (t < n)%nat -> (j <= t)%nat -> weights causal scale Q K B t j = P_t t 0%nat j).
   { intros t j Ht Hj. unfold P_t, weights, softmax. rewrite HZ by exact Ht. unfold E, causal, everything.
     destruct (Nat.leb_spec j t); [reflexivity|lia]. }
@@ -731,18 +725,18 @@ Proof.
   assert (HS : forall t j, (t < n)%nat -> (j <= t)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j =
     dS_t t 0%nat j).
   { intros t j Ht Hj. unfold centered. rewrite HP by assumption. unfold dS_t. f_equal. f_equal.
-    rewrite (sum_first n (S t)); [|lia|intros; rewrite H0 by lia; ring].
+    rewrite (sum_first (S t) n); [|lia|intros; rewrite H0 by lia; ring].
     apply sum_ext; intros k Hk. rewrite HP by lia. reflexivity. }
   assert (HS0 : forall t j, (t < j)%nat -> centered (weights causal scale Q K B) (dO × V^T) t j = 0).
   { intros t j Hj. unfold centered. rewrite H0 by exact Hj. ring. }
   split.
-  - intros t c Ht. unfold attention, matmul. rewrite (sum_first n (S t)); [|lia|intros; rewrite H0 by lia; ring].
+  - intros t c Ht. unfold attention, matmul. rewrite (sum_first (S t) n); [|lia|intros; rewrite H0 by lia; ring].
     apply sum_ext; intros j Hj. rewrite HP by lia. reflexivity.
   - intro Hℓ. refine (conj _ (conj _ _)).
     + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_Q causal scale Q K V B ℓ dO Hℓ)). intros t Ht a _.
       change (scale * (∑ j < n, centered (weights causal scale Q K B) (dO × V^T) t j * K j a) = scale * ∑ j < S t,
         dS_t t 0%nat j * K j a).
-      f_equal. rewrite (sum_first n (S t)); [|lia|intros; rewrite HS0 by lia; ring].
+      f_equal. rewrite (sum_first (S t) n); [|lia|intros; rewrite HS0 by lia; ring].
       apply sum_ext; intros j Hj. now rewrite HS by lia.
     + refine (gradient_ext (s := [n; d_k]) _ _ _ _ _ (gradient_K causal scale Q K V B ℓ dO Hℓ)). intros j Hj a _.
       change (scale * (∑ t < n, centered (weights causal scale Q K B) (dO × V^T) t j * Q t a) = ∑ t < n,

@@ -101,7 +101,7 @@ Proof. now intros H ->. Qed.
 Lemma nonzero ε : 0 < Rabs ε -> ε <> 0.
 Proof. intros H ->. rewrite Rabs_R0 in H. lra. Qed.
 
-Lemma over n a c C ε : Rabs a <= C * Rabs ε ^ S n -> 0 < Rabs ε -> 0 < c ->
+Lemma bound_over n a c C ε : Rabs a <= C * Rabs ε ^ S n -> 0 < Rabs ε -> 0 < c ->
   Rabs (a / (c * ε)) <= C / c * Rabs ε ^ n.
 Proof.
   intros H Hε Hc. apply nonzero in Hε as H0. unfold Rdiv.
@@ -139,7 +139,7 @@ Theorem eq_forward_difference {s} (f : tensor s -> R) (x tx : tensor s) :
     Rabs ((f (along x ε tx) - f x) / ε - (φ' + ε / 2 * φ'')) <= C * ε ^ 2.
 Proof.
   intros φ φ' φ'' Hφ. destruct (taylor_near 2 φ Hφ) as [C [r [_ [Hr H]]]]. exists (C / 1), r. split; [exact Hr|].
-  intros ε [H0 Hε]. specialize (H ε Hε). rewrite taylor_3 in H. apply (over 2 _ 1 C ε) in H; [|lra|lra].
+  intros ε [H0 Hε]. specialize (H ε Hε). rewrite taylor_3 in H. apply (bound_over 2 _ 1 C ε) in H; [|lra|lra].
   rewrite abs_2 in H. apply (same_error _ _ _ H).
   change (Derive_n φ 0 0) with (φ 0). change (Derive_n φ 1 0) with φ'. change (Derive_n φ 2 0) with φ''.
   replace (f x) with (φ 0) by (unfold φ; now rewrite along_0). change (f (along x ε tx)) with (φ ε).
@@ -152,7 +152,7 @@ Lemma both_sides n φ : differentiable (S n) φ ->
       / (2 * ε)) <= C * Rabs ε ^ n.
 Proof.
   intro Hφ. destruct (taylor_near n φ Hφ) as [C [r [HC [Hr H]]]]. exists C, r. split; [exact HC|]. split; [exact Hr|].
-  intros ε [H0 Hε]. replace C with (2 * C / 2) by field. apply over; [|exact H0|lra].
+  intros ε [H0 Hε]. replace C with (2 * C / 2) by field. apply bound_over; [|exact H0|lra].
   pose proof (H ε Hε) as H1. rewrite <- Rabs_Ropp in Hε. pose proof (H (- ε) Hε) as H2. rewrite Rabs_Ropp in H2.
   set (T := taylor (S n) (fun k => Derive_n φ k 0)) in *.
   replace (φ ε - φ (- ε) - (T ε - T (- ε))) with ((φ ε - T ε) - (φ (- ε) - T (- ε))) by ring.
@@ -227,10 +227,10 @@ Proof.
 Qed.
 
 (** The k-th power of i. *)
-Fixpoint turn (k : nat) : R * R :=
+Fixpoint power_of_i (k : nat) : R * R :=
   match k with
   | O => (1, 0)
-  | S k => (- snd (turn k), fst (turn k))
+  | S k => (- snd (power_of_i k), fst (power_of_i k))
   end.
 
 Lemma power_real (t : R) k : pow_n (K := C_AbsRing) (RtoC t) k = RtoC (t ^ k).
@@ -239,7 +239,7 @@ Proof.
 Qed.
 
 Lemma power_imaginary (ε : R) k :
-  pow_n (K := C_AbsRing) (Ci * ε)%C k = (fst (turn k) * ε ^ k, snd (turn k) * ε ^ k).
+  pow_n (K := C_AbsRing) (Ci * ε)%C k = (fst (power_of_i k) * ε ^ k, snd (power_of_i k) * ε ^ k).
 Proof.
   induction k as [|k IH]; [simpl; unfold one; simpl; unfold RtoC; f_equal; ring|]. simpl pow_n. rewrite IH.
   unfold mult; simpl. unfold Cmult; simpl. f_equal; ring.
@@ -276,14 +276,14 @@ Proof.
       apply (is_series_ext (fun _ => 0)); [intro k; rewrite power_real, scal_C; simpl; ring|].
       unfold is_series. apply (filterlim_ext (fun _ => 0)); [|apply filterlim_const].
       intro N. induction N as [|N IH]; [now rewrite sum_O|]. rewrite sum_Sn, <- IH. unfold plus; simpl. ring. }
-  assert (HI : forall ε : R, Rabs ε < r -> is_series (fun k => snd (turn k) * a k * ε ^ k) (Im (φ (Ci * ε)%C))).
+  assert (HI : forall ε : R, Rabs ε < r -> is_series (fun k => snd (power_of_i k) * a k * ε ^ k) (Im (φ (Ci * ε)%C))).
   { intros ε Hε. assert (Hz : Cmod (Ci * ε)%C < r).
     { rewrite Cmod_mult, Cmod_R. replace (Cmod Ci) with 1; [lra|]. unfold Cmod, Ci; simpl fst; simpl snd.
       replace (0 ^ 2 + 1 ^ 2) with 1 by ring. now rewrite sqrt_1. }
     refine (is_series_ext _ _ _ _ (proj2 (series_parts _ _ (H _ Hz)))). intro k.
     rewrite power_imaginary, scal_C. simpl. ring. }
   split; [intros t Ht; exact (proj2 (HR t Ht))|].
-  set (b := fun k => snd (turn k) * a k) in *.
+  set (b := fun k => snd (power_of_i k) * a k) in *.
   assert (Ha : forall x, Rabs x < r -> Rbar_lt (Rabs x) (CV_radius a)).
   { apply radius_of. intros x Hx. eexists. exact (proj1 (HR x Hx)). }
   assert (Hb : forall x, Rabs x < r -> Rbar_lt (Rabs x) (CV_radius b)).
@@ -301,7 +301,7 @@ Proof.
   split; [now apply Rmin_pos|]. intros ε [Hε1 Hε2]. assert (Hrρ : Rabs ε < r /\ Rabs ε < ρ).
   { split; eapply Rlt_le_trans; [exact Hε2|apply Rmin_l|exact Hε2|apply Rmin_r]. }
   specialize (HT ε (proj2 Hrρ)). rewrite taylor_5 in HT.
-  apply (over 4 _ 1 C ε) in HT; [|exact Hε1|lra]. rewrite abs_4 in HT. apply (same_error _ _ _ HT).
+  apply (bound_over 4 _ 1 C ε) in HT; [|exact Hε1|lra]. rewrite abs_4 in HT. apply (same_error _ _ _ HT).
   rewrite !Derive_n_coef by (specialize (Hb 0 H0); now rewrite Rabs_R0 in Hb).
   replace (PSeries b ε) with (Im (φ (Ci * ε)%C)) by (symmetry; apply is_series_unique, HI; exact (proj1 Hrρ)).
   unfold φ', φ'''. rewrite !Hφ. unfold b. simpl. field. now apply nonzero.

@@ -201,14 +201,14 @@ Theorem eq_gpu_corner (r c I J n_q n_k : nat) :
   let z := Z.of_nat in
   (0 < r)%nat -> (0 < c)%nat ->
   ((z J < (Z.max 0 ((z I + 1) * z r + shift) + z c - 1) / z c)%Z <->
-    exists i j, in_tile r c I J i j /\ bottom_right n_q n_k i j = true) /\
+    exists i j, in_tile r c I J i j /\ causal_bottom_right n_q n_k i j = true) /\
   ((Z.max 0 ((z J * z c - shift) / z r) <= z I)%Z <->
-    exists i j, in_tile r c I J i j /\ bottom_right n_q n_k i j = true).
+    exists i j, in_tile r c I J i j /\ causal_bottom_right n_q n_k i j = true).
 Proof.
   intros shift z Hr Hc.
   assert (H : (z J * z c < (z I + 1) * z r + shift)%Z <-> exists i j, in_tile r c I J i j /\
-    bottom_right n_q n_k i j = true).
-  { unfold in_tile, bottom_right, shift, z. split.
+    causal_bottom_right n_q n_k i j = true).
+  { unfold in_tile, causal_bottom_right, shift, z. split.
     - intro H. exists ((I + 1) * r - 1)%nat, (J * c)%nat. rewrite Nat.leb_le. nia.
     - intros [i [j [Ht Hj]]]. apply Nat.leb_le in Hj. nia. }
   rewrite <- H. unfold z in *. split.

@@ -534,7 +534,7 @@ Proof.
 Qed.
 
 
-Lemma centered_rowsum {m n} (P X : tensor [m; n]) : centered P X = (fun i j => P i j * (X i j - rowsum (X ∘ P) i)).
+Lemma centered_as_rowsum {m n} (P X : tensor [m; n]) : centered P X = (fun i j => P i j * (X i j - rowsum (X ∘ P) i)).
 Proof.
   apply functional_extensionality; intro i. apply functional_extensionality; intro j.
   unfold centered, rowsum, hadamard. simpl. f_equal. f_equal. apply sum_ext; intros. ring.
@@ -565,7 +565,7 @@ Proof.
   intros O P dP D dS Hℓ.
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
   { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
-    symmetry. apply centered_rowsum. }
+    symmetry. apply centered_as_rowsum. }
   rewrite E. destruct (gradient3_each _ _ _ _ _ _ _ (heads_derive own M scale B Q K V ℓ dO _ _ (own_lt h)
     (collect_own_batch _) (collect_own_batch _) Hℓ)) as (HQ & HK & HV). exact (conj HV (conj HQ HK)).
 Qed.
@@ -711,7 +711,7 @@ Proof.
   intros Y Q K V P O_r C dC dO dP D dS dQ_r dK_r dV_r dQ dK dV Hℓ.
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
   { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
-    symmetry. apply centered_rowsum. }
+    symmetry. apply centered_as_rowsum. }
   unfold dQ, dK, dQ_r, dK_r. rewrite E.
   exact (layer_gradients h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ (own_lt h)
     (collect_own_batch _) (collect_own_batch _) Hℓ).
@@ -743,7 +743,7 @@ Proof.
   { intros r Hr. unfold g. apply Nat.div_lt_upper_bound; [lia|]. nia. }
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
   { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
-    symmetry. apply centered_rowsum. }
+    symmetry. apply centered_as_rowsum. }
   rewrite E. destruct (gradient3_each _ _ _ _ _ _ _ (heads_derive g M scale B Q K V ℓ dO _ _ Hg
     (equal_refl _) (equal_refl _) Hℓ)) as (HQ & HK & HV). exact (conj HK (conj HV HQ)).
 Qed.
@@ -788,7 +788,7 @@ Proof.
   intros Y Q K V P dO dP D dS dQ_r dK_g dV_g dQ dK dV Hg Hℓ.
   assert (E : dS = fun s r => centered P.[s].[r] dP.[s].[r]).
   { apply functional_extensionality; intro s. apply functional_extensionality; intro r.
-    symmetry. apply centered_rowsum. }
+    symmetry. apply centered_as_rowsum. }
   unfold dQ, dK, dQ_r, dK_g. rewrite E.
   pose proof (layer_gradients h h_kv g M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O ℓ dY _ _ Hg
     (equal_refl _) (equal_refl _) Hℓ) as ((H1 & H2 & _) & (H3 & H4 & _ & H5 & _) & _).

@@ -7,12 +7,6 @@ From attnbook Require Export head.
 
 (** ** Masks *)
 
-(** No query sees a later key. *)
-Definition causal : mask := fun i j => j <=? i.
-
-(** Causal, with the last query beside the last key: j ≤ i + n_k − n_q. *)
-Definition bottom_right (n_q n_k : nat) : mask := fun i j => j + n_q <=? i + n_k.
-
 (** a_i: whether row i has an allowed key among n. *)
 Definition has_key (M : mask) (n i : nat) : bool := existsb (M i) (seq 0 n).
 
@@ -309,14 +303,14 @@ Theorem eq_mask_cache n_old n_new d_k d_v scale (Q : tensor [(n_old + n_new)%nat
     (V : tensor [(n_old + n_new)%nat; d_v]) (B : tensor [(n_old + n_new)%nat; (n_old + n_new)%nat]) i l :
   let Q_new := (fun i => Q (n_old + i)%nat) : tensor [n_new; d_k] in
   let B_new := (fun i => B (n_old + i)%nat) : tensor [n_new; (n_old + n_new)%nat] in
-  attention (bottom_right n_new (n_old + n_new)) scale Q_new K V B_new i l
+  attention (causal_bottom_right n_new (n_old + n_new)) scale Q_new K V B_new i l
     = attention causal scale Q K V B (n_old + i)%nat l.
 Proof.
   intros Q_new B_new.
-  assert (HM : forall j, bottom_right n_new (n_old + n_new) i j = causal (n_old + i)%nat j).
-  { intro j. unfold bottom_right, causal. destruct (Nat.leb_spec (j + n_new) (i + (n_old + n_new))),
+  assert (HM : forall j, causal_bottom_right n_new (n_old + n_new) i j = causal (n_old + i)%nat j).
+  { intro j. unfold causal_bottom_right, causal. destruct (Nat.leb_spec (j + n_new) (i + (n_old + n_new))),
       (Nat.leb_spec j (n_old + i)); auto; lia. }
-  assert (HE : forall j, E (bottom_right n_new (n_old + n_new)) (scores scale Q_new K B_new) i j
+  assert (HE : forall j, E (causal_bottom_right n_new (n_old + n_new)) (scores scale Q_new K B_new) i j
     = E causal (scores scale Q K B) (n_old + i)%nat j).
   { intro j. unfold E. now rewrite HM. }
   unfold attention, matmul, weights, softmax, Z. apply sum_ext; intros j _. rewrite HE. do 2 f_equal.
@@ -368,12 +362,6 @@ Qed.
 (** ** Padding, packed documents *)
 
 (** A sum that has terms in the first b of n places only. *)
-Lemma sum_first b n f : (b <= n)%nat -> (forall k, (b <= k)%nat -> (k < n)%nat -> f k = 0) -> sum n f = sum b f.
-Proof.
-  intros H H0. replace n with (b + (n - b))%nat by lia. rewrite sum_add.
-  rewrite (sum_0 (n - b)); [ring|]. intros; apply H0; lia.
-Qed.
-
 (** A sequence of n_b keys, padded to n_k with anything: the outputs and dQ are those of the sequence alone, and so are
     the first n_b rows of dK and dV; the padding gets exactly 0. *)
 Theorem eq_mask_padding n_q n_b n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])

@@ -234,7 +234,7 @@ Proof.
   intros P P' dP' dP dS' dS. split.
   - intros r i. unfold dS. rewrite sum_swap. apply sum_0; intros b _.
     rewrite <- (sum_l (W_S r b) n_k (fun j => dS' b i j)).
-    assert (H0 : ∑ j < n_k, dS' b i j = 0) by exact (centered_rowsum (M b) S'.[b] dP.[b] i). rewrite H0. ring.
+    assert (H0 : ∑ j < n_k, dS' b i j = 0) by exact (centered_sums_to_0 (M b) S'.[b] dP.[b] i). rewrite H0. ring.
   - intro i. transitivity (∑ b < g, ∑ k < n_k, P' b i k * dP' b i k).
     + unfold P', dP, mix. symmetry.
       transitivity (∑ b < g, ∑ r < m, ∑ k < n_k, P r i k * (W_P r b * dP' b i k)).
@@ -296,5 +296,5 @@ Proof.
   intros P dS dK. unfold dK. rewrite sum_swap. apply sum_0; intros a _. unfold scaled, matmul, transpose.
   rewrite <- (sum_l scale n_k (fun j => ∑ i < n_q, dS.[a] i j * Q.[a] i l)), sum_swap, sum_0; [ring|].
   intros i _. rewrite <- (sum_r (Q.[a] i l) n_k (fun j => dS.[a] i j)).
-  assert (H0 : ∑ j < n_k, dS.[a] i j = 0) by exact (centered_rowsum (M a) S.[a] dP.[a] i). rewrite H0. ring.
+  assert (H0 : ∑ j < n_k, dS.[a] i j = 0) by exact (centered_sums_to_0 (M a) S.[a] dP.[a] i). rewrite H0. ring.
 Qed.

@@ -231,7 +231,7 @@ Fixpoint start (c : nat -> nat) (I : nat) : nat :=
   | S before => (start c before + c before)%nat
   end.
 
-Definition rows (c : nat -> nat) (I : nat) {n p} (A : tensor [n; p]) : tensor [c I; p] :=
+Definition block_rows (c : nat -> nat) (I : nat) {n p} (A : tensor [n; p]) : tensor [c I; p] :=
   fun i => A (start c I + i)%nat.
 Definition tile (r c : nat -> nat) (I J : nat) {m n} (A : tensor [m; n]) : tensor [r I; c J] :=
   fun i j => A (start r I + i)%nat (start c J + j)%nat.
@@ -261,10 +261,10 @@ Theorem eq_num_blocks (N_q N_k : nat) (r c : nat -> nat) d_k d_v (M : mask) scal
   let dS : tensor [start r N_q; start c N_k] := fun i j => P i j * (dP i j - rowsum (P ∘ dP) i) in
   gradient ℓ (attention M scale Q K V B) dO ->
   (forall J, (J < N_k)%nat ->
-    equal (rows c J dK) (fun j a => scale * ∑ I < N_q, ((tile r c I J dS)^T × rows r I Q) j a) /\
-    equal (rows c J dV) (fun j l => ∑ I < N_q, ((tile r c I J P)^T × rows r I dO) j l)) ->
+    equal (block_rows c J dK) (fun j a => scale * ∑ I < N_q, ((tile r c I J dS)^T × block_rows r I Q) j a) /\
+    equal (block_rows c J dV) (fun j l => ∑ I < N_q, ((tile r c I J P)^T × block_rows r I dO) j l)) ->
   (forall I, (I < N_q)%nat ->
-    equal (rows r I dQ) (fun i a => scale * ∑ J < N_k, (tile r c I J dS × rows c J K) i a)) ->
+    equal (block_rows r I dQ) (fun i a => scale * ∑ J < N_k, (tile r c I J dS × block_rows c J K) i a)) ->
   gradient (fun Q => ℓ (attention M scale Q K V B)) Q dQ /\
   gradient (fun K => ℓ (attention M scale Q K V B)) K dK /\
   gradient (fun V => ℓ (attention M scale Q K V B)) V dV.
@@ -272,15 +272,15 @@ Proof.
   intros P dP dS H HK HQ. split; [|split].
   - refine (gradient_ext _ _ _ _ _ (gradient_Q M scale Q K V B ℓ dO H)). intros i Hi a Ha.
     destruct (in_a_block r N_q i Hi) as [I [k [HI [Hk ->]]]]. pose proof (HQ I HI k Hk a Ha) as HE.
-    unfold rows at 1 in HE.
+    unfold block_rows at 1 in HE.
     simpl in HE |- *. rewrite HE. unfold scaled, matmul. f_equal. exact (sum_blocks c N_k _).
   - refine (gradient_ext _ _ _ _ _ (gradient_K M scale Q K V B ℓ dO H)). intros j Hj a Ha.
     destruct (in_a_block c N_k j Hj) as [J [k [HJ [Hk ->]]]]. pose proof (proj1 (HK J HJ) k Hk a Ha) as HE.
-    unfold rows at 1 in HE.
+    unfold block_rows at 1 in HE.
     simpl in HE |- *. rewrite HE. unfold scaled, matmul, transpose. f_equal. exact (sum_blocks r N_q _).
   - refine (gradient_ext _ _ _ _ _ (gradient_V M scale Q K V B ℓ dO H)). intros j Hj l Hl.
     destruct (in_a_block c N_k j Hj) as [J [k [HJ [Hk ->]]]]. pose proof (proj2 (HK J HJ) k Hk l Hl) as HE.
-    unfold rows at 1 in HE.
+    unfold block_rows at 1 in HE.
     simpl in HE |- *. rewrite HE. unfold matmul, transpose. exact (sum_blocks r N_q _).
 Qed.
 

@@ -81,6 +81,21 @@ Proof.
   intros k Hk. apply derive_mult; [now apply HA|now apply HB].
 Qed.
 
+(** How a product moves when one factor stays. *)
+Lemma product_moves_l {m n p} (a : R -> tensor [m; n]) (B : tensor [n; p]) t tA :
+  moves a t tA -> moves (s := [m; p]) (fun u => a u × B) t (tA × B).
+Proof.
+  intros H i Hi j Hj. apply (sum_derive n (fun k u => a u i k * B k j)). intros k Hk.
+  eapply derive_eq; [apply derive_mult; [now apply H|apply derive_const]|cbv beta; ring].
+Qed.
+
+Lemma product_moves_r {m n p} (A : tensor [m; n]) (b : R -> tensor [n; p]) t tB :
+  moves b t tB -> moves (s := [m; p]) (fun u => A × b u) t (A × tB).
+Proof.
+  intros H i Hi j Hj. apply (sum_derive n (fun k u => A i k * b u k j)). intros k Hk.
+  apply (derive_scale (A i k) (fun u => b u k j)). now apply H.
+Qed.
+
 Lemma transpose_moves {m n} (a : R -> tensor [m; n]) t tA : moves a t tA ->
   moves (s := [n; m]) (fun u => (a u)^T) t (tA^T).
 Proof. intros H i Hi j Hj. now apply H. Qed.
@@ -117,11 +132,9 @@ Theorem eq_matmul_vjp m n p (A : tensor [m; n]) (B : tensor [n; p]) (ℓ : tenso
 Proof.
   intro Hℓ. split.
   - apply (backward (fun A => A × B) A (fun tA => tA × B) ℓ dY); [|intro; now rewrite dot_matmul_r|exact Hℓ].
-    intros x t tA _ Ht i Hi j Hj. apply (sum_derive n (fun k u => x u i k * B k j)). intros k Hk.
-    eapply derive_eq; [apply derive_mult; [now apply Ht|apply derive_const]|cbv beta; ring].
+    intros x t tA _ Ht. exact (product_moves_l x B t tA Ht).
   - apply (backward (fun B => A × B) B (fun tB => A × tB) ℓ dY); [|intro; now rewrite dot_matmul_l|exact Hℓ].
-    intros x t tB _ Ht i Hi j Hj. apply (sum_derive n (fun k u => A i k * x u k j)). intros k Hk.
-    apply (derive_scale (A i k) (fun u => x u k j)). now apply Ht.
+    intros x t tB _ Ht. exact (product_moves_r A x t tB Ht).
 Qed.
 
 (** ** The linear layer *)

@@ -18,9 +18,6 @@ Definition sink_output {n_q n_k d_v} (M : mask) (σ : R) (S : tensor [n_q; n_k])
   (u : tensor [d_v])
   : tensor [n_q; d_v] := fun i l => (sink_weights M σ S × V) i l + sink_share M σ S i * u l.
 
-Lemma Z_nonneg {m n} M (S : tensor [m; n]) i : 0 <= Z M S i.
-Proof. apply sum_nonneg. intros. apply E_nonneg. Qed.
-
 Lemma sink_Z_pos {m n} M σ (S : tensor [m; n]) i : 0 < exp σ + Z M S i.
 Proof. pose proof (exp_pos σ). pose proof (Z_nonneg M S i). lra. Qed.
 

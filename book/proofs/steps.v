@@ -91,23 +91,8 @@ Lemma product_r {m n p} (A : tensor [m; n]) (B : tensor [n; p]) (ℓ : tensor [m
   gradient ℓ (A × B) dY -> gradient (fun B => ℓ (A × B)) B (A^T × dY).
 Proof. intro H. exact (proj2 (eq_matmul_vjp m n p A B ℓ dY H)). Qed.
 
-(** How a product moves when one factor stays. *)
-Lemma product_moves_l {m n p} (a : R -> tensor [m; n]) (B : tensor [n; p]) t tA :
-  moves a t tA -> moves (s := [m; p]) (fun u => a u × B) t (tA × B).
-Proof.
-  intros H i Hi j Hj. apply (sum_derive n (fun k u => a u i k * B k j)). intros k Hk.
-  eapply derive_eq; [apply derive_mult; [now apply H|apply derive_const]|cbv beta; ring].
-Qed.
-
-Lemma product_moves_r {m n p} (A : tensor [m; n]) (b : R -> tensor [n; p]) t tB :
-  moves b t tB -> moves (s := [m; p]) (fun u => A × b u) t (A × tB).
-Proof.
-  intros H i Hi j Hj. apply (sum_derive n (fun k u => A i k * b u k j)). intros k Hk.
-  apply (derive_scale (A i k) (fun u => b u k j)). now apply H.
-Qed.
-
 (** Each row of dS sums to 0, and the rows of dead queries, too. *)
-Lemma centered_rowsum {m n} (M : mask) (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
+Lemma centered_sums_to_0 {m n} (M : mask) (S X : tensor [m; n]) i : ∑ j < n, centered (softmax M S) X i j = 0.
 Proof.
   unfold centered. destruct (live_or_dead M n i) as [H|H].
   - apply (softmax_sum M S) in H. set (a := ∑ k < n, softmax M S i k * X i k).

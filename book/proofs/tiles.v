@@ -13,10 +13,10 @@ Ltac real := apply (Rplus_eq_reg_r 0); ring.
 (** ** The state of one row *)
 
 (** m, Z and A: a height, the sum of the exponentials above it, the values weighted with them. *)
-Record state := State { m_of : R; Z_of : R; A_of : nat -> R }.
+Record row_state := State { m_of : R; Z_of : R; A_of : nat -> R }.
 
 (** The state s knows the keys J, out of n: its sums are theirs, measured from its height, whatever that is. *)
-Definition knows (n : nat) (J : nat -> bool) (S : tensor [n]) (V : nat -> nat -> R) (s : state) : Prop :=
+Definition knows (n : nat) (J : nat -> bool) (S : tensor [n]) (V : nat -> nat -> R) (s : row_state) : Prop :=
   Z_of s = (∑ j < n, (if J j then exp (S j - m_of s) else 0)) /\
   forall l, A_of s l = ∑ j < n, (if J j then exp (S j - m_of s) * V j l else 0).
 
@@ -26,7 +26,7 @@ Definition highest (n : nat) (J : nat -> bool) (S : tensor [n]) (m : R) : Prop :
 
 Definition disjoint (n : nat) (J J' : nat -> bool) : Prop := forall j, (j < n)%nat -> J j && J' j = false.
 
-Definition merge (s s' : state) : state :=
+Definition merge_states (s s' : row_state) : row_state :=
   let m := Rmax (m_of s) (m_of s') in
   State m (exp (m_of s - m) * Z_of s + exp (m_of s' - m) * Z_of s')
     (fun l => exp (m_of s - m) * A_of s l + exp (m_of s' - m) * A_of s' l).
@@ -56,7 +56,7 @@ Proof.
 Qed.
 
 Lemma merge_knows n J J' (S : tensor [n]) V s s' :
-  disjoint n J J' -> knows n J S V s -> knows n J' S V s' -> knows n (fun j => J j || J' j) S V (merge s s').
+  disjoint n J J' -> knows n J S V s -> knows n J' S V s' -> knows n (fun j => J j || J' j) S V (merge_states s s').
 Proof.
   intros HJ [HZ HA] [HZ' HA']. split; simpl.
   - now rewrite HZ, HZ', !fade_1, sum_union.
@@ -109,16 +109,16 @@ Proof.
 Qed.
 
 (** The parts may change places. *)
-Theorem merge_is_commutative (s s' : state) : merge s s' = merge s' s.
+Theorem merge_is_commutative (s s' : row_state) : merge_states s s' = merge_states s' s.
 Proof.
-  unfold merge. rewrite (Rmax_comm (m_of s') (m_of s)). f_equal; [apply Rplus_comm|].
+  unfold merge_states. rewrite (Rmax_comm (m_of s') (m_of s)). f_equal; [apply Rplus_comm|].
   apply functional_extensionality. intro l. apply Rplus_comm.
 Qed.
 
 (** It does not matter which two of three parts are merged first. *)
-Theorem merge_is_associative (s s' s'' : state) : merge (merge s s') s'' = merge s (merge s' s'').
+Theorem merge_is_associative (s s' s'' : row_state) : merge_states (merge_states s s') s'' = merge_states s (merge_states s' s'').
 Proof.
-  unfold merge. simpl. rewrite Rmax_assoc. set (m := Rmax (Rmax (m_of s) (m_of s')) (m_of s'')).
+  unfold merge_states. simpl. rewrite Rmax_assoc. set (m := Rmax (Rmax (m_of s) (m_of s')) (m_of s'')).
   assert (H : forall a b x, exp (b - m) * (exp (a - b) * x) = exp (a - m) * x).
   { intros. rewrite <- Rmult_assoc, <- exp_plus. do 2 f_equal. ring. }
   f_equal; [|apply functional_extensionality; intro l]; rewrite !Rmult_plus_distr_l, !H; ring.
@@ -145,16 +145,16 @@ Proof.
 Qed.
 
 (** One part after the other, from a state that knows nothing. *)
-Fixpoint merge_all (nothing : state) (N : nat) (s : nat -> state) : state :=
+Fixpoint merge_all (nothing : row_state) (N : nat) (s : nat -> row_state) : row_state :=
   match N with
   | O => nothing
-  | S before => merge (merge_all nothing before s) (s before)
+  | S before => merge_states (merge_all nothing before s) (s before)
   end.
 
 (** Let every key belong to some part, [owner j] of N, in any way, and let each part keep its state: all merged, they
     make the output and the log-sum-exp of the whole row. In a dead row the output is 0/0, read as 0. *)
 Theorem the_online_softmax_is_the_softmax n_q n_k d_v (M : mask) (S : tensor [n_q; n_k]) (V : tensor [n_k; d_v]) i N
-    (owner : nat -> nat) (s : nat -> state) h :
+    (owner : nat -> nat) (s : nat -> row_state) h :
   (forall j, (j < n_k)%nat -> (owner j < N)%nat) ->
   (forall b, (b < N)%nat -> knows n_k (fun j => M i j && (owner j =? b)) (S i) V (s b)) ->
   let whole := merge_all (State h 0 (fun _ => 0)) N s in
@@ -172,7 +172,7 @@ Proof.
       assert (HJ : forall j, M i j && (owner j <? Datatypes.S N) = M i j && (owner j <? N) || M i j && (owner j =? N)).
       { intro j. destruct (M i j), (Nat.ltb_spec (owner j) N), (Nat.eqb_spec (owner j) N),
           (Nat.ltb_spec (owner j) (Datatypes.S N)); simpl; auto; lia. }
-      change (merge_all s0 (Datatypes.S N) s) with (merge (merge_all s0 N s) (s N)).
+      change (merge_all s0 (Datatypes.S N) s) with (merge_states (merge_all s0 N s) (s N)).
       split; [rewrite HZ|intro l; rewrite HA]; apply sum_ext; intros j _; now rewrite HJ. }
   destruct (merge_all s0 N s) as [m Z A] eqn:Es. apply eq_tile_end. destruct H as [HZ HA].
   split; [rewrite HZ|intro l; rewrite HA]; apply sum_ext; intros j Hj;
@@ -304,7 +304,9 @@ Proof.
     + cbv beta. unfold tO. unfold two at 1 3. simpl. unfold w_1, w_2, w. ring.
 Qed.
 
-Lemma merge_derive n_q d_v (alive : mask) (O_1 O_2 : R -> tensor [n_q; d_v])
+(** All four inputs at once: an output gets dO times its weight, an L its weight times (dO·O_a − D + dL). [alive i a]: part
+    a has a key for row i; if not, its L is not read. In a dead row L is a constant here (Coq's ln 0 = 0). *)
+Theorem eq_merge_vjp n_q d_v (alive : mask) (O_1 O_2 : R -> tensor [n_q; d_v])
     (L_1 L_2 : R -> tensor [n_q]) t tO_1 tO_2 tL_1 tL_2
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two (L_1 t) (L_2 t)) in
@@ -335,9 +337,8 @@ Proof.
   rewrite sum_plus, <- !sum_l. ring.
 Qed.
 
-(** One part at a time: an output gets dO times its weight, an L gets its weight times (dO·O_a − D + dL). [alive i a]:
-    part a has a key for row i; if not, its L is not read. In a dead row L is a constant here (Coq's ln 0 = 0). *)
-Theorem eq_merge_vjp n_q d_v (alive : mask) (O_1 O_2 : tensor [n_q; d_v]) (L_1 L_2 : tensor [n_q])
+(** One part at a time: the same two gradients, with the other part standing still. *)
+Theorem eq_merge_vjp__one_part n_q d_v (alive : mask) (O_1 O_2 : tensor [n_q; d_v]) (L_1 L_2 : tensor [n_q])
     (ℓ : tensor [n_q; d_v] -> tensor [n_q] -> R) (dO : tensor [n_q; d_v]) (dL : tensor [n_q]) :
   let w : tensor [n_q; 2%nat] := softmax alive (two L_1 L_2) in
   let O := merged_O alive O_1 L_1 O_2 L_2 in
@@ -350,11 +351,11 @@ Theorem eq_merge_vjp n_q d_v (alive : mask) (O_1 O_2 : tensor [n_q; d_v]) (L_1 L
 Proof.
   intros w O D H. split; intros x y t tX tY Hx Hy HtX HtY; subst.
   - eapply derive_eq.
-    + exact (merge_derive n_q d_v alive x (fun _ => O_2) y (fun _ => L_2) t tX zero tY zero ℓ dO dL HtX
+    + exact (eq_merge_vjp n_q d_v alive x (fun _ => O_2) y (fun _ => L_2) t tX zero tY zero ℓ dO dL HtX
         (moves_const O_2 t) HtY (moves_const L_2 t) H).
     + rewrite !dot_zero. fold w O D. ring.
   - eapply derive_eq.
-    + exact (merge_derive n_q d_v alive (fun _ => O_1) x (fun _ => L_1) y t zero tX zero tY ℓ dO dL
+    + exact (eq_merge_vjp n_q d_v alive (fun _ => O_1) x (fun _ => L_1) y t zero tX zero tY ℓ dO dL
         (moves_const O_1 t) HtX (moves_const L_1 t) HtY H).
     + rewrite !dot_zero. fold w O D. ring.
 Qed.
@@ -444,11 +445,11 @@ Theorem eq_tile_sums (N_q N_k : nat) (r c : nat -> nat) d_k d_v (M : mask) scale
   let P := weights M scale Q K B in
   let dS : tensor [start r N_q; start c N_k] := fun i j => P i j * ((dO × V^T) i j - rowsum (dO ∘ O) i) in
   gradient ℓ O dO ->
-  (forall J, (J < N_k)%nat -> equal (rows c J dV) (fun j l => ∑ I < N_q, ((tile r c I J P)^T × rows r I dO) j l)) ->
-  (forall I, (I < N_q)%nat -> equal (rows r I dQ)
-    (fun i a => ∑ J < N_k, (scale • (tile r c I J dS × rows c J K)) i a)) ->
-  (forall J, (J < N_k)%nat -> equal (rows c J dK)
-    (fun j a => ∑ I < N_q, (scale • ((tile r c I J dS)^T × rows r I Q)) j a)) ->
+  (forall J, (J < N_k)%nat -> equal (block_rows c J dV) (fun j l => ∑ I < N_q, ((tile r c I J P)^T × block_rows r I dO) j l)) ->
+  (forall I, (I < N_q)%nat -> equal (block_rows r I dQ)
+    (fun i a => ∑ J < N_k, (scale • (tile r c I J dS × block_rows c J K)) i a)) ->
+  (forall J, (J < N_k)%nat -> equal (block_rows c J dK)
+    (fun j a => ∑ I < N_q, (scale • ((tile r c I J dS)^T × block_rows r I Q)) j a)) ->
   gradient (fun V => ℓ (attention M scale Q K V B)) V dV /\
   gradient (fun Q => ℓ (attention M scale Q K V B)) Q dQ /\
   gradient (fun K => ℓ (attention M scale Q K V B)) K dK.
@@ -477,16 +478,16 @@ Theorem the_tiled_backward_is_the_backward (N_q N_k : nat) (r c : nat -> nat) d_
     (dQ : tensor [start r N_q; d_k]) (dK : tensor [start c N_k; d_k]) (dV : tensor [start c N_k; d_v]) :
   let L := logsumexp M (scores scale Q K B) in
   let D := rowsum (dO ∘ attention M scale Q K V B) in
-  let S_ := fun I J => scores scale (rows r I Q) (rows c J K) (tile r c I J B) in
+  let S_ := fun I J => scores scale (block_rows r I Q) (block_rows c J K) (tile r c I J B) in
   let P_ := (fun I J i j =>
       if M (start r I + i)%nat (start c J + j)%nat then exp (S_ I J i j - L (start r I + i)%nat) else 0)
     : forall I J, tensor [r I; c J] in
-  let dP_ := fun I J => rows r I dO × (rows c J V)^T in
+  let dP_ := fun I J => block_rows r I dO × (block_rows c J V)^T in
   let dS_ := (fun I J i j => P_ I J i j * (dP_ I J i j - D (start r I + i)%nat)) : forall I J, tensor [r I; c J] in
   gradient ℓ (attention M scale Q K V B) dO ->
-  (forall J, (J < N_k)%nat -> equal (rows c J dV) (fun j l => ∑ I < N_q, ((P_ I J)^T × rows r I dO) j l)) ->
-  (forall I, (I < N_q)%nat -> equal (rows r I dQ) (fun i a => ∑ J < N_k, (scale • (dS_ I J × rows c J K)) i a)) ->
-  (forall J, (J < N_k)%nat -> equal (rows c J dK) (fun j a => ∑ I < N_q, (scale • ((dS_ I J)^T × rows r I Q)) j a)) ->
+  (forall J, (J < N_k)%nat -> equal (block_rows c J dV) (fun j l => ∑ I < N_q, ((P_ I J)^T × block_rows r I dO) j l)) ->
+  (forall I, (I < N_q)%nat -> equal (block_rows r I dQ) (fun i a => ∑ J < N_k, (scale • (dS_ I J × block_rows c J K)) i a)) ->
+  (forall J, (J < N_k)%nat -> equal (block_rows c J dK) (fun j a => ∑ I < N_q, (scale • ((dS_ I J)^T × block_rows r I Q)) j a)) ->
   gradient (fun V => ℓ (attention M scale Q K V B)) V dV /\
   gradient (fun Q => ℓ (attention M scale Q K V B)) Q dQ /\
   gradient (fun K => ℓ (attention M scale Q K V B)) K dK.

@@ -251,20 +251,6 @@ Proof.
   unfold scaled, matmul. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
-Lemma left_moves {m n p} (A : tensor [m; n]) (b : R -> tensor [n; p]) t tB :
-  moves b t tB -> moves (s := [m; p]) (fun u => A × b u) t (A × tB).
-Proof.
-  intros H i Hi j Hj. apply (sum_derive n (fun k u => A i k * b u k j)). intros k Hk.
-  apply (derive_scale (A i k) (fun u => b u k j)). now apply H.
-Qed.
-
-Lemma right_moves {m n p} (a : R -> tensor [m; n]) (B : tensor [n; p]) t tA :
-  moves a t tA -> moves (s := [m; p]) (fun u => a u × B) t (tA × B).
-Proof.
-  intros H i Hi j Hj. apply (sum_derive n (fun k u => a u i k * B k j)). intros k Hk.
-  eapply derive_eq; [apply (derive_mult (fun u => a u i k)); [now apply H|apply derive_const]|cbv beta; ring].
-Qed.
-
 Lemma sum_moves {h m n} (f : nat -> R -> tensor [m; n]) t (tf : nat -> tensor [m; n]) :
     (forall r, (r < h)%nat -> moves (f r) t (tf r)) ->
   moves (s := [m; n]) (fun u i j => ∑ r < h, f r u i j) t (fun i j => ∑ r < h, tf r i j).
@@ -283,8 +269,8 @@ Theorem eq_wild_blocks h n_q n_k d_m d_v d_y (P : tensor [h; n_q; n_k]) (X_v : t
 Proof.
   intro Y. apply (backward Y W_V Y).
   - intros x t tX _ Ht. apply (sum_moves (fun r u => P.[r] × (X_v × (x u).[r]) × rows_of W_O r)). intros r Hr.
-    apply (right_moves (fun u => P.[r] × (X_v × (x u).[r]))), (left_moves _ (fun u => X_v × (x u).[r])),
-      (left_moves _ (fun u => (x u).[r])).
+    apply (product_moves_l (fun u => P.[r] × (X_v × (x u).[r]))), (product_moves_r _ (fun u => X_v × (x u).[r])),
+      (product_moves_r _ (fun u => (x u).[r])).
     exact (Ht r Hr).
   - intro tX. unfold Y. rewrite (dot_sum_r h dY (fun r => P.[r] × (X_v × tX.[r]) × rows_of W_O r)). simpl.
     apply sum_ext; intros r _.
@@ -402,7 +388,7 @@ Proof.
   - intros x t tX Hx Ht.
     apply (sum_moves (fun r u => attention everything scale (Q (x u)).[r] (K (x u)).[r] (V (x u)).[r] no_bias ×
       rows_of W_O r)).
-    intros r Hr. apply (right_moves (fun u => attention everything scale (Q (x u)).[r] (K (x u)).[r] (V (x u)).[r]
+    intros r Hr. apply (product_moves_l (fun u => attention everything scale (Q (x u)).[r] (K (x u)).[r] (V (x u)).[r]
       no_bias)).
     destruct (Hjvp x t tX Hx Ht r Hr) as [HQ [HK HV]].
     pose proof (tattention_moves everything scale (fun u => (Q (x u)).[r]) (fun u => (K (x u)).[r])
@@ -479,7 +465,7 @@ Proof.
   split; [|split; [|split; [|split]]].
   - refine (heads_gradient h n_q n_k d_k d_v d_y scale (fun W r => X_q × W.[r]) (fun _ => K0) (fun _ => V0)
       (fun tW r => X_q × tW.[r]) (fun _ => zero) (fun _ => zero) W_O ℓ dY W_Q _ _ _ H).
-    + intros x t tX _ Ht r Hr. split; [|exact (conj (cK t r) (cV t r))]. apply (left_moves X_q (fun u => (x u).[r])).
+    + intros x t tX _ Ht r Hr. split; [|exact (conj (cK t r) (cV t r))]. apply (product_moves_r X_q (fun u => (x u).[r])).
       exact (Ht r Hr).
     + intro tX. change (@dot [h; d_q; d_k]) with (fun A B : tensor [h; d_q; d_k] => ∑ r < h, ⟨A.[r], B.[r]⟩). cbv beta.
       apply sum_ext; intros r Hr.
@@ -491,7 +477,7 @@ Proof.
   - refine (heads_gradient h n_q n_k d_k d_v d_y scale (fun _ => Q0) (fun W r => X_k × W.[r]) (fun _ => V0)
       (fun _ => zero) (fun tW r => X_k × tW.[r]) (fun _ => zero) W_O ℓ dY W_K _ _ _ H).
     + intros x t tX _ Ht r Hr. split; [exact (cQ t r)|split; [|exact (cV t r)]].
-      apply (left_moves X_k (fun u => (x u).[r])). exact (Ht r Hr).
+      apply (product_moves_r X_k (fun u => (x u).[r])). exact (Ht r Hr).
     + intro tX. change (@dot [h; d_m; d_k]) with (fun A B : tensor [h; d_m; d_k] => ∑ r < h, ⟨A.[r], B.[r]⟩). cbv beta.
       apply sum_ext; intros r Hr.
       change (⟨scale • (dS_.[r] × K0.[r]), zero⟩ + ⟨scale • (dS_.[r]^T × Q0.[r]),
@@ -500,7 +486,7 @@ Proof.
       rewrite !dot_zero, dot_matmul_l, scaled_right, (assoc _ X_q), (HL' r _ _ X_k _ Hr). unfold Q0, part. ring.
   - refine (heads_gradient h n_q n_k d_k d_v d_y scale (fun X r => X × W_Q.[r]) (fun _ => K0) (fun _ => V0)
       (fun tX r => tX × W_Q.[r]) (fun _ => zero) (fun _ => zero) W_O ℓ dY X_q _ _ _ H).
-    + intros x t tX _ Ht r Hr. split; [|exact (conj (cK t r) (cV t r))]. exact (right_moves x W_Q.[r] t tX Ht).
+    + intros x t tX _ Ht r Hr. split; [|exact (conj (cK t r) (cV t r))]. exact (product_moves_l x W_Q.[r] t tX Ht).
     + intro tX.
       change (fun i a => scale * ∑ r < h, (dS × (E r)^T × X_k × W_K.[r] × (W_Q.[r])^T) i a)
         with (scale • ((fun i a => ∑ r < h, (dS × (E r)^T × X_k × W_K.[r] × (W_Q.[r])^T) i a) : tensor [n_q; d_q])).
@@ -512,7 +498,7 @@ Proof.
       rewrite !dot_zero, dot_scaled_l, dot_matmul_r, (assoc _ X_k), (HR r _ _ Hr). unfold K0, part. ring.
   - refine (heads_gradient h n_q n_k d_k d_v d_y scale (fun _ => Q0) (fun X r => X × W_K.[r]) (fun _ => V0)
       (fun _ => zero) (fun tX r => tX × W_K.[r]) (fun _ => zero) W_O ℓ dY X_k _ _ _ H).
-    + intros x t tX _ Ht r Hr. split; [exact (cQ t r)|split; [|exact (cV t r)]]. exact (right_moves x W_K.[r] t tX Ht).
+    + intros x t tX _ Ht r Hr. split; [exact (cQ t r)|split; [|exact (cV t r)]]. exact (product_moves_l x W_K.[r] t tX Ht).
     + intro tX.
       change (fun i a => scale * ∑ r < h, (E r × dS^T × X_q × W_Q.[r] × (W_K.[r])^T) i a)
         with (scale • ((fun i a => ∑ r < h, (E r × dS^T × X_q × W_Q.[r] × (W_K.[r])^T) i a) : tensor [n_k; d_m])).
@@ -527,7 +513,7 @@ Proof.
       refine (eq_trans _ (eq_sym (HL r _ _ j a Hr Hj))). unfold Q0, part. now rewrite !assoc.
   - refine (heads_gradient h n_q n_k d_k d_v d_y scale (fun _ => Q0) (fun _ => K0) (fun X r => X × W_V.[r])
       (fun _ => zero) (fun _ => zero) (fun tX r => tX × W_V.[r]) W_O ℓ dY X_v _ _ _ H).
-    + intros x t tX _ Ht r Hr. split; [exact (cQ t r)|split; [exact (cK t r)|]]. exact (right_moves x W_V.[r] t tX Ht).
+    + intros x t tX _ Ht r Hr. split; [exact (cQ t r)|split; [exact (cK t r)|]]. exact (product_moves_l x W_V.[r] t tX Ht).
     + intro tX. rewrite (dot_sum_l h (fun r => P.[r]^T × dY × (rows_of W_O r)^T × (W_V.[r])^T)).
       apply sum_ext; intros r Hr.
       change (⟨scale • (dS_.[r] × K0.[r]), zero⟩ + ⟨scale • (dS_.[r]^T × Q0.[r]),
