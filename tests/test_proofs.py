@@ -1,5 +1,6 @@
 """The proofs: Coq accepts each, assumes what the record says, and refuses the same theorems with a mistake in them."""
 
+import collections
 import json
 import re
 import stat
@@ -7,6 +8,7 @@ import stat
 import graph
 import proofs
 import prove
+import proved
 import pytest
 from built_site import SITE, soup
 from equations import CHAPTERS, equations
@@ -58,6 +60,23 @@ def test_nothing_is_assumed_but_the_real_numbers():
         text = (proofs.PROOFS / f"{name}.v").read_text(encoding="utf-8")
         leaps = re.findall(r"\b(?:Admitted|admit|Axioms?|Parameters?|Conjecture|give_up|Unset Guard)\b", text)
         assert not leaps, name
+
+
+def test_a_name_is_made_once():
+    made = re.compile(r"^ *(?:Theorem|Lemma|Definition|Fixpoint|Record) (\S+)", re.MULTILINE)
+    names = [name for path in proofs.PROOFS.glob("*.v") for name in made.findall(path.read_text(encoding="utf-8"))]
+    assert not [name for name, times in collections.Counter(names).items() if times > 1]
+    assert set(proofs.defined_in()) <= set(names)
+
+
+def test_names_in_a_statement_lead_to_what_they_mean():
+    assert proved.linked("weights M x", "p") == '<a href="p#head.weights">weights</a> M x'
+    for bound in ("let weights := x in weights", "(weights : R) weights", "fun weights => weights"):
+        assert "<a" not in proved.linked(bound, "p"), bound
+    page = soup(SITE / "book" / "proofs.html")
+    links = {a["href"] for a in page.select("details.theorem pre a")}
+    assert len(links) > 50
+    assert all(page.find(id=link.partition("#")[2]) for link in links)
 
 
 def test_every_theorem_named_as_a_formula_has_one():

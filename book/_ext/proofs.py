@@ -23,6 +23,7 @@ RECORD = ROOT / "book" / "proofs.json"
 
 THEOREM = re.compile(r"\(\*\*((?:(?!\*\)).)*)\*\)\n(Theorem (\w+).*?\.)\nProof\.", re.DOTALL)
 DEFINED = re.compile(r"^(?:Definition|Fixpoint|Inductive|Record|Notation)\b.*?\.$", re.MULTILINE | re.DOTALL)
+DEFINES = re.compile(r"(?!Notation)\w+ (\S+)|")
 STATED = re.compile(r"^ *Theorem (\w+)", re.MULTILINE)
 REQUIRED = re.compile(r"^From attnbook Require (?:Export|Import) ([\w ]+)\.", re.MULTILINE)
 
@@ -93,8 +94,15 @@ def theorems(folder=PROOFS):
 
 
 def definitions(name, folder=PROOFS):
-    """The definitions and notations of a file, as written."""
-    return DEFINED.findall((folder / f"{name}.v").read_text(encoding="utf-8"))
+    """The definitions and notations of a file, as written, each with the name that it defines, or None."""
+    text = (folder / f"{name}.v").read_text(encoding="utf-8")
+    return [(DEFINES.match(written)[1], written) for written in DEFINED.findall(text)]
+
+
+@functools.cache
+def defined_in(folder=PROOFS):
+    """The file of each name that a definition makes."""
+    return {made: name for name in files(folder) for made, _ in definitions(name, folder) if made}
 
 
 def title(name, folder=PROOFS):

@@ -8,7 +8,7 @@ import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
 from equations import ROOT, equations
-from proofs import as_read, by_label, definitions, files, line_of, record, required, theorems, title
+from proofs import as_read, by_label, defined_in, definitions, files, line_of, record, required, theorems, title
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
 
@@ -22,6 +22,19 @@ def source(app, path, line):
     return f"{url}/blob/{branch}/{path}#L{line}"
 
 
+def linked(statement, page):
+    """A statement as HTML. A name that a definition makes leads to it, once, unless the statement binds it anew."""
+    left = dict(defined_in())
+
+    def link(match):
+        name = match[0]
+        anew = re.search(rf"\b(?:let|fun|forall|exists) {name}\b|[({{ ]{name}(?: \w+)* :(?!=)", statement)
+        file = left.pop(name, None)
+        return f'<a href="{page}#{file}.{name}">{name}</a>' if file and not anew else name
+
+    return re.sub(r"(?<![\w.;&])[^\W\d][\w']*", link, escape(statement, quote=False))
+
+
 def in_words(theorem):
     """The reading of a theorem as HTML; names in [brackets] are code."""
     return re.sub(r"\[([^\]]+)\]", r"<code>\1</code>", escape(theorem.reading))
@@ -30,12 +43,12 @@ def in_words(theorem):
 def statement(app, theorem):
     """A theorem as written, what it assumes, and where it is proved."""
     to, page = source(app, theorem.where, theorem.line), app.builder.get_relative_uri(app.env.docname, "book/proofs")
+    shown = linked(theorem.statement, page)
     return (
-        f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{escape(theorem.statement)}</pre>'
+        f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{shown}</pre>'
         f"<p>{hypotheses(theorem)}{axioms_of(theorem.name)}. "
         f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>. '
-        f'<a href="{page}#how-to-read-a-theorem">How to read it</a>, <a href="{page}#{theorem.file}-v">what its names '
-        f"mean</a>.</p>"
+        f'<a href="{page}#how-to-read-a-theorem">How to read it</a>.</p>'
     )
 
 
@@ -142,8 +155,10 @@ class Proofs(SphinxDirective):
             head, about = title(name)
             section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
             section += self._parsed([about])
-            if written := "\n".join(definitions(name)):
-                shown = f'<pre tabindex="0" role="group" aria-label="Definitions of {name}">{escape(written)}</pre>'
+            if made := definitions(name):
+                parts = (f'<span id="{name}.{one}">{escape(written)}</span>' for one, written in made)
+                shown = "\n".join(part.replace(f' id="{name}.None"', "") for part in parts)
+                shown = f'<pre tabindex="0" role="group" aria-label="Definitions of {name}">{shown}</pre>'
                 fold = f'<details class="theorem"><summary>What its names mean</summary>{shown}</details>'
                 section += nodes.raw("", fold, format="html")
             section += [
