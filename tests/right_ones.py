@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attnbook.arrays import mT
-from attnbook.diagnose.mistakes import Steps
+from attnbook.diagnose.steps import Steps
 
 
 def by_steps(Q, K, V, dO, **options):

@@ -13,7 +13,8 @@ import numpy as np
 from attnbook.book.wild import CLAIMS
 from attnbook.book.wild.errors import rows_of
 from attnbook.checks.check import close
-from attnbook.diagnose.mistakes import MISTAKE, Steps
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.steps import Steps
 
 NAMES = ("O", "dQ", "dK", "dV")
 EVERY = "shapes at square sizes"  # the weak test that every mistake gets past

@@ -4,7 +4,8 @@ from functools import cached_property
 from itertools import combinations
 
 from attnbook.diagnose.calling import NAMES
-from attnbook.diagnose.mistakes import MISTAKES, with_mistakes
+from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose.steps import with_mistakes
 
 
 def explain(runs, wrong, known):

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.calling import NAMES
-from attnbook.diagnose.mistakes import Steps, mT, rowsum
+from attnbook.diagnose.steps import Steps, mT, rowsum
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 

@@ -1,7 +1,7 @@
 """``diagnose``: is this attention's gradient right, and if not, which known mistake is it?
 
 Chapter: :doc:`/chapters/in_the_wild`. It runs the cases of :mod:`attnbook.diagnose.battery`, compares every
-result with :class:`attnbook.diagnose.mistakes.Steps`, and what is wrong with all mistakes of the catalogue.
+result with :class:`attnbook.diagnose.steps.Steps`, and what is wrong with all mistakes of the catalogue.
 """
 
 import json
@@ -16,7 +16,8 @@ from attnbook.diagnose._causes import explain
 from attnbook.diagnose._run import Run
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.calling import NAMES, Caller, Came
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES, Mistake, with_mistakes
+from attnbook.diagnose.mistakes import MISTAKE, MISTAKES, Mistake
+from attnbook.diagnose.steps import with_mistakes
 
 BOOK = "https://attnbook.github.io/attnbook/"
 """Where the book is published; links of a report begin with it."""
