@@ -124,16 +124,14 @@ elif len(sys.argv) > 2:
         EACH += compiled(capability, f32, d)
         EACH += compiled(capability, f32, d, bias=torch.zeros(OF_SCORES), mask=TABLE)
         EACH += compiled(capability, f32, d, n=RAGGED, bias=torch.zeros(UNEVEN), mask=UNEVEN)
+        EACH += compiled(capability, f32, d, n=RAGGED, bias=torch.zeros(130))
 else:
     EACH = [
         *compiled(90, bf16, 128, causal=True),
-        *compiled(90, bf16, 128, bias=torch.zeros(OF_SCORES), mask=TABLE),
         *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
         *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3, "top-left")]),
         *compiled(90, f32, 64, causal="bottom-right"),
         *compiled(90, bf16, 64, n=RAGGED, ops=[ALiBi(torch.zeros(2, dtype=bf16))], causal=True),
-        *compiled(86, bf16, 256),
-        *compiled(86, f32, 128, n=RAGGED, bias=torch.zeros(130)),
     ]
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     EACH += [row | {"dtype": "tf32"} for row in compiled(90, f32, 64, backward=False)]

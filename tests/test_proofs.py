@@ -63,7 +63,7 @@ def test_nothing_is_assumed_but_the_real_numbers():
 
 
 def test_a_name_is_made_once():
-    made = re.compile(r"^ *(?:Theorem|Lemma|Definition|Fixpoint|Record) (\S+)", re.MULTILINE)
+    made = re.compile(r"^ *(?:Theorem|Lemma|Definition|Fixpoint|Inductive|Record) (\S+)", re.MULTILINE)
     names = [name for path in proofs.PROOFS.glob("*.v") for name in made.findall(path.read_text(encoding="utf-8"))]
     assert not [name for name, times in collections.Counter(names).items() if times > 1]
     assert set(proofs.defined_in()) <= set(names)
