@@ -3,7 +3,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SITE := _build/html
-JOBS ?= 2
+# One more than cores: a test that waits for a browser leaves its core to another.
+JOBS ?= 3
 # The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval

@@ -26,7 +26,8 @@ MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html"
 ALL_PAGES = [*PAGES, *MADE]  # with those that nobody wrote
 SOME_PAGES = (
     "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/04_single_head.html",
-    "chapters/in_the_wild.html", "chapters/11_memory_and_speed.html", "search.html?q=softmax", "404.html",
+    "chapters/in_the_wild.html", "chapters/11_memory_and_speed.html", "book/proofs.html", "search.html?q=softmax",
+    "404.html",
 )  # fmt: skip
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 

@@ -237,8 +237,8 @@ def test_a_script_says_what_it_does(name):
 
 
 @pytest.mark.parametrize(
-    "name",  # what gpu.py does is tested below, part by part
-    [pytest.param(name, marks=pytest.mark.thorough if name == "gpu" else ()) for name in SCRIPTS],
+    "name",  # what gpu.py does is tested below, part by part; memory.py starts a process for each size
+    [pytest.param(name, marks=pytest.mark.thorough if name in ("gpu", "memory") else ()) for name in SCRIPTS],
 )
 def test_a_script_runs(name, tmp_path):
     words = [] if name in ("rates", "gpu") else ["--threads", "1"]

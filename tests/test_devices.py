@@ -83,21 +83,25 @@ def default_dtype():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wide", "other"),
+    [
+        (torch.bfloat16, torch.float32, torch.float64),
+        pytest.param(torch.float32, torch.float32, torch.float64, marks=pytest.mark.thorough),
+        pytest.param(torch.float64, torch.float64, torch.float32, marks=pytest.mark.thorough),
+    ],
+    ids=["bfloat16", "float32", "float64"],
+)
 @every_call
-def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, default_dtype):
+def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, dtype, wide, other, default_dtype):
     drawn = call.draw()
     with taking("dense"):
         shapes = [T.shape for T in flat(call.ready(drawn)())]
-    for dtype, wide, other in (
-        (torch.float32, torch.float32, torch.float64),
-        (torch.bfloat16, torch.float32, torch.float64),
-        (torch.float64, torch.float64, torch.float32),
-    ):
-        default_dtype(other)
-        run = call.ready([torch.empty(T.shape, dtype=dtype, device="meta") for T in drawn])
-        with taking(spine), only_on_meta(dtype, wide, *(getattr(torch, name) for name in call.makes)):
-            came = flat(run())
-        assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, shape) for shape in shapes]
+    default_dtype(other)
+    run = call.ready([torch.empty(T.shape, dtype=dtype, device="meta") for T in drawn])
+    with taking(spine), only_on_meta(dtype, wide, *(getattr(torch, name) for name in call.makes)):
+        came = flat(run())
+    assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, shape) for shape in shapes]
 
 
 @pytest.mark.parametrize("plant", ["item", "copy", "default device", "dtype"])

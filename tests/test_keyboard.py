@@ -4,7 +4,7 @@ No formula of a chapter scrolls.
 """
 
 import pytest
-from built_site import PAGES, lay_out
+from built_site import PAGES, lay_out, thorough_but_for_some
 
 CHAPTER = "chapters/04_single_head.html"
 SCROLLERS = """() => [...document.querySelectorAll('article *')].filter(e =>
@@ -22,7 +22,7 @@ def tab(browser):
     context.close()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", thorough_but_for_some(PAGES))
 def test_what_scrolls_inside_itself_can_be_reached(page, tab, address):
     tab.goto(address + page)
     tab.wait_for_load_state("load")

@@ -5,7 +5,7 @@ from functools import cache
 import formulas
 import pytest
 from bs4 import BeautifulSoup
-from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
+from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
 from playwright.sync_api import expect
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
@@ -112,7 +112,7 @@ WRONGLY_FOLDED = """[...document.querySelectorAll("article .cell.tag_hide-input"
     ("theme", "page"),
     [
         *(pytest.param("dark", page) for page in ALL_PAGES),
-        *(pytest.param("light", *param.values, marks=param.marks) for param in thorough_but_for_some(ALL_PAGES)),
+        *(pytest.param("light", page, marks=pytest.mark.thorough) for page in ALL_PAGES),
     ],
 )
 def test_a_page_opens_without_complaint(page, theme, address, browser):

@@ -21,8 +21,8 @@ def tab(request, browser):
 @pytest.mark.parametrize(
     ("tab", "page"),
     [
-        *((390, page) for page in PAGES),
-        *(pytest.param(1280, *param.values, marks=param.marks) for param in thorough_but_for_some(PAGES)),
+        *(pytest.param(390, *param.values, marks=param.marks) for param in thorough_but_for_some(PAGES)),
+        *(pytest.param(1280, page, marks=pytest.mark.thorough) for page in PAGES),
     ],
     indirect=["tab"],
 )
