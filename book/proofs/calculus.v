@@ -284,6 +284,9 @@ Proof.
   unfold Rdiv. ring.
 Qed.
 
+Lemma derivative_unique (f : R -> R) (t a b : R) : is_derive f t a -> is_derive f t b -> a = b.
+Proof. intros Ha Hb. apply is_derive_unique in Ha, Hb. congruence. Qed.
+
 (** A straight line through X with direction tX is one of the curves. *)
 Lemma moves_along {s} (X tX : tensor s) t : moves (fun u => along X u tX) t tX.
 Proof.

@@ -240,6 +240,20 @@ Theorem def_gradient m n (ℓ : tensor [m; n] -> R) (X dX : tensor [m; n]) i j :
   gradient ℓ X dX -> (i < m)%nat -> (j < n)%nat -> is_derive (fun u => ℓ (along X u (unit i j))) 0 (dX i j).
 Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_along. Qed.
 
+(** Backwards through any Y = F(X), with J the partial derivatives of its entries by X_ij: dX_ij is the sum of dY J, for
+    any loss that has both gradients. *)
+Theorem def_vjp m n p q (F : tensor [m; n] -> tensor [p; q]) (X dX : tensor [m; n]) (ℓ : tensor [p; q] -> R)
+    (dY J : tensor [p; q]) i j :
+  gradient ℓ (F X) dY -> gradient (fun X => ℓ (F X)) X dX -> (i < m)%nat -> (j < n)%nat ->
+  (forall k l, (k < p)%nat -> (l < q)%nat -> is_derive (fun u => F (along X u (unit i j)) k l) 0 (J k l)) ->
+  dX i j = ∑ k < p, ∑ l < q, dY k l * J k l.
+Proof.
+  intros HY HX Hi Hj HJ. pose proof (def_gradient m n _ X dX i j HX Hi Hj) as H1.
+  assert (H2 : is_derive (fun u => ℓ (F (along X u (unit i j)))) 0 ⟨dY, J⟩).
+  { apply (HY (fun u => F (along X u (unit i j)))); [now rewrite along_0|]. intros k Hk l Hl. now apply HJ. }
+  apply is_derive_unique in H1, H2. cbv beta in H1. rewrite H2 in H1. symmetry. exact H1.
+Qed.
+
 (** When X moves with the speed tX, the loss changes at the rate ⟨dX, tX⟩: along any curve, and along a straight
     line. *)
 Theorem eq_first_order m n (ℓ : tensor [m; n] -> R) (X dX tX : tensor [m; n]) :
@@ -423,7 +437,7 @@ Proof.
   - intro tx. exact (dot_sum_over n dY tx).
 Qed.
 
-(** A sum over rows hands its gradient to every entry of the row, a mean the n-th part of it. *)
+(** A sum over a row hands its gradient to every entry of the row, a mean the n-th part of it. *)
 Theorem eq_sum_mean_vjp m n (X : tensor [m; n]) (ℓ : tensor [m] -> R) (dy : tensor [m]) :
   (gradient ℓ (fun i => ∑ j < n, X i j) dy ->
     gradient (s := [m; n]) (fun X => ℓ (fun i => ∑ j < n, X i j)) X (fun i j => dy i)) /\

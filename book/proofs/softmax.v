@@ -206,12 +206,31 @@ Proof.
   - rewrite δ_other by exact Hk. ring.
 Qed.
 
-(** The chain rule for one row: the matrix goes, one sum is left. *)
-Theorem step_softmax_chain n (p dp : nat -> R) l :
-  (l < n)%nat -> ∑ j < n, dp j * (p j * (δ j l - p l)) = p l * dp l - p l * ∑ j < n, p j * dp j.
+(** The chain rule. Let J be the partial derivatives of the weights of a row by its scores. Then the gradient of the
+    scores is the sum of dP J, for any loss with the gradient dP at the weights; and with the Jacobian put in for J, the
+    matrix goes and one sum is left. For every mask, and row by row. *)
+Theorem step_softmax_chain n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
+    (dP : tensor [n_q; n_k]) (J : nat -> nat -> nat -> R) :
+  let P := softmax M S in
+  let dS i l := ∑ j < n_k, dP i j * J i j l in
+  (forall i j l, (i < n_q)%nat -> (j < n_k)%nat -> (l < n_k)%nat ->
+    is_derive (fun u => softmax M (along (s := [n_q; n_k]) S u (unit i l)) i j) 0 (J i j l)) ->
+  gradient ℓ P dP ->
+  gradient (fun S => ℓ (softmax M S)) S dS /\
+  forall i l, (i < n_q)%nat -> (l < n_k)%nat ->
+    dS i l = ∑ j < n_k, dP i j * (P i j * (δ j l - P i l)) /\
+    ∑ j < n_k, dP i j * (P i j * (δ j l - P i l)) = P i l * dP i l - P i l * ∑ j < n_k, P i j * dP i j.
 Proof.
-  intro Hl. rewrite sum_l, <- (sum_δ n l (fun j => p j * dp j) Hl), <- sum_minus.
-  apply sum_ext; intros. rewrite (δ_comm l). ring.
+  intros P dS HJ H.
+  assert (H1 : forall i l, (i < n_q)%nat -> (l < n_k)%nat -> dS i l = ∑ j < n_k, dP i j * (P i j * (δ j l - P i l))).
+  { intros i l Hi Hl. apply sum_ext; intros j Hj. f_equal.
+    exact (derivative_unique _ _ _ _ (HJ i j l Hi Hj Hl) (proj1 (eq_softmax_jacobian n_q n_k M S i j l Hi Hj Hl))). }
+  assert (H2 : forall i l, (l < n_k)%nat ->
+    ∑ j < n_k, dP i j * (P i j * (δ j l - P i l)) = P i l * dP i l - P i l * ∑ j < n_k, P i j * dP i j).
+  { intros i l Hl. rewrite sum_l, <- (sum_δ n_k l (fun j => P i j * dP i j) Hl), <- sum_minus.
+    apply sum_ext; intros. rewrite (δ_comm l). ring. }
+  split; [|auto]. refine (gradient_ext _ _ _ _ _ (eq_softmax_vjp n_q n_k M S ℓ dP H)).
+  intros i Hi l Hl. simpl. rewrite H1, H2 by assumption. fold P. ring.
 Qed.
 
 (** With differentials: the inner product of dP with the weights' tangent, moved to the tangent of the scores. *)
