@@ -254,36 +254,65 @@ Proof.
   - apply (eq_softmax_vjp n_q n_k M S (fun P => ℓ (P × V)) dP). exact (eq_dP _ _ _ P V ℓ dO H).
 Qed.
 
-(** For one number of Q, with sums alone. The last line is the gradient; the lines before it are the same number.
-    Line b begins with dS, line d with the Jacobian of softmax. *)
+(** For one number of Q, with sums alone. Let dP and dS be the gradients of the weights and of the scores, S_Q the partial
+    derivatives of the scores by the queries, P_S those of the weights by the scores. Line a is the gradient of Q, and
+    each line is the same number as the next. *)
 Theorem eq_dQ_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
-  let P := weights M scale Q K B in
+    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v])
+    (dP dS : tensor [n_q; n_k]) (S_Q P_S : nat -> nat -> nat -> R) :
+  let S := scores scale Q K B in
+  let P := softmax M S in
   let O := P × V in
-  let dP := dO × V^T in
   let D := fun i => ∑ k < n_k, P i k * dP i k in
-  let dS := fun i j => P i j * (dP i j - D i) in
+  let a := fun i l => ∑ j < n_k, dS i j * S_Q i j l in
   let b := fun i l => scale * ∑ j < n_k, dS i j * K j l in
+  let c := fun i l => scale * ∑ j < n_k, ∑ k < n_k, dP i k * P_S i k j * K j l in
   let d := fun i l => scale * ∑ j < n_k, ∑ k < n_k, dP i k * (P i k * (δ k j - P i j)) * K j l in
   let e := fun i l => scale * ∑ j < n_k, P i j * (dP i j - D i) * K j l in
-  let f := fun i l => scale * ∑ j < n_k, P i j * (∑ a < d_v, dO i a * (V j a - O i a)) * K j l in
-  gradient ℓ (attention M scale Q K V B) dO ->
-  gradient (fun Q => ℓ (attention M scale Q K V B)) Q f /\ forall i l, b i l = d i l /\ d i l = e i l /\ e i l = f i l.
+  let f := fun i l => scale * ∑ j < n_k, P i j * (∑ x < d_v, dO i x * (V j x - O i x)) * K j l in
+  gradient ℓ O dO -> gradient (fun P => ℓ (P × V)) P dP -> gradient (fun S => ℓ (softmax M S × V)) S dS ->
+  (forall i j l, (i < n_q)%nat -> (j < n_k)%nat -> (l < d_k)%nat ->
+    is_derive (fun u => scores scale (along (s := [n_q; d_k]) Q u (unit i l)) K B i j) 0 (S_Q i j l)) ->
+  (forall i k j, (i < n_q)%nat -> (k < n_k)%nat -> (j < n_k)%nat ->
+    is_derive (fun u => softmax M (along (s := [n_q; n_k]) S u (unit i j)) i k) 0 (P_S i k j)) ->
+  gradient (fun Q => ℓ (attention M scale Q K V B)) Q a /\
+  forall i l, (i < n_q)%nat -> (l < d_k)%nat ->
+    a i l = b i l /\ b i l = c i l /\ c i l = d i l /\ d i l = e i l /\ e i l = f i l.
 Proof.
-  intros P O dP D dS b d e f H. split.
-  - apply (gradient_ext _ _ (scale • (dS × K))); [|exact (gradient_Q M scale Q K V B ℓ dO H)].
-    intros i _ l _. simpl. unfold f, scaled, matmul at 1, dS, D, dP. f_equal. apply sum_ext; intros j _.
-    now rewrite dP_less_D.
-  - intros i l. assert (Hd : d i l = e i l).
-    { unfold d, e. f_equal. apply sum_ext; intros j Hj. rewrite <- sum_r. f_equal. unfold D.
-      transitivity (∑ k < n_k, (δ j k * (dP i k * P i k) - P i j * (P i k * dP i k))).
-      { apply sum_ext; intros k _. rewrite (δ_comm k j). ring. }
-      rewrite sum_minus, <- sum_l, (sum_δ n_k j (fun k => dP i k * P i k) Hj). ring. }
-    split; [rewrite Hd; reflexivity|split; [exact Hd|]].
-    unfold e, f, D, dP. f_equal. apply sum_ext; intros j _. now rewrite dP_less_D.
+  intros S P O D a b c d e f H HP HS HSQ HPS.
+  assert (EP : forall i j, (i < n_q)%nat -> (j < n_k)%nat -> dP i j = (dO × V^T) i j)
+    by (intros i j Hi Hj; exact (gradient_entries _ _ _ _ i j HP (eq_dP n_q n_k d_v P V ℓ dO H) Hi Hj)).
+  pose proof (step_softmax_chain n_q n_k M S (fun P => ℓ (P × V)) dP (fun i k j => P_S i k j) HPS HP) as [HG HJ].
+  assert (ES : forall i j, (i < n_q)%nat -> (j < n_k)%nat -> dS i j = ∑ k < n_k, dP i k * P_S i k j)
+    by (intros i j Hi Hj; exact (gradient_entries _ _ _ _ i j HS HG Hi Hj)).
+  assert (Hab : forall i l, (i < n_q)%nat -> (l < d_k)%nat -> a i l = b i l).
+  { intros i l Hi Hl. unfold a, b. rewrite sum_l. apply sum_ext; intros j Hj.
+    assert (E : S_Q i j l = scale * K j l); [|rewrite E; ring].
+    apply (derivative_unique _ _ _ _ (HSQ i j l Hi Hj Hl)).
+    eapply derive_eq; [exact (scores_moves (fun _ => scale) (fun u => along (s := [n_q; d_k]) Q u (unit i l)) (fun _ => K)
+      (fun _ => B) 0 0 (unit i l) zero zero (derive_const _ _) (moves_along Q (unit i l) 0) (moves_const _ _)
+      (moves_const _ _) i Hi j Hj)|].
+    unfold tscores, add, scaled, matmul, transpose, unit. simpl.
+    rewrite (sum_ext d_k (fun k => δ i i * δ l k * K j k) (fun k => δ l k * K j k)) by (intros; rewrite δ_same; ring).
+    rewrite (sum_δ d_k l (K j)) by exact Hl. rewrite (sum_0 d_k (fun k => _ * 0)) by (intros; ring). ring. }
+  split.
+  - refine (gradient_ext _ _ _ _ _ (proj1 (scores_backward scale Q K B _ dS HS))).
+    intros i Hi l Hl. simpl. now rewrite Hab.
+  - intros i l Hi Hl.
+    assert (Hbc : b i l = c i l).
+    { unfold b, c. f_equal. apply sum_ext; intros j Hj. rewrite ES by assumption. apply sum_r. }
+    assert (Hcd : c i l = d i l).
+    { unfold c, d. f_equal. apply sum_ext; intros j Hj. rewrite <- !sum_r. f_equal.
+      rewrite <- ES by assumption. rewrite ES by assumption. exact (proj1 (HJ i j Hi Hj)). }
+    assert (Hde : d i l = e i l).
+    { unfold d, e. f_equal. apply sum_ext; intros j Hj. rewrite <- sum_r. f_equal.
+      etransitivity; [exact (proj2 (HJ i j Hi Hj))|]. unfold D, P. ring. }
+    repeat (split; [auto|]). unfold e, f. f_equal. apply sum_ext; intros j Hj. f_equal. f_equal. unfold D.
+    rewrite (sum_ext n_k _ (fun k => P i k * (dO × V^T) i k)) by (intros; now rewrite EP).
+    rewrite EP by assumption. apply dP_less_D.
 Qed.
 
-(** The same for one number of K: the factor is the query's, and the sum goes over the queries. *)
+(** One number of K, as the last line for one of Q: the factor is the query's, and the sum goes over the queries. *)
 Theorem eq_dK_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in

@@ -240,6 +240,10 @@ Theorem def_gradient m n (ℓ : tensor [m; n] -> R) (X dX : tensor [m; n]) i j :
   gradient ℓ X dX -> (i < m)%nat -> (j < n)%nat -> is_derive (fun u => ℓ (along X u (unit i j))) 0 (dX i j).
 Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_along. Qed.
 
+Lemma gradient_entries {m n} (ℓ : tensor [m; n] -> R) (X A B : tensor [m; n]) i j :
+  gradient ℓ X A -> gradient ℓ X B -> (i < m)%nat -> (j < n)%nat -> A i j = B i j.
+Proof. intros HA HB Hi Hj. rewrite <- (dot_unit A), <- (dot_unit B) by assumption. exact (gradient_unique ℓ X A B _ HA HB). Qed.
+
 (** Backwards through any Y = F(X), with J the partial derivatives of its entries by X_ij: dX_ij is the sum of dY J, for
     any loss that has both gradients. *)
 Theorem def_vjp m n p q (F : tensor [m; n] -> tensor [p; q]) (X dX : tensor [m; n]) (ℓ : tensor [p; q] -> R)
