@@ -316,6 +316,10 @@ Proof.
   intros E H x t tX Hx Ht. rewrite <- (dot_ext A B tX tX E (equal_refl _)). now apply H.
 Qed.
 
+(** What a loss does not read gets 0. *)
+Lemma gradient_const {s} (c : R) (X : tensor s) : gradient (fun _ => c) X zero.
+Proof. intros x t tX _ _. eapply derive_eq; [apply derive_const|]. now rewrite dot_comm, dot_zero. Qed.
+
 (** The inner product with a constant array has that array as its gradient: so ⟨dY, F X⟩ is one of the losses. *)
 Lemma gradient_dot {s} (dY Y : tensor s) : gradient (fun Y => ⟨dY, Y⟩) Y dY.
 Proof.

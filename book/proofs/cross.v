@@ -195,20 +195,32 @@ Proof.
   - rewrite message1, sum_l. apply sum_ext; intros. ring.
 Qed.
 
-(** Each query sends two messages into the memory, one made from what it asked, one from what it would have liked to
-    hear. *)
-Theorem eq_dmemory_queries n_q n_k d_m h d_k d_v scale (P dS : tensor [h; n_q; n_k]) (Q : tensor [h; n_q; d_k])
-    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (dO : tensor [h; n_q; d_v]) j a :
-  let dK : tensor [h; n_k; d_k] := fun r => scale • (dS.[r]^T × Q.[r]) in
-  let dV : tensor [h; n_k; d_v] := fun r => P.[r]^T × dO.[r] in
-  let dX_mem := merge dK × W_K^T ⊕ merge dV × W_V^T in
-  dX_mem j a = ∑ i < n_q, ∑ r < h,
-    (scale * dS r i j * (Q.[r] × (columns W_K r)^T) i a + P r i j * (dO.[r] × (columns W_V r)^T) i a).
+(** The gradient of the memory, query by query: what query i adds to token j, summed over the heads. dS decides how much
+    arrives through the keys, P how much through the values. *)
+Theorem eq_dmemory_queries batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -> mask) scale
+    (B : tensor [batch; h; n_q; n_k])
+    (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m]) (W_Q : tensor [d_x; (h * d_k)%nat])
+    (W_K : tensor [d_m; (h * d_k)%nat]) (W_V : tensor [d_m; (h * d_v)%nat]) (W_O : tensor [(h * d_v)%nat; d_y])
+    (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat]) (b_O : tensor [d_y])
+    (ℓ : tensor [batch; n_q; d_y] -> R) (dY : tensor [batch; n_q; d_y]) :
+  let Y X_mem := layer h h own M scale B X X_mem W_Q W_K W_V W_O b_Q b_K b_V b_O in
+  let Q : tensor [batch; h; n_q; d_k] := fun s => split (X.[s] × W_Q ⊕ rows b_Q) in
+  let K : tensor [batch; h; n_k; d_k] := fun s => split (X_mem.[s] × W_K ⊕ rows b_K) in
+  let V : tensor [batch; h; n_k; d_v] := fun s => split (X_mem.[s] × W_V ⊕ rows b_V) in
+  let P : tensor [batch; h; n_q; n_k] := fun s r => weights (M s r) scale Q.[s].[r] K.[s].[r] B.[s].[r] in
+  let dO : tensor [batch; h; n_q; d_v] := fun s r => dY.[s] × (rows_of W_O r)^T in
+  let dP : tensor [batch; h; n_q; n_k] := fun s r => dO.[s].[r] × V.[s].[r]^T in
+  let dS : tensor [batch; h; n_q; n_k] := fun s r i j => P s r i j * (dP s r i j - ∑ k < n_k, P s r i k * dP s r i k) in
+  gradient ℓ (Y X_mem) dY ->
+  gradient (fun X_mem => ℓ (Y X_mem)) X_mem (fun s j a => ∑ i < n_q, ∑ r < h,
+    (scale * dS s r i j * (Q.[s].[r] × (columns W_K r)^T) i a + P s r i j * (dO.[s].[r] × (columns W_V r)^T) i a)).
 Proof.
-  intros dK dV dX_mem. unfold dX_mem, add. rewrite !merge_columns, <- sum_plus, sum_swap. apply sum_ext; intros r _.
-  rewrite sum_plus. f_equal.
-  - exact (message scale dS.[r] Q.[r] ((columns W_K r)^T) j a).
-  - etransitivity; [exact (message1 P.[r] dO.[r] ((columns W_V r)^T) j a)|reflexivity].
+  intros Y Q K V P dO dP dS Hℓ.
+  refine (gradient_ext _ _ _ _ _ (proj2 (eq_dmemory batch n_q n_k d_x d_m h d_k d_v d_y M scale B X X_mem W_Q W_K W_V W_O
+    b_Q b_K b_V b_O ℓ dY Hℓ))).
+  intros s _ j _ a _. simpl. rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_plus. f_equal.
+  - exact (message scale dS.[s].[r] Q.[s].[r] ((columns W_K r)^T) j a).
+  - exact (message1 P.[s].[r] dO.[s].[r] ((columns W_V r)^T) j a).
 Qed.
 
 (** The keys' path is silent where all values are equal: nobody wins by being looked at. *)
@@ -534,7 +546,7 @@ Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : n
     B.[s])) W_O b_O.
 
 (** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys
-    and values. Only this half is stated: the cached layer does not read the others at all. *)
+    and values. The memory, W_K, W_V and b_V get 0 from it, whatever the layer gives them. *)
 Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale
     (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
     (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])
@@ -552,8 +564,75 @@ Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> n
   (forall dW, gradient (fun W_O => ℓ (Y X W_Q W_O b_Q b_O)) W_O dW <->
      gradient (fun W_O => ℓ (Y' X W_Q W_O b_Q b_O)) W_O dW) /\
   (forall db, gradient (fun b_O => ℓ (Y X W_Q W_O b_Q b_O)) b_O db <->
-     gradient (fun b_O => ℓ (Y' X W_Q W_O b_Q b_O)) b_O db).
-Proof. intros Y K V Y'. refine (conj _ (conj _ (conj _ (conj _ _)))); intro d; split; intro H; exact H. Qed.
+     gradient (fun b_O => ℓ (Y' X W_Q W_O b_Q b_O)) b_O db) /\
+  gradient (fun X_mem => ℓ (Y' X W_Q W_O b_Q b_O)) X_mem zero /\
+  gradient (fun W_K => ℓ (Y' X W_Q W_O b_Q b_O)) W_K zero /\
+  gradient (fun W_V => ℓ (Y' X W_Q W_O b_Q b_O)) W_V zero /\
+  gradient (fun b_V => ℓ (Y' X W_Q W_O b_Q b_O)) b_V zero.
+Proof.
+  intros Y K V Y'. repeat apply conj; try (intro d; split; intro H; exact H); apply gradient_const.
+Qed.
+
+Lemma not_lost {s} (ℓ : tensor s -> R) (x : R -> tensor s) (f : R -> R) t (tX : tensor s) v :
+  (forall u, f u = ℓ (x u)) -> moves x t tX -> is_derive f t v -> v <> 0 -> ~ gradient ℓ (x t) zero.
+Proof.
+  intros Hf Ht Hv Hn H. apply Hn, (derivative_unique f t _ _ Hv). apply (is_derive_ext (fun u => ℓ (x u))).
+  - intro u. now rewrite Hf.
+  - eapply derive_eq; [exact (H x t tX eq_refl Ht)|]. now rewrite dot_comm, dot_zero.
+Qed.
+
+(** That 0 is wrong for all four. An example: one query, two tokens in the memory, all arrays with one column, all
+    weights 1, all biases 0, and the output for the loss. *)
+Theorem eq_cache_groups__lost :
+  let X_mem : tensor [1%nat; 2%nat; 1%nat] := fun _ j _ => if (j =? 0)%nat then 0 else 1 in
+  let one : tensor [1%nat; 1%nat] := fun _ _ => 1 in
+  let none : tensor [1%nat] := fun _ => 0 in
+  let loss X_mem W_K W_V b_V := layer (batch := 1) (n_q := 1) (n_k := 2) (d_x := 1) (d_k := 1) (d_v := 1) (d_y := 1) 1 1 own
+    (fun _ _ => everything) 1 (fun _ _ _ _ => 0) (fun _ => one) X_mem one W_K W_V one none none b_V none 0%nat 0%nat 0%nat in
+  ~ gradient (fun X_mem => loss X_mem one one none) X_mem zero /\
+  ~ gradient (fun W_K => loss X_mem W_K one none) one zero /\
+  ~ gradient (fun W_V => loss X_mem one W_V none) one zero /\
+  ~ gradient (fun b_V => loss X_mem one one b_V) none zero.
+Proof.
+  intros X_mem one none loss.
+  assert (HL : forall x w_K w_V b,
+    loss (fun _ j _ => if (j =? 0)%nat then 0 else x) (fun _ _ => w_K) (fun _ _ => w_V) (fun _ => b)
+    = exp (x * w_K) / (1 + exp (x * w_K)) * (x * w_V) + b).
+  { intros. unfold loss, layer, linear, merge, heads, attention, weights, softmax, Z, E, scores, split, part, own, everything.
+    unfold matmul, transpose, add, scaled, one, none. simpl.
+    replace (1 * (0 + (0 + 1 * 1 + 0) * (0 + x * w_K + 0)) + 0) with (x * w_K) by ring.
+    replace (1 * (0 + (0 + 1 * 1 + 0) * (0 + 0 * w_K + 0)) + 0) with 0 by ring.
+    rewrite exp_0. pose proof (exp_pos (x * w_K)). field. lra. }
+  assert (Did : forall t, is_derive (fun u : R => u) t 1) by exact is_derive_id.
+  pose proof (exp_pos 1) as He. set (p := exp 1 / (1 + exp 1)).
+  assert (Hp : 0 < p) by (apply Rdiv_lt_0_compat; lra).
+  assert (Hp1 : p < 1) by (apply (Rmult_lt_reg_r (1 + exp 1)); [lra|]; unfold p; field_simplify; lra).
+  assert (Hq : 0 < p * (1 - p)) by (apply Rmult_lt_0_compat; lra).
+  assert (Dp : is_derive (fun u => exp u / (1 + exp u)) 1 (p * (1 - p))).
+  { eapply derive_eq; [apply (derive_div exp (fun u => 1 + exp u) 1 (exp 1) (0 + exp 1)); [apply is_derive_exp| |lra]|].
+    - apply (derive_plus (fun _ => 1) exp); [apply derive_const|apply is_derive_exp].
+    - unfold p. field. lra. }
+  repeat apply conj.
+  - apply (not_lost (fun X_mem => loss X_mem one one none) (fun u _ j _ => if (j =? 0)%nat then 0 else u)
+      (fun u => exp u / (1 + exp u) * u) 1 (fun _ j _ => if (j =? 0)%nat then 0 else 1) (p * (1 - p) + p)); [| | |lra].
+    + intro u. unfold one, none. rewrite HL, Rmult_1_r. ring.
+    + intros s _ j _ a _. destruct (j =? 0)%nat; [apply derive_const|exact (Did 1)].
+    + eapply derive_eq; [apply (derive_mult (fun u => exp u / (1 + exp u)) (fun u => u)); [exact Dp|apply Did]|].
+      unfold p. ring.
+  - apply (not_lost (fun W_K => loss X_mem W_K one none) (fun u _ _ => u) (fun u => exp u / (1 + exp u)) 1
+      (fun _ _ => 1) (p * (1 - p))); [| |exact Dp|lra].
+    + intro u. unfold X_mem, one, none. rewrite HL, Rmult_1_l. ring.
+    + intros s _ j _. exact (Did 1).
+  - apply (not_lost (fun W_V => loss X_mem one W_V none) (fun u _ _ => u) (fun u => p * u) 1 (fun _ _ => 1) p);
+      [| | |lra].
+    + intro u. unfold X_mem, one, none, p. rewrite HL, !Rmult_1_l. ring.
+    + intros s _ j _. exact (Did 1).
+    + eapply derive_eq; [apply derive_scale, Did|apply Rmult_1_r].
+  - apply (not_lost (fun b_V => loss X_mem one one b_V) (fun u _ => u) (fun u => p + u) 0 (fun _ => 1) 1); [| | |lra].
+    + intro u. unfold X_mem, one, p. rewrite HL, !Rmult_1_l. ring.
+    + intros s _. exact (Did 0).
+    + eapply derive_eq; [apply derive_plus; [apply derive_const|apply Did]|]. apply Rplus_0_l.
+Qed.
 
 Lemma regroup (a b c a' b' c' d : R) : d = a + a' -> a + b + c + (a' + b' + c') = d + b + b' + c + c'.
 Proof. intros ->. ring. Qed.
