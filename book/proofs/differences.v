@@ -385,50 +385,75 @@ Qed.
 
 (** ** Is one direction enough? *)
 
-Section mean.
-  Context {T : Type} (mean : (T -> R) -> R).
-  Hypothesis (Hplus : forall F G, mean (fun X => F X + G X) = mean F + mean G).
-  Hypothesis (Hscale : forall c F, mean (fun X => c * F X) = c * mean F).
+(** What is asked of a mean: it adds and scales, for those functions that have one. *)
+Definition linear_mean {T} (has_mean : (T -> R) -> Prop) (mean : (T -> R) -> R) : Prop :=
+  (forall F G, has_mean F -> has_mean G ->
+    has_mean (fun X => F X + G X) /\ mean (fun X => F X + G X) = mean F + mean G) /\
+  (forall c F, has_mean F -> has_mean (fun X => c * F X) /\ mean (fun X => c * F X) = c * mean F) /\
+  has_mean (fun _ => 0).
 
-  Lemma mean_sum n (F : nat -> T -> R) : mean (fun X => ∑ i < n, F i X) = ∑ i < n, mean (F i).
-  Proof.
-    induction n as [|n IH]; simpl; [|now rewrite Hplus, IH].
-    pose proof (Hscale 0 (fun _ => 0)) as H. cbv beta in H. rewrite Rmult_0_l in H. rewrite Rmult_0_l in H. exact H.
-  Qed.
-End mean.
+Lemma mean_sum {T} has_mean mean n (F : nat -> T -> R) :
+  linear_mean has_mean mean -> (forall i, (i < n)%nat -> has_mean (F i)) ->
+  has_mean (fun X => ∑ i < n, F i X) /\ mean (fun X => ∑ i < n, F i X) = ∑ i < n, mean (F i).
+Proof.
+  intros (Hp & Hs & H0) HF. induction n as [|n IH]; simpl.
+  - split; [exact H0|]. pose proof (proj2 (Hs 0 (fun _ => 0) H0)) as H. cbv beta in H.
+    rewrite !Rmult_0_l in H. exact H.
+  - destruct IH as [H1 H2]; [auto|]. destruct (Hp _ _ H1 (HF n (Nat.lt_succ_diag_r n))) as [H3 H4].
+    split; [exact H3|]. now rewrite H4, H2.
+Qed.
 
-(** Any mean that is linear: the mean square of what the check sees is a double sum over pairs of entries. *)
-Theorem step_random_direction m n (E : tensor [m; n]) (mean : (tensor [m; n] -> R) -> R) :
-  (forall F G, mean (fun X => F X + G X) = mean F + mean G) ->
-  (forall c F, mean (fun X => c * F X) = c * mean F) ->
+(** The mean square of what the check sees is a double sum over pairs of entries. The mean may be any that adds and
+    scales, if products of two entries have one. *)
+Theorem step_random_direction m n (E : tensor [m; n]) (has_mean : (tensor [m; n] -> R) -> Prop) mean :
+  linear_mean has_mean mean ->
+  (forall i j k l, (i < m)%nat -> (j < n)%nat -> (k < m)%nat -> (l < n)%nat -> has_mean (fun X => X i j * X k l)) ->
   mean (fun X => ⟨E, X⟩ ^ 2) =
   ∑ i < m, ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * mean (fun X => X i j * X k l).
 Proof.
-  intros Hp Hs.
+  intros HL HX. pose proof HL as (_ & Hs & _).
   transitivity (mean (fun X => ∑ i < m, ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l))).
   - f_equal. apply functional_extensionality; intro X. simpl. rewrite Rmult_1_r, sum_r. apply sum_ext; intros i _.
     rewrite sum_r. apply sum_ext; intros j _. rewrite sum_l. apply sum_ext; intros k _.
     rewrite sum_l. apply sum_ext; intros l _. ring.
-  - rewrite (mean_sum mean Hp Hs). apply sum_ext; intros i _.
-    rewrite (mean_sum mean Hp Hs). apply sum_ext; intros j _. rewrite (mean_sum mean Hp Hs). apply sum_ext; intros k _.
-    rewrite (mean_sum mean Hp Hs). apply sum_ext; intros l _. apply Hs.
+  - assert (H4 : forall i j k l, (i < m)%nat -> (j < n)%nat -> (k < m)%nat -> (l < n)%nat ->
+      has_mean (fun X => E i j * E k l * (X i j * X k l))) by (intros; apply (Hs (E i j * E k l)); auto).
+    assert (H3 : forall i j k, (i < m)%nat -> (j < n)%nat -> (k < m)%nat ->
+      has_mean (fun X => ∑ l < n, E i j * E k l * (X i j * X k l)))
+      by (intros; apply (mean_sum has_mean mean n (fun l X => E i j * E k l * (X i j * X k l))); auto).
+    assert (H2 : forall i j, (i < m)%nat -> (j < n)%nat ->
+      has_mean (fun X => ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)))
+      by (intros; apply (mean_sum has_mean mean m (fun k X => ∑ l < n, E i j * E k l * (X i j * X k l))); auto).
+    assert (H1 : forall i, (i < m)%nat ->
+      has_mean (fun X => ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)))
+      by (intros; apply (mean_sum has_mean mean n (fun j X => ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l))); auto).
+    etransitivity; [exact (proj2 (mean_sum has_mean mean m
+      (fun i X => ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)) HL H1))|]. apply sum_ext; intros i Hi.
+    etransitivity; [exact (proj2 (mean_sum has_mean mean n
+      (fun j X => ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)) HL (fun j => H2 i j Hi)))|].
+    apply sum_ext; intros j Hj.
+    etransitivity; [exact (proj2 (mean_sum has_mean mean m
+      (fun k X => ∑ l < n, E i j * E k l * (X i j * X k l)) HL (fun k => H3 i j k Hi Hj)))|].
+    apply sum_ext; intros k Hk.
+    etransitivity; [exact (proj2 (mean_sum has_mean mean n
+      (fun l X => E i j * E k l * (X i j * X k l)) HL (fun l => H4 i j k l Hi Hj Hk)))|].
+    apply sum_ext; intros l Hl. now apply (Hs (E i j * E k l)), HX.
 Qed.
 
 (** If entries have variance 1, and different ones are uncorrelated, then in the mean a random direction sees the error
-    at its full size. *)
-Theorem eq_random_direction m n (E : tensor [m; n]) (mean : (tensor [m; n] -> R) -> R) :
-  (forall F G, mean (fun X => F X + G X) = mean F + mean G) ->
-  (forall c F, mean (fun X => c * F X) = c * mean F) ->
+    at its full size. So it is for normal directions, as the mean need only be defined where it adds and scales. *)
+Theorem eq_random_direction m n (E : tensor [m; n]) (has_mean : (tensor [m; n] -> R) -> Prop) mean :
+  linear_mean has_mean mean ->
   (forall i j k l, (i < m)%nat -> (j < n)%nat -> (k < m)%nat -> (l < n)%nat ->
-    mean (fun X => X i j * X k l) = δ i k * δ j l) ->
+    has_mean (fun X => X i j * X k l) /\ mean (fun X => X i j * X k l) = δ i k * δ j l) ->
   mean (fun X => ⟨E, X⟩ ^ 2) = ∑ i < m, ∑ j < n, E i j ^ 2.
 Proof.
-  intros Hp Hs Hv. rewrite (step_random_direction m n E mean Hp Hs).
+  intros HL HX. rewrite (step_random_direction m n E has_mean mean HL) by (intros; now apply HX).
   apply sum_ext; intros i Hi. apply sum_ext; intros j Hj.
   transitivity (∑ k < m, δ i k * ∑ l < n, δ j l * (E i j * E k l));
     [|rewrite (sum_δ m i (fun k => ∑ l < n, δ j l * (E i j * E k l)) Hi),
         (sum_δ n j (fun l => E i j * E i l) Hj); ring].
-  apply sum_ext; intros k Hk. rewrite sum_l. apply sum_ext; intros l Hl. rewrite Hv by assumption. ring.
+  apply sum_ext; intros k Hk. rewrite sum_l. apply sum_ext; intros l Hl. rewrite (proj2 (HX i j k l Hi Hj Hk Hl)). ring.
 Qed.
 
 (** The mean of F over all 2^n choices of n signs. *)
@@ -488,10 +513,9 @@ Qed.
 Theorem eq_random_direction__signs m n (E : tensor [m; n]) :
   over_signs (m * n) (fun x => dot (s := [m; n]) E (fun i j => x (i * n + j)%nat) ^ 2) = ∑ i < m, ∑ j < n, E i j ^ 2.
 Proof.
-  apply (eq_random_direction m n E (fun F => over_signs (m * n) (fun x => F (fun i j => x (i * n + j)%nat)))).
-  - intros F G. exact (over_signs_plus _ _ _).
-  - intros c F. exact (over_signs_scale _ _ _).
-  - intros i j k l Hi Hj Hk Hl. rewrite over_signs_pair by nia.
+  apply (eq_random_direction m n E (fun _ => True) (fun F => over_signs (m * n) (fun x => F (fun i j => x (i * n + j)%nat)))).
+  - split; [|split; [|exact I]]; intros; (split; [exact I|]); [exact (over_signs_plus _ _ _)|exact (over_signs_scale _ _ _)].
+  - intros i j k l Hi Hj Hk Hl. split; [exact I|]. rewrite over_signs_pair by nia.
     destruct (Nat.eq_dec i k) as [<-|Hik].
     + rewrite δ_same. destruct (Nat.eq_dec j l) as [<-|Hjl]; [rewrite !δ_same; ring|].
       rewrite !δ_other by lia. ring.

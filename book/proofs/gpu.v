@@ -119,7 +119,8 @@ Proof.
     exists 1. intros x Hx. field. repeat split; nra.
 Qed.
 
-(** The same, given these counts of operations and bytes, for the dense and the tiled way of chapter 11, on a CPU. *)
+(** Given these counts of operations and bytes, the intensity of the dense and of the tiled way of chapter 11, on a CPU.
+    Dense, it is set by the width of a head; tiled, for a long sequence, by the height r of a tile. *)
 Theorem eq_speed_intensity n d r size :
   0 < n -> 0 < d -> 0 < r -> 0 < size ->
   12 * n ^ 2 * d / (11 * n ^ 2 * size) = 12 * d / (11 * size) /\
@@ -226,9 +227,7 @@ Proof.
   - replace (S n - a)%nat with (n - a)%nat by lia. ring.
 Qed.
 
-(** Tiles of c columns under a causal mask, with their dead rows and columns cut off: pair (i, j) is worked on if the
-    tile of key j begins at or before query i. Together that is ½ n (n + c), for n a multiple of c. *)
-Theorem eq_tile_causal N c :
+Lemma count_causal N c :
   let n := (N * c)%nat in
   ∑ i < n, ∑ j < n, (if j / c * c <=? i then 1 else 0) = / 2 * INR n * (INR n + INR c).
 Proof.
@@ -241,6 +240,28 @@ Proof.
       = INR c * (INR m * x - INR c * INR m * (INR m - 1) / 2)).
     { intros m x. induction m as [|m IH]; [simpl; field|]. cbn [sum]. rewrite IH, S_INR. field. }
     rewrite H. unfold n. rewrite mult_INR. field.
+Qed.
+
+(** Tiles of r rows and c columns under a causal mask, with their dead rows and columns cut off. If c divides r, pair
+    (i, j) is then worked on just where the tile of key j begins at or before query i. If r divides n too, that is
+    ½ n (n + c) pairs. *)
+Theorem eq_tile_causal N m c :
+  let r := (m * c)%nat in
+  let n := (N * r)%nat in
+  (0 < c)%nat ->
+  (forall I J i j, in_tile r c I J i j ->
+    (exists j', in_tile r c I J i j' /\ (j' <= i)%nat) /\ (exists i', in_tile r c I J i' j /\ (j <= i')%nat) <->
+    (j / c * c <= i)%nat) /\
+  ∑ i < n, ∑ j < n, (if j / c * c <=? i then 1 else 0) = / 2 * INR n * (INR n + INR c).
+Proof.
+  intros r n Hc. split.
+  - intros I J i j [Hi Hj]. unfold in_tile.
+    replace (j / c)%nat with J by (apply (Nat.div_unique _ c J (j - J * c)); nia). split.
+    + intros [[j' H] _]. lia.
+    + intro H. split; [exists (J * c)%nat; lia|].
+      exists ((I + 1) * r - 1)%nat. unfold r in *.
+      assert (J + 1 <= (I + 1) * m)%nat by nia. nia.
+  - unfold n, r. replace (N * (m * c))%nat with (N * m * c)%nat by lia. exact (count_causal (N * m) c).
 Qed.
 
 Lemma count_back a I N : (I < N)%nat -> ∑ J < N, (if (J <=? I) && (I <=? J + a) then 1 else 0) = INR (Nat.min I a + 1).

@@ -616,7 +616,7 @@ Qed.
 Definition gated {m n} (G S : tensor [m; n]) : tensor [m; n] :=
   fun i j => G i j * exp (S i j) / ∑ k < n, G i k * exp (S i k).
 
-(** Gates are an additive bias: that of log G, where all gates are open. *)
+(** Gates are an additive bias, that of log G, in a row whose gates are all positive. *)
 Theorem eq_mask_gate__P n_q n_k (G S : tensor [n_q; n_k]) i j :
   let log_G : tensor [n_q; n_k] := fun i j => ln (G i j) in
   (forall k, (k < n_k)%nat -> 0 < G i k) -> (j < n_k)%nat ->
@@ -628,8 +628,8 @@ Proof.
   unfold softmax, Z, E, add, log_G. simpl. rewrite HE by exact Hj. f_equal. now apply sum_ext.
 Qed.
 
-(** The gradient of the gates, open or not: e^S (dP − D) / Z, with Z the sum of the gated row. A gate at 0 can open
-    again. *)
+(** The gradient of the gates, open or not: e^S (dP − D) / Z, with Z the sum of the gated row, which is not 0. A gate at
+    0 can open again. *)
 Theorem a_gate_can_open_again n_q n_k (G S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
   let P := gated G S in
   (forall i, (i < n_q)%nat -> (0 < n_k)%nat -> ∑ k < n_k, G i k * exp (S i k) <> 0) ->
@@ -660,7 +660,7 @@ Proof.
     rewrite !sum_minus, <- !sum_l. fold d s. ring.
 Qed.
 
-(** Where no gate of a row is 0, that is dG = dS / G. *)
+(** Where all gates are positive, in every row, that is dG = dS / G. *)
 Theorem eq_mask_gate__dG n_q n_k (G S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
   let P := gated G S in
   let dS := fun i j => P i j * (dP i j - rowsum (P ∘ dP) i) in

@@ -541,25 +541,25 @@ Proof.
     + intro tB. simpl. apply sum_ext; intros i _. rewrite sum_l. apply sum_ext; intros. ring.
 Qed.
 
-(** Subtracting from each column its mean: the vjp is the same map, and the columns of dX sum to 0, so a bias that was
-    added to every row gets nothing. *)
-Theorem eq_center_vjp m n (X : tensor [m; n]) (ℓ : tensor [m; n] -> R) (dY : tensor [m; n]) :
-  let center := fun X : tensor [m; n] => (fun i j => X i j - 1 / INR m * ∑ k < m, X k j) : tensor [m; n] in
+(** Subtracting from each of n rows the mean of all: the vjp is the same map, and the columns of dX sum to 0, so a bias
+    that was added to every row gets nothing. *)
+Theorem eq_center_vjp n d (X : tensor [n; d]) (ℓ : tensor [n; d] -> R) (dY : tensor [n; d]) :
+  let center := fun X : tensor [n; d] => (fun i j => X i j - 1 / INR n * ∑ k < n, X k j) : tensor [n; d] in
   gradient ℓ (center X) dY ->
-  gradient (fun X => ℓ (center X)) X (fun i j => dY i j - 1 / INR m * ∑ k < m, dY k j) /\
-  forall j, ∑ i < m, (dY i j - 1 / INR m * ∑ k < m, dY k j) = 0.
+  gradient (fun X => ℓ (center X)) X (fun i j => dY i j - 1 / INR n * ∑ k < n, dY k j) /\
+  forall j, ∑ i < n, (dY i j - 1 / INR n * ∑ k < n, dY k j) = 0.
 Proof.
   intros center H. split.
   - apply (backward center X center ℓ dY); [| |exact H].
-    + intros x t tX _ Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => 1 / INR m * ∑ k < m, x u k j));
+    + intros x t tX _ Ht i Hi j Hj. apply (derive_minus (fun u => x u i j) (fun u => 1 / INR n * ∑ k < n, x u k j));
         [now apply Ht|].
-      apply (derive_scale (1 / INR m) (fun u => ∑ k < m, x u k j)). apply (sum_derive m (fun k u => x u k j)).
+      apply (derive_scale (1 / INR n) (fun u => ∑ k < n, x u k j)). apply (sum_derive n (fun k u => x u k j)).
       intros k Hk. now apply Ht.
-    + intro tX. simpl. unfold center. rewrite sum_swap, (sum_swap m n (fun i j => (dY i j - _) * tX i j)).
-      apply sum_ext; intros j _. set (a := ∑ k < m, tX k j). set (b := ∑ k < m, dY k j).
-      transitivity (∑ i < m, (dY i j * tX i j - 1 / INR m * a * dY i j)); [apply sum_ext; intros; ring|].
-      transitivity (∑ i < m, (dY i j * tX i j - 1 / INR m * b * tX i j)); [|apply sum_ext; intros; ring].
+    + intro tX. simpl. unfold center. rewrite sum_swap, (sum_swap n d (fun i j => (dY i j - _) * tX i j)).
+      apply sum_ext; intros j _. set (a := ∑ k < n, tX k j). set (b := ∑ k < n, dY k j).
+      transitivity (∑ i < n, (dY i j * tX i j - 1 / INR n * a * dY i j)); [apply sum_ext; intros; ring|].
+      transitivity (∑ i < n, (dY i j * tX i j - 1 / INR n * b * tX i j)); [|apply sum_ext; intros; ring].
       rewrite !sum_minus, <- !sum_l. fold a b. ring.
-  - intro j. rewrite sum_minus, sum_const. destruct m as [|m]; [simpl; ring|].
+  - intro j. rewrite sum_minus, sum_const. destruct n as [|n]; [simpl; ring|].
     field. apply not_0_INR. lia.
 Qed.

@@ -102,6 +102,12 @@ Proof.
 Qed.
 
 (** Where the mask forbids, dS is 0. *)
+Lemma softmax_live_pos {m n} (M : mask) (S : tensor [m; n]) i j : (j < n)%nat -> M i j = true -> 0 < softmax M S i j.
+Proof.
+  intros Hj HM. unfold softmax. apply Rdiv_lt_0_compat; [|now apply (Z_pos M S i j)]. unfold E. rewrite HM.
+  apply exp_pos.
+Qed.
+
 Lemma centered_forbidden {m n} (M : mask) (S X : tensor [m; n]) i j : M i j = false -> centered (softmax M S) X i j = 0.
 Proof. intro H. unfold centered. rewrite softmax_forbidden by exact H. ring. Qed.
 

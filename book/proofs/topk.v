@@ -1,9 +1,33 @@
-(** * The k best keys (chapter 9)
+(** * Blocks, and the k best keys (chapter 9)
 
-    A choice of keys by their scores is a mask that depends on the scores. Where no small step changes the choice, it
-    goes back like a mask that was given. *)
+    Blocks are a mask that is given. A choice of keys by their scores is a mask that depends on the scores: where no
+    small step changes the choice, it goes back like one that was given. *)
 
 From attnbook Require Export steps.
+
+(** ** Blocks *)
+
+Definition blocks (size : nat) (live_block : nat -> nat -> bool) : mask :=
+  fun i j => live_block (i / size)%nat (j / size)%nat.
+
+(** A block is live or dead as a whole; in a dead one all weights and all of dS are exactly 0. *)
+Theorem eq_op_blocks n_q n_k size (live_block : nat -> nat -> bool) (S dP : tensor [n_q; n_k]) a b i j :
+  let P := softmax (blocks size live_block) S in
+  let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
+  (i < size)%nat -> (j < size)%nat -> (b * size + j < n_k)%nat ->
+  (live_block a b = true -> 0 < P (a * size + i)%nat (b * size + j)%nat) /\
+  (live_block a b = false -> P (a * size + i)%nat (b * size + j)%nat = 0 /\
+    dS (a * size + i)%nat (b * size + j)%nat = 0).
+Proof.
+  intros P dS Hi Hj Hb.
+  assert (HM : blocks size live_block (a * size + i)%nat (b * size + j)%nat = live_block a b).
+  { unfold blocks. f_equal; rewrite Nat.add_comm, Nat.div_add, Nat.div_small; lia. }
+  split; intro H; rewrite <- HM in H.
+  - now apply softmax_live_pos.
+  - split; [now apply softmax_forbidden|exact (centered_forbidden _ S dP _ _ H)].
+Qed.
+
+(** ** The k best keys *)
 
 Fixpoint count (n : nat) (f : nat -> bool) : nat :=
   match n with

@@ -1,4 +1,4 @@
-(** * Windows, global tokens, packed documents, blocks (chapter 9)
+(** * Windows, global tokens, packed documents (chapter 9)
 
     All of them are masks, so every theorem about a head holds for them as it stands. What is left to say is which pairs
     are live, and where gradients cannot come from. *)
@@ -15,12 +15,6 @@ Notation integer := BinNums.Z.
 Lemma live_terms n (M : nat -> bool) (f : nat -> R) :
   (forall i, (i < n)%nat -> M i = false -> f i = 0) -> ∑ i < n, f i = ∑ i < n, if M i then f i else 0.
 Proof. intro H. apply sum_ext; intros i Hi. destruct (M i) eqn:HM; [reflexivity|now apply H]. Qed.
-
-Lemma softmax_live_pos {m n} (M : mask) (S : tensor [m; n]) i j : (j < n)%nat -> M i j = true -> 0 < softmax M S i j.
-Proof.
-  intros Hj HM. unfold softmax. apply Rdiv_lt_0_compat; [|now apply (Z_pos M S i j)]. unfold E. rewrite HM.
-  apply exp_pos.
-Qed.
 
 (** ** Windows *)
 
@@ -124,21 +118,29 @@ Qed.
 Definition segments (doc_q doc_k place_q place_k : nat -> nat) : mask :=
   fun i j => (doc_q i =? doc_k j) && (place_k j <=? place_q i).
 
+Lemma segments_true doc_q doc_k place_q place_k i j :
+  segments doc_q doc_k place_q place_k i j = true <-> doc_q i = doc_k j /\ (place_k j <= place_q i)%nat.
+Proof. unfold segments. now rewrite andb_true_iff, Nat.eqb_eq, Nat.leb_le. Qed.
+
 Lemma segments_other doc_q doc_k place_q place_k i j :
   doc_q i <> doc_k j -> segments doc_q doc_k place_q place_k i j = false.
 Proof. intro H. unfold segments. destruct (Nat.eqb_spec (doc_q i) (doc_k j)); [contradiction|reflexivity]. Qed.
 
-(** Weights and dS fall into blocks: between two documents both are exactly 0. *)
+(** Packed documents: a query puts a positive weight on each key of its own document that does not come after its place.
+    For all other pairs the weight and dS are exactly 0. *)
 Theorem eq_op_segments n_q n_k (doc_q doc_k place_q place_k : nat -> nat) (S dP : tensor [n_q; n_k]) i j :
   let P := softmax (segments doc_q doc_k place_q place_k) S in
   let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
-  doc_q i <> doc_k j -> P i j = 0 /\ dS i j = 0.
+  (j < n_k)%nat ->
+  (doc_q i = doc_k j /\ (place_k j <= place_q i)%nat -> 0 < P i j) /\
+  (~ (doc_q i = doc_k j /\ (place_k j <= place_q i)%nat) -> P i j = 0 /\ dS i j = 0).
 Proof.
-  intros P dS H. apply (segments_other doc_q doc_k place_q place_k) in H.
-  split; [now apply softmax_forbidden|exact (centered_forbidden _ S dP i j H)].
+  intros P dS Hj. rewrite <- segments_true. split; intro H.
+  - now apply softmax_live_pos.
+  - apply not_true_is_false in H. split; [now apply softmax_forbidden|exact (centered_forbidden _ S dP i j H)].
 Qed.
 
-(** With them all products fall into blocks: a query, a key and a value hear from their own document alone. *)
+(** In packed documents all products fall into blocks: a query, a key and a value hear from their own document alone. *)
 Theorem eq_op_segments__gradients n_q n_k d_k d_v (doc_q doc_k place_q place_k : nat -> nat) scale
     (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R)
@@ -190,26 +192,4 @@ Proof.
   rewrite HE. destruct (Nat.eq_dec (doc_k j) (doc_q i)) as [Hd|Hd].
   - f_equal. now apply H.
   - rewrite E_forbidden; [unfold Rdiv; ring|]. apply segments_other. congruence.
-Qed.
-
-(** ** Blocks *)
-
-Definition blocks (size : nat) (live_block : nat -> nat -> bool) : mask :=
-  fun i j => live_block (i / size)%nat (j / size)%nat.
-
-(** A block is live or dead as a whole; in a dead one all weights and all of dS are exactly 0. *)
-Theorem eq_op_blocks n_q n_k size (live_block : nat -> nat -> bool) (S dP : tensor [n_q; n_k]) a b i j :
-  let P := softmax (blocks size live_block) S in
-  let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in
-  (i < size)%nat -> (j < size)%nat -> (b * size + j < n_k)%nat ->
-  (live_block a b = true -> 0 < P (a * size + i)%nat (b * size + j)%nat) /\
-  (live_block a b = false -> P (a * size + i)%nat (b * size + j)%nat = 0 /\
-    dS (a * size + i)%nat (b * size + j)%nat = 0).
-Proof.
-  intros P dS Hi Hj Hb.
-  assert (HM : blocks size live_block (a * size + i)%nat (b * size + j)%nat = live_block a b).
-  { unfold blocks. f_equal; rewrite Nat.add_comm, Nat.div_add, Nat.div_small; lia. }
-  split; intro H; rewrite <- HM in H.
-  - now apply softmax_live_pos.
-  - split; [now apply softmax_forbidden|exact (centered_forbidden _ S dP _ _ H)].
 Qed.
