@@ -258,7 +258,7 @@ Theorem eq_var_alibi_slope n_q n_k d_k d_v (M : mask) scale slope (Q : tensor [n
     (- ∑ i < n_q, ∑ j < n_k, dS' i j * Rabs (INR i - INR j)).
 Proof. exact (slope_back n_q n_k d_k d_v M scale slope (fun i j => Rabs (INR i - INR j)) Q K V ℓ dO). Qed.
 
-(** The same where the corner is shifted: the distance is then |j − i − shift|, for any shift. *)
+(** A learned slope where the corner is shifted: the distance is then |j − i − shift|, for any shift. *)
 Theorem eq_var_alibi_slope__corner n_q n_k d_k d_v (M : mask) scale slope shift (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K (fun i j => - slope * Rabs (INR j - INR i - shift)) in
@@ -270,7 +270,7 @@ Theorem eq_var_alibi_slope__corner n_q n_k d_k d_v (M : mask) scale slope shift 
     (- ∑ i < n_q, ∑ j < n_k, dS' i j * Rabs (INR j - INR i - shift)).
 Proof. exact (slope_back n_q n_k d_k d_v M scale slope (fun i j => Rabs (INR j - INR i - shift)) Q K V ℓ dO). Qed.
 
-(** Where no query looks ahead, the same number is the sum of dS' times the place of the key. *)
+(** Where no query looks ahead, a learned slope gets the sum of dS' times the place of the key. *)
 Theorem eq_var_alibi_slope__causal n_q n_k (M : mask) (S dP : tensor [n_q; n_k]) :
   let P := softmax M S in
   let dS' := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in

@@ -111,8 +111,8 @@ Proof.
     symmetry. apply (sum_plus h).
 Qed.
 
-(** The same with the heads side by side: the input of W_K and W_V is the memory. ℓ may be any function of the packed
-    queries, keys and values. *)
+(** Cross-attention with the heads side by side: the input of W_Q is X, that of W_K and W_V the memory, which gets both
+    paths. ℓ may be any function of the packed queries, keys and values. *)
 Theorem eq_dX_cross batch n_q n_k d_x d_m w_k w_v (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
     (W_Q : tensor [d_x; w_k]) (W_K : tensor [d_m; w_k]) (W_V : tensor [d_m; w_v]) (b_Q b_K : tensor [w_k])
     (b_V : tensor [w_v]) (ℓ : tensor [batch; n_q; w_k] -> tensor [batch; n_k; w_k] -> tensor [batch; n_k; w_v] -> R)
@@ -216,8 +216,8 @@ Theorem eq_dmemory_queries batch n_q n_k d_x d_m h d_k d_v d_y (M : nat -> nat -
     (scale * dS s r i j * (Q.[s].[r] × (columns W_K r)^T) i a + P s r i j * (dO.[s].[r] × (columns W_V r)^T) i a)).
 Proof.
   intros Y Q K V P dO dP dS Hℓ.
-  refine (gradient_ext _ _ _ _ _ (proj2 (eq_dmemory batch n_q n_k d_x d_m h d_k d_v d_y M scale B X X_mem W_Q W_K W_V W_O
-    b_Q b_K b_V b_O ℓ dY Hℓ))).
+  refine (gradient_ext _ _ _ _ _ (proj2 (eq_dmemory batch n_q n_k d_x d_m h d_k d_v d_y M scale B X X_mem W_Q W_K W_V
+    W_O b_Q b_K b_V b_O ℓ dY Hℓ))).
   intros s _ j _ a _. simpl. rewrite sum_swap. apply sum_ext; intros r _. rewrite sum_plus. f_equal.
   - exact (message scale dS.[s].[r] Q.[s].[r] ((columns W_K r)^T) j a).
   - exact (message1 P.[s].[r] dO.[s].[r] ((columns W_V r)^T) j a).
@@ -242,8 +242,8 @@ Proof.
   - unfold P, weights. rewrite softmax_forbidden by auto. ring.
 Qed.
 
-(** It is silent where the queries are zero: then all weights are 1/n_k, and the values' path tells every token the
-    same. *)
+(** The keys' path is silent where the queries are zero: then all weights are 1/n_k, and the values' path tells every
+    token the same. *)
 Theorem zero_queries_silence_the_keys n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (dS : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) :
   let P : tensor [n_q; n_k] := weights everything scale Q K (fun _ _ => 0) in
@@ -506,8 +506,8 @@ Proof.
   exact (residual cross_1 X through_1 H1 (fun X_1 => ℓ (Y X_1)) dX_1 G).
 Qed.
 
-(** And on into the encoder: one layer of self-attention with a residual connection. Its three paths add up to
-    dX_self, and past them runs the residual. *)
+(** From the memory on into the encoder: one layer of self-attention with a residual connection. Its three paths add up
+    to dX_self, and past them runs the residual. *)
 Theorem eq_dmemory_encoder batch n d h d_k d_v (M : nat -> nat -> mask) scale (B : tensor [batch; h; n; n])
     (E : tensor [batch; n; d]) (W_Q W_K : tensor [d; (h * d_k)%nat]) (W_V : tensor [d; (h * d_v)%nat])
     (W_O : tensor [(h * d_v)%nat; d]) (b_Q b_K : tensor [(h * d_k)%nat]) (b_V : tensor [(h * d_v)%nat])
@@ -545,8 +545,8 @@ Definition cached {batch n_q n_k d_x d_k d_v d_y} h h_kv (g : nat -> nat) (M : n
   fun s => linear (merge (heads g (M s) scale (split (linear X.[s] W_Q b_Q)) (split K.[s]) (split V.[s])
     B.[s])) W_O b_O.
 
-(** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys
-    and values. The memory, W_K, W_V and b_V get 0 from it, whatever the layer gives them. *)
+(** A constant cache keeps the gradients of X, W_Q, b_Q, W_O and b_O: they are those of the layer that made its keys and
+    values. The memory, W_K, W_V and b_V get 0 from it, whatever the layer gives them. *)
 Theorem eq_cache_groups batch n_q n_k d_x d_m h h_kv d_k d_v d_y g (M : nat -> nat -> mask) scale
     (B : tensor [batch; h; n_q; n_k]) (X : tensor [batch; n_q; d_x]) (X_mem : tensor [batch; n_k; d_m])
     (W_Q : tensor [d_x; (h * d_k)%nat]) (W_K : tensor [d_m; (h_kv * d_k)%nat]) (W_V : tensor [d_m; (h_kv * d_v)%nat])
@@ -581,14 +581,16 @@ Proof.
   - eapply derive_eq; [exact (H x t tX eq_refl Ht)|]. now rewrite dot_comm, dot_zero.
 Qed.
 
-(** That 0 is wrong for all four. An example: one query, two tokens in the memory, all arrays with one column, all
-    weights 1, all biases 0, and the output for the loss. *)
+(** The memory, W_K, W_V and b_V need the way the cache was made: in this example none of their gradients is 0. One
+    query, two tokens in the memory, all arrays with one column, all weights 1, all biases 0, and the output for the
+    loss. *)
 Theorem eq_cache_groups__lost :
   let X_mem : tensor [1%nat; 2%nat; 1%nat] := fun _ j _ => if (j =? 0)%nat then 0 else 1 in
   let one : tensor [1%nat; 1%nat] := fun _ _ => 1 in
   let none : tensor [1%nat] := fun _ => 0 in
-  let loss X_mem W_K W_V b_V := layer (batch := 1) (n_q := 1) (n_k := 2) (d_x := 1) (d_k := 1) (d_v := 1) (d_y := 1) 1 1 own
-    (fun _ _ => everything) 1 (fun _ _ _ _ => 0) (fun _ => one) X_mem one W_K W_V one none none b_V none 0%nat 0%nat 0%nat in
+  let loss X_mem W_K W_V b_V := layer (batch := 1) (n_q := 1) (n_k := 2) (d_x := 1) (d_k := 1) (d_v := 1) (d_y := 1)
+    1 1 own (fun _ _ => everything) 1 (fun _ _ _ _ => 0) (fun _ => one) X_mem one W_K W_V one none none b_V none
+    0%nat 0%nat 0%nat in
   ~ gradient (fun X_mem => loss X_mem one one none) X_mem zero /\
   ~ gradient (fun W_K => loss X_mem W_K one none) one zero /\
   ~ gradient (fun W_V => loss X_mem one W_V none) one zero /\
@@ -598,8 +600,8 @@ Proof.
   assert (HL : forall x w_K w_V b,
     loss (fun _ j _ => if (j =? 0)%nat then 0 else x) (fun _ _ => w_K) (fun _ _ => w_V) (fun _ => b)
     = exp (x * w_K) / (1 + exp (x * w_K)) * (x * w_V) + b).
-  { intros. unfold loss, layer, linear, merge, heads, attention, weights, softmax, Z, E, scores, split, part, own, everything.
-    unfold matmul, transpose, add, scaled, one, none. simpl.
+  { intros. unfold loss, layer, linear, merge, heads, attention, weights, softmax, Z, E, scores, split, part, own.
+    unfold everything, matmul, transpose, add, scaled, one, none. simpl.
     replace (1 * (0 + (0 + 1 * 1 + 0) * (0 + x * w_K + 0)) + 0) with (x * w_K) by ring.
     replace (1 * (0 + (0 + 1 * 1 + 0) * (0 + 0 * w_K + 0)) + 0) with 0 by ring.
     rewrite exp_0. pose proof (exp_pos (x * w_K)). field. lra. }

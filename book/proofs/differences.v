@@ -426,7 +426,8 @@ Proof.
       by (intros; apply (mean_sum has_mean mean m (fun k X => ∑ l < n, E i j * E k l * (X i j * X k l))); auto).
     assert (H1 : forall i, (i < m)%nat ->
       has_mean (fun X => ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)))
-      by (intros; apply (mean_sum has_mean mean n (fun j X => ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l))); auto).
+      by (intros i Hi; apply (mean_sum has_mean mean n (fun j X => ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)));
+        auto).
     etransitivity; [exact (proj2 (mean_sum has_mean mean m
       (fun i X => ∑ j < n, ∑ k < m, ∑ l < n, E i j * E k l * (X i j * X k l)) HL H1))|]. apply sum_ext; intros i Hi.
     etransitivity; [exact (proj2 (mean_sum has_mean mean n
@@ -441,7 +442,7 @@ Proof.
 Qed.
 
 (** If entries have variance 1, and different ones are uncorrelated, then in the mean a random direction sees the error
-    at its full size. So it is for normal directions, as the mean need only be defined where it adds and scales. *)
+    at its full size. The mean need only be defined for some functions, as that over normal directions is. *)
 Theorem eq_random_direction m n (E : tensor [m; n]) (has_mean : (tensor [m; n] -> R) -> Prop) mean :
   linear_mean has_mean mean ->
   (forall i j k l, (i < m)%nat -> (j < n)%nat -> (k < m)%nat -> (l < n)%nat ->
@@ -509,12 +510,14 @@ Proof.
     rewrite IH by lia. field.
 Qed.
 
-(** Random signs are such directions: the mean over all 2^(m n) matrices of ones and minus ones. *)
+(** In the mean over all 2^(m n) matrices of ones and minus ones, a random direction sees the error at its full size. *)
 Theorem eq_random_direction__signs m n (E : tensor [m; n]) :
   over_signs (m * n) (fun x => dot (s := [m; n]) E (fun i j => x (i * n + j)%nat) ^ 2) = ∑ i < m, ∑ j < n, E i j ^ 2.
 Proof.
-  apply (eq_random_direction m n E (fun _ => True) (fun F => over_signs (m * n) (fun x => F (fun i j => x (i * n + j)%nat)))).
-  - split; [|split; [|exact I]]; intros; (split; [exact I|]); [exact (over_signs_plus _ _ _)|exact (over_signs_scale _ _ _)].
+  apply (eq_random_direction m n E (fun _ => True)
+    (fun F => over_signs (m * n) (fun x => F (fun i j => x (i * n + j)%nat)))).
+  - split; [|split; [|exact I]]; intros; (split; [exact I|]);
+      [exact (over_signs_plus _ _ _)|exact (over_signs_scale _ _ _)].
   - intros i j k l Hi Hj Hk Hl. split; [exact I|]. rewrite over_signs_pair by nia.
     destruct (Nat.eq_dec i k) as [<-|Hik].
     + rewrite δ_same. destruct (Nat.eq_dec j l) as [<-|Hjl]; [rewrite !δ_same; ring|].

@@ -127,7 +127,8 @@ Theorem step_output n_q n_k d_v (P tP : tensor [n_q; n_k]) (V tV : tensor [n_k; 
   ⟨dO, P × tV⟩ + ⟨dO, tP × V⟩ = ⟨P^T × dO, tV⟩ + ⟨dO × V^T, tP⟩.
 Proof. now rewrite (dot_matmul_l dO P), (dot_matmul_r dO tP). Qed.
 
-(** Scores to queries and keys: the same moves, and in the second term both sides are transposed at the end. *)
+(** Scores to queries and keys: a factor crosses the inner product, and in the second term both sides are transposed at
+    the end. *)
 Theorem step_scores n_q n_k d_k scale (Q tQ : tensor [n_q; d_k]) (K tK : tensor [n_k; d_k]) (dS : tensor [n_q; n_k]) :
   ⟨dS, scale • (tQ × K^T ⊕ Q × tK^T)⟩ = ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩.
 Proof.
@@ -289,8 +290,8 @@ Proof.
   { intros i l Hi Hl. unfold a, b. rewrite sum_l. apply sum_ext; intros j Hj.
     assert (E : S_Q i j l = scale * K j l); [|rewrite E; ring].
     apply (derivative_unique _ _ _ _ (HSQ i j l Hi Hj Hl)).
-    eapply derive_eq; [exact (scores_moves (fun _ => scale) (fun u => along (s := [n_q; d_k]) Q u (unit i l)) (fun _ => K)
-      (fun _ => B) 0 0 (unit i l) zero zero (derive_const _ _) (moves_along Q (unit i l) 0) (moves_const _ _)
+    eapply derive_eq; [exact (scores_moves (fun _ => scale) (fun u => along (s := [n_q; d_k]) Q u (unit i l))
+      (fun _ => K) (fun _ => B) 0 0 (unit i l) zero zero (derive_const _ _) (moves_along Q (unit i l) 0) (moves_const _ _)
       (moves_const _ _) i Hi j Hj)|].
     unfold tscores, add, scaled, matmul, transpose, unit. simpl.
     rewrite (sum_ext d_k (fun k => δ i i * δ l k * K j k) (fun k => δ l k * K j k)) by (intros; rewrite δ_same; ring).
@@ -312,7 +313,7 @@ Proof.
     rewrite EP by assumption. apply dP_less_D.
 Qed.
 
-(** One number of K, as the last line for one of Q: the factor is the query's, and the sum goes over the queries. *)
+(** For one number of K, with sums alone: the last factor is the query's, and the sum goes over the queries. *)
 Theorem eq_dK_chain n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let P := weights M scale Q K B in

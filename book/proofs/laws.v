@@ -56,7 +56,7 @@ Proof.
   exact (proj2 (law_of_the_products n_q n_k d_k scale Q' K' dS)).
 Qed.
 
-(** It survives a normalization with eps = 0, whatever comes back to the normalized rows: both sides are 0. *)
+(** The trace survives a normalization with eps = 0, whatever comes back to the normalized rows: both sides are 0. *)
 Theorem law_survives_norm n_q n_k d_k (Q dQ' : tensor [n_q; d_k]) (K dK' : tensor [n_k; d_k]) :
   let Q' := l2_norm Q in
   let K' := l2_norm K in

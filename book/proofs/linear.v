@@ -201,8 +201,8 @@ Proof.
   - exact (linear_V everything Q K V ℓ dO HZ' H).
 Qed.
 
-(** If all products are positive, it is a softmax of the scores log(Q' K'ᵀ); so the formula of softmax gives the same
-    gradient of Q. *)
+(** Linear attention whose products are all positive is a softmax of the scores log(Q' K'ᵀ); so the formula of softmax
+    gives the same gradient of Q. *)
 Theorem eq_var_linear_long n_q n_k d_k d_v (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v])
     (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let A := Q × K^T in
@@ -241,7 +241,7 @@ Proof.
     + intros i Hi. destruct n_k as [|n]; [now right|left]. pose proof (HZ i Hi ltac:(lia)) as Hp. unfold Z in Hp. lra.
 Qed.
 
-(** Read causally, by sums that run over the tokens: forward from the first, backward from the last. *)
+(** Linear attention read causally, by sums that run over the tokens: forward from the first, backward from the last. *)
 Theorem eq_var_linear_causal n d_k d_v (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (ℓ : tensor [n; d_v] -> R)
     (dO : tensor [n; d_v]) :
   let H i : tensor [d_k; d_v] := fun a c => ∑ j < n, when (j <=? i) (K j a * V j c) in

@@ -94,7 +94,7 @@ Proof.
   - unfold Rdiv. ring.
 Qed.
 
-(** With L̃ = L in live rows and +∞ in dead rows, the same line is right for every row: a dead row gets
+(** With L̃ = L in live rows and +∞ in dead rows, P = exp(where(M, S, −∞) − L̃) is right for every row: a dead row gets
     exp(−∞ − ∞) = 0. *)
 Theorem eq_mask_kept_L n_q n_k (M : mask) (S : tensor [n_q; n_k]) i j :
   let L' := fun i => if has_key M n_k i then Finite (logsumexp M S i) else p_infty in
@@ -107,7 +107,8 @@ Proof.
     unfold where_allowed. now destruct (M i j).
 Qed.
 
-(** Who forgets the mask there gets weights that sum to more than 1, or to 1 if nothing was forbidden. *)
+(** Who makes the weights again from L and forgets the mask gets weights that sum to more than 1, or to 1 if nothing was
+    forbidden. *)
 Theorem eq_mask_forgotten n_q n_k (M : mask) (S : tensor [n_q; n_k]) i :
   let L := logsumexp M S in
   live M n_k i ->
@@ -132,7 +133,7 @@ Theorem eq_mask_dS n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q
   gradient (fun S => ℓ (softmax M S)) S (fun i j => P i j * (dP i j - rowsum (P ∘ dP) i)).
 Proof. exact (eq_softmax_vjp n_q n_k M S ℓ dP). Qed.
 
-(** The same with the sum over the allowed keys only, and 0 at a forbidden score. *)
+(** dS with the sum over the allowed keys only, and 0 at a forbidden score. *)
 Theorem step_mask_dS_short n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
     (dP : tensor [n_q; n_k]) :
   let P := softmax M S in
@@ -277,7 +278,7 @@ Proof.
     rewrite weights_forbidden by now apply Nat.leb_gt. split; intro; ring.
 Qed.
 
-(** So a loss that looks at no query from j on sends exactly nothing to key j and value j. *)
+(** Under a causal mask, a loss that looks at no query from j on sends exactly nothing to key j and value j. *)
 Theorem a_key_learns_from_no_earlier_query n_q n_k d_k d_v scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) j :
   let P := weights causal scale Q K B in
@@ -660,7 +661,7 @@ Proof.
     rewrite !sum_minus, <- !sum_l. fold d s. ring.
 Qed.
 
-(** Where all gates are positive, in every row, that is dG = dS / G. *)
+(** Where all gates are positive, in every row, the gradient of the gates is dG = dS / G. *)
 Theorem eq_mask_gate__dG n_q n_k (G S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R) (dP : tensor [n_q; n_k]) :
   let P := gated G S in
   let dS := fun i j => P i j * (dP i j - rowsum (P ∘ dP) i) in

@@ -173,7 +173,7 @@ Theorem head_second_derivative n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor
 Proof. intros P tS uS tuS tP uP tuP HQ HK HV HB. exact
   (toutput_moves M scale Q K V B t uQ uK uV uB HQ HK HV HB tQ tK tV tB). Qed.
 
-(** It is symmetric: first along t, then along u, is first along u, then along t. *)
+(** The second derivative of a head is symmetric: first along t, then along u, is first along u, then along t. *)
 Theorem head_second_derivative_symmetric n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ uQ : tensor [n_q; d_k])
     (tK uK : tensor [n_k; d_k]) (tV uV : tensor [n_k; d_v]) (tB uB : tensor [n_q; n_k]) :

@@ -242,10 +242,12 @@ Proof. intros H Hi Hj. rewrite <- (dot_unit dX i j Hi Hj). now apply gradient_al
 
 Lemma gradient_entries {m n} (ℓ : tensor [m; n] -> R) (X A B : tensor [m; n]) i j :
   gradient ℓ X A -> gradient ℓ X B -> (i < m)%nat -> (j < n)%nat -> A i j = B i j.
-Proof. intros HA HB Hi Hj. rewrite <- (dot_unit A), <- (dot_unit B) by assumption. exact (gradient_unique ℓ X A B _ HA HB). Qed.
+Proof.
+  intros HA HB Hi Hj. rewrite <- (dot_unit A), <- (dot_unit B) by assumption. exact (gradient_unique ℓ X A B _ HA HB).
+Qed.
 
-(** Backwards through any Y = F(X), with J the partial derivatives of its entries by X_ij: dX_ij is the sum of dY J, for
-    any loss that has both gradients. *)
+(** Backwards through any Y = F(X), with J the partial derivatives of the entries of Y by X_ij: dX_ij is the sum of dY
+    J, for any loss with the gradients dY at Y and dX at X. *)
 Theorem def_vjp m n p q (F : tensor [m; n] -> tensor [p; q]) (X dX : tensor [m; n]) (ℓ : tensor [p; q] -> R)
     (dY J : tensor [p; q]) i j :
   gradient ℓ (F X) dY -> gradient (fun X => ℓ (F X)) X dX -> (i < m)%nat -> (j < n)%nat ->
@@ -292,7 +294,7 @@ Proof.
     [intros; apply dot_matmul_r|split; [intros; apply dot_hadamard|intros; apply dot_transpose]]].
 Qed.
 
-(** Written out: collect what each entry of C is multiplied by. *)
+(** An inner product with a product, written out: collect what each entry of C is multiplied by. *)
 Theorem step_cross m n p (A : tensor [m; p]) (B : tensor [m; n]) (C : tensor [n; p]) :
   ⟨A, B × C⟩ = ∑ k < n, ∑ j < p, (∑ i < m, B i k * A i j) * C k j.
 Proof. exact (dot_matmul_l A B C). Qed.

@@ -157,7 +157,7 @@ Proof.
       (gradient_V M scale Q K V B ℓ dO H)))).
 Qed.
 
-(** Why: another bias of the keys, the same output. *)
+(** Another bias of the keys, the same output. *)
 Theorem key_bias_changes_nothing n_q n_k d d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (X : tensor [n_k; d])
     (W_K : tensor [d; d_k]) (b b' : tensor [d_k]) (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) :
   forall i l, attention M scale Q (linear X W_K b) V B i l = attention M scale Q (linear X W_K b') V B i l.

@@ -286,9 +286,10 @@ Qed.
 
 (** ** The chapter's theorems *)
 
-(** The delta rule backward, for n tokens, each with its β_i and γ_i. Let dH be what the recursion from the last token
-    gives, where F i comes from the future: then these are the gradients of queries, keys, values, β, γ and of the
-    state at the start. *)
+(** The delta rule backward, for n tokens, each with its β_i and γ_i. [H i] is what token i finds, the formula's
+    H_(i−1); [H (S i)] is what it leaves, the formula's H_i. Let dH be what the recursion from the last token gives,
+    where F i comes from the future: then these are the gradients of queries, keys, values, β, γ and of the state at the
+    start. *)
 Theorem eq_var_recurrent__delta n d_k d_v (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (β γ : tensor [n])
     (H_0 : tensor [d_k; d_v]) (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) (F dH : nat -> tensor [d_k; d_v]) :
   let H := state true K V β γ H_0 in
@@ -320,7 +321,8 @@ Proof.
   - exact (recurrent_H_0 true Q K V β γ H_0 ℓ2 dO F dH HdH HF H2).
 Qed.
 
-(** A state that only fades, u_i = v_i, backward: three formulas are shorter. *)
+(** A state that only fades, u_i = v_i, backward: three formulas are shorter. [H i] is the formula's H_(i−1), [H (S i)]
+    its H_i. *)
 Theorem eq_var_recurrent__decay n d_k d_v (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (β γ : tensor [n])
     (H_0 : tensor [d_k; d_v]) (ℓ : tensor [n; d_v] -> R) (dO : tensor [n; d_v]) (F dH : nat -> tensor [d_k; d_v]) :
   let H := state false K V β γ H_0 in
@@ -372,7 +374,8 @@ Proof.
   - rewrite sum_swap. apply sum_ext; intros j _. rewrite sum_l, sum_r. apply sum_ext; intros. ring.
 Qed.
 
-(** Where nothing fades it is causal linear attention without its normalizer, for each of the n tokens. *)
+(** Where nothing fades, the recurrent form is causal linear attention without its normalizer, for each of the n tokens.
+    *)
 Theorem recurrent_is_linear_attention n d_k d_v (Q K : tensor [n; d_k]) (V : tensor [n; d_v]) (β : tensor [n]) i c :
   (i < n)%nat ->
   outputs false Q K V β (fun _ => 1) (fun _ _ => 0) i c = numerator causal Q K V i c.

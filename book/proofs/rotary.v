@@ -152,7 +152,8 @@ Proof.
   - intro tX. exact (rotary_adjoint lay m θ pos dX' tX Hm).
 Qed.
 
-(** The same inside a head: dQ and dK are those of plain attention on the turned queries and keys, turned back. *)
+(** Positions that turn, inside a head: dQ and dK are those of plain attention on the turned queries and keys, turned
+    back. *)
 Theorem rotary_head n_q n_k d_k d_v (M : mask) scale lay m θ pos_q pos_k (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
   let Q' := rotary lay m θ pos_q Q in
@@ -240,8 +241,9 @@ Proof.
     exact (eq_var_rope_vjp n_k d_k lay m θ pos (add_row K b_K) (fun K' => ℓ (attention M scale Q' K' V B)) dK' Hm HK).
 Qed.
 
-(** That sum need not be 0: one query (1, 0) at position 0 and two keys at positions 0 and 1 whose values are 0 and 1,
-    one pair of columns, θ = 1. The gradient of a bias on the keys is ((cos 1 − 1) / 4, −(sin 1) / 4). *)
+(** The bias of the keys, added before the turn, may learn: one query (1, 0) at position 0 and two keys at positions 0
+    and 1 whose values are 0 and 1, one pair of columns, θ = 1. The gradient of a bias on the keys is ((cos 1 − 1) / 4,
+    −(sin 1) / 4). *)
 Theorem rotary_key_bias_not_zero lay :
   let Q' : tensor [1; 2]%nat := fun _ a => if a =? 0 then 1 else 0 in
   let K : tensor [2; 2]%nat := fun _ _ => 0 in
@@ -279,8 +281,8 @@ Definition evens_first (m : nat) (x : nat -> R) : nat -> R := fun c =>
 Definition evens_back (m : nat) (x : nat -> R) : nat -> R := fun c =>
   if c <? 2 * m then if Nat.even c then x (c / 2)%nat else x (m + c / 2)%nat else x c.
 
-(** The other layout is the same rotation in another order of the columns, the even ones first, and Πᵀ is that order's
-    transpose. *)
+(** The layout in halves is the same rotation in another order of the columns, the even ones first, and Πᵀ is that
+    order's transpose. *)
 Theorem eq_var_rope_half d m θ p (x y : tensor [d]) :
   (2 * m <= d)%nat ->
   equal (s := [d]) (turn half m θ p x) (evens_first m (turn interleaved m θ p (evens_back m x)))

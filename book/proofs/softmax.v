@@ -206,9 +206,9 @@ Proof.
   - rewrite δ_other by exact Hk. ring.
 Qed.
 
-(** The chain rule. Let J be the partial derivatives of the weights of a row by its scores. Then the gradient of the
-    scores is the sum of dP J, for any loss with the gradient dP at the weights; and with the Jacobian put in for J, the
-    matrix goes and one sum is left. For every mask, and row by row. *)
+(** The chain rule, row by row and for every mask. Let J be the partial derivatives of the weights of a row by its
+    scores. For any loss with the gradient dP at the weights, the gradient of the scores is the sum of dP J. With the
+    Jacobian put in for J, the matrix goes and one sum is left. *)
 Theorem step_softmax_chain n_q n_k (M : mask) (S : tensor [n_q; n_k]) (ℓ : tensor [n_q; n_k] -> R)
     (dP : tensor [n_q; n_k]) (J : nat -> nat -> nat -> R) :
   let P := softmax M S in
@@ -537,7 +537,7 @@ Proof.
     rewrite sum_minus, <- (sum_l (D i) n_k (fun j => P i j)). fold (D i). ring.
 Qed.
 
-(** It is the ordinary softmax with one key more, whose score is 0. *)
+(** Softmax off by one is the ordinary softmax with one key more, whose score is 0. *)
 Theorem off_by_one_is_one_key_more n_q n_k (M : mask) (S : tensor [n_q; n_k]) i j :
   (j < n_k)%nat ->
   softmax_off_by_one M S i j =

@@ -108,14 +108,14 @@ Proof.
     + exists j. rewrite HJj. auto.
 Qed.
 
-(** The parts may change places. *)
+(** The two parts of a merge may change places. *)
 Theorem merge_is_commutative (s s' : row_state) : merge_states s s' = merge_states s' s.
 Proof.
   unfold merge_states. rewrite (Rmax_comm (m_of s') (m_of s)). f_equal; [apply Rplus_comm|].
   apply functional_extensionality. intro l. apply Rplus_comm.
 Qed.
 
-(** It does not matter which two of three parts are merged first. *)
+(** Of three parts it does not matter which two are merged first. *)
 Theorem merge_is_associative (s s' s'' : row_state) : merge_states (merge_states s s') s'' = merge_states s (merge_states s' s'').
 Proof.
   unfold merge_states. simpl. rewrite Rmax_assoc. set (m := Rmax (Rmax (m_of s) (m_of s')) (m_of s'')).

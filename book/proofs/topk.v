@@ -10,7 +10,8 @@ From attnbook Require Export steps.
 Definition blocks (size : nat) (live_block : nat -> nat -> bool) : mask :=
   fun i j => live_block (i / size)%nat (j / size)%nat.
 
-(** A block is live or dead as a whole; in a dead one all weights and all of dS are exactly 0. *)
+(** A block is live or dead as a whole: in a live one all weights are positive, in a dead one all weights and all of dS
+    are exactly 0. *)
 Theorem eq_op_blocks n_q n_k size (live_block : nat -> nat -> bool) (S dP : tensor [n_q; n_k]) a b i j :
   let P := softmax (blocks size live_block) S in
   let dS := fun i j => P i j * (dP i j - ∑ k < n_k, P i k * dP i k) in

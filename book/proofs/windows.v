@@ -43,12 +43,12 @@ Proof.
     exact (centered_forbidden (window left right shift) S dP i j H).
 Qed.
 
-(** The inequality turned around: which queries a key hears from. *)
+(** The inequality of a window turned around: which queries a key hears from. *)
 Theorem eq_var_window_queries (left right shift i j : integer) :
   (- left <= j - i - shift <= right <-> (i >= j - shift - right /\ i <= j - shift + left))%Z.
 Proof. lia. Qed.
 
-(** In the gradients of key j, only those queries count. *)
+(** In the gradients of key j and value j, only the queries count whose window holds j. *)
 Theorem eq_var_window_queries__gradients n_q n_k d_k d_v (left right shift : integer) scale (Q : tensor [n_q; d_k])
     (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R) (dO : tensor [n_q; d_v]) :
@@ -175,7 +175,8 @@ Proof.
     unfold P, weights. rewrite softmax_forbidden by now apply HM. ring.
 Qed.
 
-(** Forward, too: the outputs of a document stay when the keys and values of all others change. *)
+(** Packed documents do not leak forward: the outputs of a document stay when the keys and values of all others change.
+    *)
 Theorem documents_do_not_leak n_q n_k d_k d_v (doc_q doc_k place_q place_k : nat -> nat) scale (Q : tensor [n_q; d_k])
     (K K' : tensor [n_k; d_k]) (V V' : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) i l :
   let M := segments doc_q doc_k place_q place_k in
