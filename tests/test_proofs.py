@@ -32,12 +32,15 @@ PLANTED = (  # a theorem, what stands in its statement, and the mistake put in i
     ("eq_logsumexp_vjp", "dL i * P i j", "dL i * (1 - P i j)"),
     ("eq_softmax_temperature_vjp", "(- (1 / (τ * τ))", "(1 / (τ * τ)"),
     ("eq_tile_D", "rowsum (dO ∘ O) i = ∑ j < n_k, P i j", "rowsum (dO ∘ O) i = ∑ j < n_k, P' i j"),
-    ("eq_merge_vjp", "(rowsum (dO ∘ O_1) i - D i + dL i)", "(rowsum (dO ∘ O_1) i + D i + dL i)"),
+    ("eq_merge_vjp", "(rowsum (dO ∘ O_1 t) i - D i + dL i)", "(rowsum (dO ∘ O_1 t) i + D i + dL i)"),
     ("eq_head_groups_vjp", "(dS.[s].[r] × K.[s].[g r])", "(dS.[s].[r] × K.[s].[r])"),
     ("eq_dX_cross", "dK.[s] × W_K^T ⊕ dV.[s] × W_V^T", "dK.[s] × W_K^T"),
     ("eq_var_sink_vjp", "σ (- ∑ i", "σ (∑ i"),
     ("eq_var_rope_vjp", "(fun i => - pos i)", "pos"),
     ("eq_op_softcap", "(1 - (S' i j / c) ^ 2)", "(1 - S' i j / c)"),
+    ("step_softmax_chain", "dP i j * J i j l", "dP i j * J i l j"),
+    ("eq_dQ_chain", "(δ k j - P i j)", "(δ k j - P i k)"),
+    ("eq_dmemory_queries", "scale * dS s r i j", "dS s r i j"),
 )
 with_coq = pytest.mark.skipif(bool(prove.why_not()), reason=str(prove.why_not()))
 
