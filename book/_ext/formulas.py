@@ -70,14 +70,15 @@ def visit_display(self, node):
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body.append(_rendered(node, node.astext() if node["nowrap"] else in_lines(node.astext()), True))
     if node["number"]:
-        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        number = f"({get_node_equation_number(self, node)})"
+        self.body.append(f'<span class="eqno">{number}')
         self.add_permalink_ref(node, "Link to this equation")
-        button, box = node.get("proved", ("", ""))
+        button, *box = node.get("proved", ("",))
         self.body.append('<span class="marks">')
         if how := node.get("checked"):
             said = f'title="Checked: {how}" aria-label="Checked: {how}"'
             self.body.append(f'<a class="checked" href="#check-{node["label"]}" {said}>✓</a>')
-        self.body.append(f"{button}</span></span>{box}")
+        self.body.append(f"{button}</span></span>{number.join(box)}")
     self.body.append("</div>\n")
     raise nodes.SkipNode
 

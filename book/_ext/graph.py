@@ -99,7 +99,7 @@ def svg(boxes, edges):
             if node in boxes:
                 break
             path, (x0, y0) = path + f"V{y1 + HEIGHT}", (x1, y1)
-        lines.append(f'<path d="{path}"/>')
+        lines.append(f'<path d="{path}m-4 -7l4 7l4 -7"/>')
     for node, box in boxes.items():
         x, y = at[node]
         lines.append(

@@ -22,8 +22,10 @@ PROOFS = ROOT / "book" / "proofs"
 RECORD = ROOT / "book" / "proofs.json"
 
 THEOREM = re.compile(r"\(\*\*((?:(?!\*\)).)*)\*\)\n(Theorem (\w+).*?\.)\nProof\.", re.DOTALL)
-DEFINED = re.compile(r"^(?:Definition|Fixpoint|Inductive|Record|Notation)\b.*?\.$", re.MULTILINE | re.DOTALL)
-DEFINES = re.compile(r"(?!Notation)\w+ (\S+)|")
+DEFINED = re.compile(
+    r"^(?:\(\*\*((?:(?!\*\)).)*)\*\)\n)?((?:Definition|Fixpoint|Inductive|Record|Notation)\b.*?\.)$",
+    re.MULTILINE | re.DOTALL,
+)
 STATED = re.compile(r"^ *Theorem (\w+)", re.MULTILINE)
 REQUIRED = re.compile(r"^From attnbook Require (?:Export|Import) ([\w ]+)\.", re.MULTILINE)
 
@@ -93,16 +95,42 @@ def theorems(folder=PROOFS):
     return found
 
 
+class Defined(NamedTuple):
+    """A definition or notation: its names, the comment above it, how it is written; does it stand apart from others?"""
+
+    names: tuple
+    reading: str
+    written: str
+    apart: bool
+
+
 def definitions(name, folder=PROOFS):
-    """The definitions and notations of a file, as written, each with the name that it defines, or None."""
+    """The definitions and notations of a file."""
     text = (folder / f"{name}.v").read_text(encoding="utf-8")
-    return [(DEFINES.match(written)[1], written) for written in DEFINED.findall(text)]
+    return [
+        Defined(tuple(made(found[2])), " ".join((found[1] or "").split()), found[2], text[found.start() - 2] == "\n")
+        for found in DEFINED.finditer(text)
+    ]
+
+
+def made(written):
+    """The names that a definition makes: its own, and those of its cases or parts."""
+    kind, _, rest = written.partition(" ")
+    if own := re.match(r"[^\W\d]\w*", rest):
+        yield own[0]
+    if kind == "Inductive":
+        yield from re.findall(r"[=|]\s*(\w+)", rest)
+    if kind == "Record":
+        yield from re.findall(r"\w+(?= \{| :(?!=))", rest)
 
 
 @functools.cache
-def defined_in(folder=PROOFS):
-    """The file of each name that a definition makes."""
-    return {made: name for name in files(folder) for made, _ in definitions(name, folder) if made}
+def defined_in(name, folder=PROOFS):
+    """The file of each name that a definition makes and this file of proofs can use: its own, or one it requires."""
+    found = {of: name for one in definitions(name, folder) for of in one.names}
+    for other in required(name, folder):
+        found = defined_in(other, folder) | found
+    return found
 
 
 def title(name, folder=PROOFS):
@@ -123,11 +151,12 @@ def as_read(folder=PROOFS):
     return sorted(files(folder), key=chapter)
 
 
-def line_of(item, folder=PROOFS):
-    """The line on which a lemma or theorem, file.name, is stated."""
-    name, _, stated = item.partition(".")
+def stated(item, folder=PROOFS):
+    """A lemma or theorem, file.name, as written, and the line on which it stands."""
+    name, _, of = item.partition(".")
     text = (folder / f"{name}.v").read_text(encoding="utf-8")
-    return text.count("\n", 0, re.search(rf"\b(?:Theorem|Lemma|Corollary) {re.escape(stated)}\b", text).start()) + 1
+    found = re.search(rf"(?:Theorem|Lemma|Corollary) {re.escape(of)}\s.*?\.(?=\s+Proof\b)", text, re.DOTALL)
+    return found[0], text.count("\n", 0, found.start()) + 1
 
 
 def by_label():

@@ -8,9 +8,10 @@ import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
 from equations import ROOT, equations
-from proofs import as_read, by_label, defined_in, definitions, files, line_of, record, required, theorems, title
+from proofs import as_read, by_label, definitions, files, record, required, stated, theorems, title
 from sphinx.addnodes import pending_xref
 from sphinx.util.docutils import SphinxDirective
+from statements import as_html, implications
 
 SHOWN = re.compile(r"moves|derive|adjoint|gradients|dot_matmul|dot_transpose")
 START, END = "calculus.derive_exp", "eq_multi_head_vjp"  # the picture of the way from the exponential to the layer
@@ -22,71 +23,65 @@ def source(app, path, line):
     return f"{url}/blob/{branch}/{path}#L{line}"
 
 
-def linked(statement, page):
-    """A statement as HTML. A name that a definition makes leads to it, once, unless the statement binds it anew."""
-    left = dict(defined_in())
-
-    def link(match):
-        name = match[0]
-        anew = re.search(rf"\b(?:let|fun|forall|exists) {name}\b|[({{ ]{name}(?: \w+)* :(?!=)", statement)
-        file = left.pop(name, None)
-        return f'<a href="{page}#{file}.{name}">{name}</a>' if file and not anew else name
-
-    return re.sub(r"(?<![\w.;&])[^\W\d][\w']*", link, escape(statement, quote=False))
+def in_words(reading):
+    """What the comment above a theorem or definition says, as HTML; names in [brackets] are code."""
+    return re.sub(r"\[([^\]]+)\]", r"<code>\1</code>", escape(reading))
 
 
-def in_words(theorem):
-    """The reading of a theorem as HTML; names in [brackets] are code."""
-    return re.sub(r"\[([^\]]+)\]", r"<code>\1</code>", escape(theorem.reading))
+def shown(html, label):
+    """Lines of Coq in a box that the keyboard reaches."""
+    return f'<pre tabindex="0" role="group" aria-label="{label}">{html}</pre>'
 
 
 def statement(app, theorem):
     """A theorem as written, what it assumes, and where it is proved."""
     to, page = source(app, theorem.where, theorem.line), app.builder.get_relative_uri(app.env.docname, "book/proofs")
-    shown = linked(theorem.statement, page)
+    box = shown(as_html(theorem.statement, theorem.file, page), f"The theorem {theorem.name}")
+    there = f'<a href="{page}#{theorem.name}">Among the others</a>. ' if page else ""
     return (
-        f'<pre tabindex="0" role="group" aria-label="The theorem {theorem.name}">{shown}</pre>'
-        f"<p>{hypotheses(theorem)}{axioms_of(theorem.name)}. "
-        f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>. '
+        f"{box}<p>{assumed(theorem, page)} "
+        f'Its proof: <a href="{escape(to)}">{theorem.file}.v, line {theorem.line}</a>. {there}'
         f'<a href="{page}#how-to-read-a-theorem">How to read it</a>.</p>'
     )
 
 
-def hypotheses(theorem):
-    """How the sentence on what a theorem assumes begins: has its claim, behind its own colon, an arrow?"""
-    depth, claim = 0, ""
-    for place, letter in enumerate(theorem.statement):
-        depth += letter in "([{"
-        depth -= letter in ")]}"
-        if letter == ":" and not depth:
-            claim = theorem.statement[place:]
-            break
-    return "Assumes what stands before each <code>-&gt;</code>, and " if "->" in claim else "Assumes "
-
-
-def axioms_of(name):
-    """What a theorem assumes beyond its statement, in words."""
+def assumed(theorem, page):
+    """What a theorem assumes, in a sentence."""
     known = record()["theorems"]
-    if name not in known:
-        raise ValueError(f"book/proofs.json does not know the theorem {name}: run `make proofs`, which needs Coq")
-    count = len(known[name].split())
-    return f"{count} axiom{'s'[: count > 1]} of logic and of the real numbers" if count else "no axiom"
+    if theorem.name not in known:
+        raise ValueError(f"book/proofs.json does not know {theorem.name}: run `make proofs`, which needs Coq")
+    count = len(known[theorem.name].split())
+    axioms = f'<a href="{page}#axioms">{count} axiom{"s"[: count > 1]}</a>' if count else "no axiom"
+    before = "what stands before each <code><b>-&gt;</b></code>, and " if implications(theorem.statement) else ""
+    return f"Assumes {before}{axioms}."
 
 
 def mark_formulas(app, doctree):
-    """Give each formula that has theorems the button and the box that its HTML shows."""
+    """Give each formula that has theorems the button and the box that its HTML shows: before its number, and after."""
     proved = by_label()
     for block in list(doctree.findall(nodes.math_block)):
         label = block.get("label") or ""
         if label in proved:
-            box = "".join(f"<p>{in_words(theorem)}</p>{statement(app, theorem)}" for theorem in proved[label])
+            box = "".join(f"<p>{in_words(theorem.reading)}</p>{statement(app, theorem)}" for theorem in proved[label])
             block["proved"] = (
                 f'<button type="button" class="proved" popovertarget="proved-{label}" '
                 f'aria-label="proved: {label}">proved</button>',
-                f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">Proved'
-                f'<button type="button" popovertarget="proved-{label}" popovertargetaction="hide" '
+                f'<div popover class="theorem" id="proved-{label}"><p class="theorem-title">',
+                f', proved<button type="button" popovertarget="proved-{label}" popovertargetaction="hide" '
                 f'aria-label="Close">×</button></p>{box}</div>',
             )
+
+
+def names_of(name):
+    """The definitions of a file; those that its text separates, or a comment, have boxes of their own."""
+    boxes = []
+    for one in definitions(name):
+        if one.apart or one.reading:
+            boxes.append([one.reading, ""])
+        boxes[-1][1] += as_html(one.written + "\n", name, "", one.names)
+    return "".join(
+        f"<p>{in_words(reading)}</p>" * bool(reading) + shown(html, f"Definitions of {name}") for reading, html in boxes
+    )
 
 
 def way(start=START, end=END):
@@ -126,11 +121,12 @@ class Proofs(SphinxDirective):
 
     def _numbers(self):
         known = record()
+        of_formulas = sum(map(len, by_label().values()))
         return self._parsed(
             [
-                f"**{len(theorems())} theorems, for {len(by_label())} of the book’s {len(equations())} formulas, in "
-                f"{known['lines']:,} lines. Coq {known['prover']} reads all of them on two cores in {known['seconds']} "
-                "seconds.**"
+                f"**{of_formulas} theorems prove {len(by_label())} of the book’s {len(equations())} formulas; "
+                f"{len(theorems()) - of_formulas} more prove what no numbered formula says. In {known['lines']:,} lines, "
+                f"which Coq {known['prover']} reads on two cores in {known['seconds']} seconds.**"
             ]
         )
 
@@ -140,13 +136,19 @@ class Proofs(SphinxDirective):
         return self._picture(boxes, edges, "The files of proofs, each below those it rests on")
 
     def _way(self):
-        edges, boxes = way(), {}
+        edges, boxes, lemmas = way(), {}, []
         for item in edges:
-            name, _, stated = item.partition(".")
-            known = stated in theorems()
-            link = f"#{stated}" if known else source(self.env.app, f"book/proofs/{name}.v", line_of(item))
-            boxes[item] = graph.Box(stated, link, f"{'Theorem' if known else 'Lemma'} of {name}.v")
-        return self._picture(boxes, edges, "The steps from the derivative of the exponential to the layer")
+            name, _, of = item.partition(".")
+            boxes[item] = graph.Box(of, f"#{of}", f"{'Theorem' if of in theorems() else 'Lemma'} of {name}.v")
+            if of not in theorems():
+                written, line = stated(item)
+                lemmas.append(
+                    f'<div id="{of}">{shown(as_html(written, name, ""), f"The lemma {of}")}<p>Its proof: '
+                    f'<a href="{source(self.env.app, f"book/proofs/{name}.v", line)}">{name}.v, line {line}</a>.</p></div>'
+                )
+        fold = f'<details class="theorem"><summary>What these lemmas state</summary>{"".join(lemmas)}</details>'
+        picture = self._picture(boxes, edges, "The steps from the derivative of the exponential to the layer")
+        return [*picture, nodes.raw("", fold, format="html")]
 
     def _theorems(self):
         """A section for each file: what it is about, and its theorems, folded."""
@@ -155,11 +157,8 @@ class Proofs(SphinxDirective):
             head, about = title(name)
             section = nodes.section("", nodes.title("", head), ids=[f"{name}-v"])
             section += self._parsed([about])
-            if made := definitions(name):
-                parts = (f'<span id="{name}.{one}">{escape(written)}</span>' for one, written in made)
-                shown = "\n".join(part.replace(f' id="{name}.None"', "") for part in parts)
-                shown = f'<pre tabindex="0" role="group" aria-label="Definitions of {name}">{shown}</pre>'
-                fold = f'<details class="theorem"><summary>What its names mean</summary>{shown}</details>'
+            if definitions(name):
+                fold = f'<details class="theorem"><summary>What its names mean</summary>{names_of(name)}</details>'
                 section += nodes.raw("", fold, format="html")
             section += [
                 nodes.raw("", self._folded(theorem), format="html", label=theorem.label)
@@ -170,13 +169,19 @@ class Proofs(SphinxDirective):
         return found
 
     def _folded(self, theorem):
-        summary = f"<summary><code>{theorem.name}</code> {in_words(theorem)}</summary>"
+        summary = f"<summary><code>{theorem.name}</code> {in_words(theorem.reading)}</summary>"
         return f'<details class="theorem" id="{theorem.name}">{summary}{statement(self.env.app, theorem)}</details>'
 
     def _without(self):
-        """The formulas that have none, each with the reason that the table of formulas gives."""
+        """The formulas that have none, each with the reason that the table of formulas gives; names in it are links."""
         known = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))["formulas"]
-        rows = [f"- {{eq}}`{label}`: {of['no theorem']}" for label, of in known.items() if "no theorem" in of]
+        where = {name: f"{file}.{name}" for file in files() for one in definitions(file) for name in one.names}
+        where |= {name: name for name in theorems()}
+
+        def linked(reason):
+            return re.sub(r"`(\w+)`", lambda name: f'<a href="#{where[name[1]]}"><code>{name[1]}</code></a>', reason)
+
+        rows = [f"- {{eq}}`{label}`: {linked(of['no theorem'])}" for label, of in known.items() if "no theorem" in of]
         return self._parsed([":::{dropdown} Formulas without a theorem, and why", *rows, ":::"])
 
     def _axioms(self):
