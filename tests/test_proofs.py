@@ -5,11 +5,12 @@ import json
 import re
 import stat
 
+import answer
 import graph
 import proofs
 import prove
-import proved
 import pytest
+import statements
 from built_site import SITE, soup
 from equations import CHAPTERS, equations
 
@@ -42,6 +43,9 @@ PLANTED = (  # a theorem, what stands in its statement, and the mistake put in i
     ("eq_dQ_chain", "(δ k j - P i j)", "(δ k j - P i k)"),
     ("eq_dmemory_queries", "scale * dS s r i j", "dS s r i j"),
 )
+WORD = re.compile(r"(?<![\w.'%])[^\W\d]\w*(?:\.\w+)?")
+PLAIN = {"Theorem", "R", "Z", "T", "bool", "list", "in", "exp", "ln", "sqrt", "tanh", "sin", "cos"}
+PLAIN |= {"s", "n", "m", "V", "K", "sk"}  # what a definition calls its arguments, before :=
 with_coq = pytest.mark.skipif(bool(prove.why_not()), reason=str(prove.why_not()))
 
 
@@ -66,20 +70,80 @@ def test_nothing_is_assumed_but_the_real_numbers():
 
 
 def test_a_name_is_made_once():
-    made = re.compile(r"^ *(?:Theorem|Lemma|Definition|Fixpoint|Inductive|Record) (\S+)", re.MULTILINE)
-    names = [name for path in proofs.PROOFS.glob("*.v") for name in made.findall(path.read_text(encoding="utf-8"))]
+    stated = re.compile(r"^ *(?:Theorem|Lemma) (\S+)", re.MULTILINE)
+    names = [name for path in proofs.PROOFS.glob("*.v") for name in stated.findall(path.read_text(encoding="utf-8"))]
+    names += [name for file in proofs.files() for one in proofs.definitions(file) for name in one.names]
     assert not [name for name, times in collections.Counter(names).items() if times > 1]
-    assert set(proofs.defined_in()) <= set(names)
+    assert {"softmax", "interleaved", "State", "Z_of", "leaf", "integer"} <= set(names)
 
 
-def test_names_in_a_statement_lead_to_what_they_mean():
-    assert proved.linked("weights M x", "p") == '<a href="p#head.weights">weights</a> M x'
-    for bound in ("let weights := x in weights", "(weights : R) weights", "fun weights => weights"):
-        assert "<a" not in proved.linked(bound, "p"), bound
+class TestAStatementAsHTML:
+    """Its names lead to what they mean, and what it assumes is told from the types."""
+
+    def test_a_name_leads_to_its_definition(self):
+        assert '<a href="p#head.weights">weights</a> M x' in statements.as_html("weights M x", "head", "p")
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            "let weights := x in weights",
+            "let '(weights, x) := y in weights",
+            "Theorem t n weights : weights = n.",
+            "Theorem t n (x weights : R) : weights = n.",
+            "forall x weights, weights = x",
+            "exists (x : R) (weights : tensor_ [(h * d)%nat]), x = weights",
+            "fun weights => weights",
+            "∑ weights < n, f weights",
+            "match x with leaf_ weights => weights end",
+            "weights.of_nat 1%weights + a.weights",
+        ],
+    )
+    def test_but_not_where_it_is_bound_or_part_of_another(self, written):
+        assert "<a" not in statements.as_html(written, "head", "p")
+
+    def test_a_type_is_no_function_of_a_file_that_is_not_required(self):
+        assert "softmax.Z" in statements.as_html("Z M S", "softmax", "")
+        assert "softmax.Z" not in statements.as_html("Theorem t (f : R -> Z) : f = 0.", "rounding", "")
+        for theorem in proofs.theorems().values():  # Coq's Z has the name integer where softmax's is known
+            shown = statements.as_html(theorem.statement, theorem.file, "")
+            assert not re.search(r'(?:: |&gt; )<a href="#softmax\.Z"', shown), theorem.name
+
+    @pytest.mark.parametrize(
+        ("claim", "arrows"),
+        [
+            ("x = y", 0),
+            ("x <-> y", 0),
+            ("forall f : R -> R, f = f", 0),
+            ("x -> y", 1),
+            ("(forall i : A -> B, x -> y) -> z", 2),
+        ],
+    )
+    def test_only_what_ends_a_hypothesis_is_a_bold_arrow(self, claim, arrows):
+        written = f"Theorem t (g : R -> R) : {claim}."
+        assert len(statements.implications(written)) == arrows
+        assert statements.as_html(written, "head", "").count("<b>") == arrows
+
+    def test_a_line_keeps_its_indentation(self):
+        assert statements.as_html("a\n  b", "head", "") == (
+            '<span style="--in: 0ch">a\n</span><span style="--in: 2ch">  b</span>'
+        )
+
+
+def test_every_name_on_the_page_of_proofs_leads_somewhere():
     page = soup(SITE / "book" / "proofs.html")
-    links = {a["href"] for a in page.select("details.theorem pre a")}
-    assert len(links) > 50
-    assert all(page.find(id=link.partition("#")[2]) for link in links)
+    links = {a["href"] for a in page.select("article a[href^='#']")}
+    assert {"#axioms", "#softmax.softmax", "#tiles.State", "#products.adjoint"} <= links
+    assert links - {"#"} <= {f"#{tag['id']}" for tag in page.select("[id]")}
+
+
+def test_the_table_explains_what_comes_from_coq():
+    explained = {
+        word for code in soup(SITE / "book" / "proofs.html").select("table code") for word in WORD.findall(code.text)
+    }
+    for theorem in proofs.theorems().values():
+        known = statements.bound(theorem.statement) | set(proofs.defined_in(theorem.file)) | PLAIN
+        unknown = set(WORD.findall(theorem.statement)) - explained - known - {theorem.name}
+        assert not unknown, f"{theorem.where}, {theorem.name}"
 
 
 def test_every_theorem_named_as_a_formula_has_one():
@@ -183,6 +247,7 @@ def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
     assert {button["popovertarget"] for button in buttons} == {f"proved-{label}" for label in here}
     for label in here:
         box = page.find(id=f"proved-{label}")
+        assert re.match(r"\(\w+\.\d+\), proved", box.select_one(".theorem-title").text)
         shown = [pre.get_text() for pre in box.select("pre")]
         assert shown == [theorem.statement for theorem in proofs.by_label()[label]]
         for theorem, link in zip(proofs.by_label()[label], box.select("a[href*='/blob/']"), strict=True):
@@ -212,8 +277,13 @@ def test_the_page_of_proofs_has_them_all_and_its_pictures_lead_to_them():
     assert {fold["id"] for fold in page.select("details.theorem[id]")} == set(proofs.theorems())
     links = [link["href"] for link in page.select("svg.graph a")]
     assert len(links) > len(proofs.files())
-    for link in links:
-        assert page.find(id=link[1:]) if link.startswith("#") else "/blob/main/book/proofs/" in link, link
+    assert all(page.find(id=link[1:]) for link in links)
+
+
+def test_all_that_the_answer_page_leads_to_is_proved():
+    rows = [row for unit in answer.UNITS.values() for row in unit.backward]
+    rows += [row for tables in (answer.OF_A_ROW, answer.OF_RAW_INPUTS) for of in tables.values() for row in of]
+    assert {label for row in rows for label in row.labels} <= set(proofs.by_label())
 
 
 class TestThePicture:

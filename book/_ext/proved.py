@@ -125,8 +125,8 @@ class Proofs(SphinxDirective):
         return self._parsed(
             [
                 f"**{of_formulas} theorems prove {len(by_label())} of the book’s {len(equations())} formulas; "
-                f"{len(theorems()) - of_formulas} more prove what no numbered formula says. In {known['lines']:,} lines, "
-                f"which Coq {known['prover']} reads on two cores in {known['seconds']} seconds.**"
+                f"{len(theorems()) - of_formulas} more prove what no numbered formula says.** In {known['lines']:,} "
+                f"lines, which Coq {known['prover']} reads on two cores in {known['seconds']} seconds."
             ]
         )
 
@@ -142,9 +142,10 @@ class Proofs(SphinxDirective):
             boxes[item] = graph.Box(of, f"#{of}", f"{'Theorem' if of in theorems() else 'Lemma'} of {name}.v")
             if of not in theorems():
                 written, line = stated(item)
+                to = source(self.env.app, f"book/proofs/{name}.v", line)
                 lemmas.append(
-                    f'<div id="{of}">{shown(as_html(written, name, ""), f"The lemma {of}")}<p>Its proof: '
-                    f'<a href="{source(self.env.app, f"book/proofs/{name}.v", line)}">{name}.v, line {line}</a>.</p></div>'
+                    f'<div id="{of}">{shown(as_html(written, name, ""), f"The lemma {of}")}'
+                    f'<p>Its proof: <a href="{to}">{name}.v, line {line}</a>.</p></div>'
                 )
         fold = f'<details class="theorem"><summary>What these lemmas state</summary>{"".join(lemmas)}</details>'
         picture = self._picture(boxes, edges, "The steps from the derivative of the exponential to the layer")
