@@ -43,9 +43,9 @@ PLANTED = (  # a theorem, what stands in its statement, and the mistake put in i
     ("eq_dQ_chain", "(δ k j - P i j)", "(δ k j - P i k)"),
     ("eq_dmemory_queries", "scale * dS s r i j", "dS s r i j"),
 )
-WORD = re.compile(r"(?<![\w.'%])[^\W\d]\w*(?:\.\w+)?")
+WORD = re.compile(r"(?<![\w.'%])[^\W\d][\w']*(?:\.\w+)?")
 PLAIN = {"Theorem", "R", "Z", "T", "bool", "list", "in", "exp", "ln", "sqrt", "tanh", "sin", "cos"}
-PLAIN |= {"s", "n", "m", "V", "K", "sk"}  # what a definition calls its arguments, before :=
+PLAIN |= {"s", "n", "m", "V", "K", "sk", "_"}  # what a definition calls its arguments, before :=
 with_coq = pytest.mark.skipif(bool(prove.why_not()), reason=str(prove.why_not()))
 
 
