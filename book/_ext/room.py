@@ -9,6 +9,7 @@ from sphinx.util.docutils import SphinxDirective
 
 PACKAGE_ROOT = Path(__file__).parents[2] / "src"
 LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
+MOVED = {"attnbook.diagnose.steps.": "attnbook.diagnose.mistakes."}  # where it was: links to there still arrive
 
 
 class Room(SphinxDirective):
@@ -35,6 +36,13 @@ def leave_out_long_values(app, domain, objtype, content):
                 signature.remove(note)
 
 
+def keep_old_addresses(app, domain, objtype, content):
+    for signature in content.parent.findall(addnodes.desc_signature):
+        for now, before in MOVED.items():
+            old = [before + name.removeprefix(now) for name in signature["ids"] if name.startswith(now)]
+            signature["ids"] += [name for name in old if name not in signature["ids"]]
+
+
 def leave_out_field_numbers(app, what, name, obj, options, lines):
     """Python says of a field without a docstring which number it has."""
     if lines and lines[0].startswith("Alias for field number"):
@@ -44,5 +52,6 @@ def leave_out_field_numbers(app, what, name, obj, options, lines):
 def setup(app):
     app.add_directive("room", Room)
     app.connect("object-description-transform", leave_out_long_values)
+    app.connect("object-description-transform", keep_old_addresses)
     app.connect("autodoc-process-docstring", leave_out_field_numbers)
     return {"parallel_read_safe": True}
