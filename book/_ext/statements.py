@@ -7,7 +7,7 @@ from proofs import defined_in
 
 BINDER = re.compile(r"\b(?:(forall|exists)|(fun)|(let)|(?:Theorem|Lemma|Definition|Fixpoint) \w+)\s")
 END = {"forall": ",", "exists": ",", "fun": "=>", "let": ":="}
-SUMMED = re.compile(r"∑ (\w+) <")
+SUMMED = re.compile(r"∑ (\w+) <|\((\w+) :=")  # or given by name
 CASE = re.compile(r"(?:\bwith|(?<!\|)\|(?!\|))\s+\w+([\w' ]*)=>|\| \w+ \((\w+) :")
 PIECE = re.compile(r"(?<!<)->|(?<![\w.%'])[^\W\d][\w']*+(?!\.\w)|[<>&]")
 
@@ -25,7 +25,7 @@ def binders(written):
 
 def bound(written):
     """The names that a statement binds: in it they mean nothing that is defined elsewhere."""
-    found = set(SUMMED.findall(written)) | set(" ".join(map(" ".join, CASE.findall(written))).split())
+    found = set(" ".join(map(" ".join, SUMMED.findall(written) + CASE.findall(written))).split())
     for start, end in binders(written):
         depth, typed = 0, None  # the depth of brackets at which a type began
         for token in re.findall(r"[^\W\d][\w']*|[:()\[\]{}]", written[start:end]):
