@@ -8,7 +8,7 @@ from unused import remove_unused, used
 
 
 def test_every_file_of_the_site_is_named_by_what_uses_it():
-    files = {path for path in (SITE / "_static").rglob("*") if path.is_file()}
+    files = {path for folder in ("_static", "_sources") for path in (SITE / folder).rglob("*") if path.is_file()}
     assert files
     assert not files - used(SITE)
 
@@ -26,7 +26,10 @@ def test_no_script_asks_for_a_map_that_is_not_there():
 @pytest.fixture
 def site(tmp_path):
     files = {
-        "book/page.html": '<link href="../_static/a.css"><script src="../_static/scripts/b.js">',
+        "book/page.html": '<link href="../_static/a.css"><script src="../_static/scripts/b.js">'
+        '<a href="../_sources/book/page.md">',
+        "_sources/book/page.md": "",
+        "_sources/chapters/alone.ipynb": "{}",
         "_static/a.css": "@font-face { src: url(fonts/c.woff2) }",
         "_static/scripts/b.js": "run();\n//# sourceMappingURL=b.js.map",
         "_static/scripts/b.js.map": "{}",
@@ -53,4 +56,5 @@ def test_what_nothing_names_goes_and_the_rest_stays(site):
         *("a.css", "fonts", "fonts/c.woff2", "scripts", "scripts/b.js", "scripts/alone.js.LICENSE.txt"),
         *("run", "run/12ab", "run/12ab/01_chapter.json", "run/12ab/site.json", "run/12ab/d.whl"),
     }
+    assert [path.name for path in (site / "_sources").rglob("*")] == ["book", "page.md"]
     assert (site / "_static/scripts/b.js").read_text(encoding="utf-8") == "run();\n"

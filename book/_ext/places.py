@@ -92,7 +92,10 @@ def _sections(env, trees):
 def _called(section):
     """What its text marks with the role ``index``: other names of what it is about."""
     for node in section.findall(addnodes.index):
-        if _section_of(node) is section:
+        in_text = isinstance(
+            node.parent, nodes.TextElement
+        )  # not a member of the package, which has a place of its own
+        if in_text and _section_of(node) is section:
             yield from (value for _, value, *_ in node["entries"])
 
 

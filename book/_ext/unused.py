@@ -1,7 +1,7 @@
 """The site without what no page of it uses: themes and extensions bring 8 MB of scripts, fonts and translations.
 
-A file in _static/ stays where a page names it, or a style sheet or a script that stays. A new version of a theme may
-bring other files, so none of them is listed here.
+A file in _static/ stays where a page names it, or a style sheet or a script that stays; one in _sources/, where a page
+links to it. A new version of a theme may bring other files, so none of them is listed here.
 """
 
 import re
@@ -15,15 +15,16 @@ SOURCE_MAP = re.compile(r"^(?://|/\*)# sourceMappingURL=.*$", re.MULTILINE)  # f
 
 
 def used(site):
-    """The files of _static/ that the site needs."""
+    """The files of _static/ and _sources/ that the site needs."""
     static = site / "_static"
     files = {path for path in static.rglob("*") if path.is_file() and path.suffix != ".map"}
     kept = {path for path in files if any(path.match(pattern) for pattern in BY_HAND)}
     text = _text(kept | {path for path in site.rglob("*.html") if static not in path.parents})
+    sources = {path for path in (site / "_sources").rglob("*") if path.relative_to(site).as_posix() in text}
     while named := {path for path in files - kept if path.name in text}:
         kept |= named
         text = _text(named)
-    return kept
+    return kept | {path for path in sources if path.is_file()}
 
 
 def _text(files):
@@ -35,9 +36,10 @@ def remove_unused(app, exception):
     if exception or app.builder.format != "html":
         return
     with progress_message("removing what no page uses"):
-        site, static = Path(app.outdir), Path(app.outdir, "_static")
+        site = Path(app.outdir)
         kept = used(site)
-        for path in sorted(static.rglob("*"), reverse=True):  # a folder after what is in it
+        found = (path for folder in ("_static", "_sources") for path in (site / folder).rglob("*"))
+        for path in sorted(found, reverse=True):  # a folder after what is in it
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
             elif path.is_file() and path not in kept:
