@@ -220,7 +220,7 @@ def sunk(Q, K, V, dO, sink):
     D = rowsum(O * dO)
     dsink = -(P_sink * D).sum()
     scaled_dS = Q.shape[-1] ** -0.5 * (P * dP - P * D)
-    return O, scaled_dS @ K, mT(scaled_dS) @ Q, dsink
+    return O, scaled_dS @ K, mT(scaled_dS) @ Q, mT(P) @ dO, dsink
 
 
 def capped(Q, K, V, dO, cap):
@@ -231,7 +231,7 @@ def capped(Q, K, V, dO, cap):
     dP = dO @ mT(V)
     dC = softmax_vjp(dP, P)
     dS = dC * (1 - (C / cap) ** 2)
-    return P @ V, scale * dS @ K
+    return P @ V, scale * dS @ K, scale * mT(dS) @ Q, mT(P) @ dO
 
 
 def windowed(Q, K, V, dO, left):
@@ -242,7 +242,7 @@ def windowed(Q, K, V, dO, left):
     P = softmax(np.where(keep, scale * Q @ mT(K), -np.inf))
     dP = dO @ mT(V)
     dS = softmax_vjp(dP, P)
-    return P @ V, scale * dS @ K
+    return P @ V, scale * dS @ K, scale * mT(dS) @ Q, mT(P) @ dO
 
 
 def by_autograd(Q, K, V, mask=None):

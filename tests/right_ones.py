@@ -7,10 +7,28 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbook as ab
 from attnbook.arrays import mT
 from attnbook.diagnose.steps import Steps
+from attnbook.ops import ALiBi, Dropout, Sink, Softcap, Window
 
 
 def by_steps(Q, K, V, dO, **options):
     return Steps(Q, K, V, dO, **options).run()
+
+
+def with_ops(Q, K, V, dO, *, dropout=0.0, dL=None, cos=None, sin=None, sink=None, bias=None, **options):
+    """Ours with every option that ``diagnose`` asks for, made of the package's own ops; (O, dQ, dK, dV, dbias, dsink),
+    the last two where there are some.
+    """
+    names = {"window": lambda pair: Window(*pair), "softcap": Softcap, "slopes": ALiBi}
+    ops = [make(options.pop(name)) for name, make in names.items() if name in options]
+    ops += [Sink(sink)] if sink is not None else []
+    ops += [Dropout(dropout, seed=7)] if dropout else []
+    turns = {} if cos is None else {"base": 100.0, "layout": "half"}
+    q, k = (ab.rotary(T, **turns) if turns else T for T in (Q, K))
+    O, res = ab.attention(q, k, V, bias=bias, ops=ops, **options)
+    grads = ab.attention_vjp(dO, res, dL)
+    dQ, dK = (ab.rotary_vjp(T, **turns) if turns else T for T in grads[:2])
+    dsink = [dT for op, dT in zip(ops, grads.dops, strict=True) if isinstance(op, Sink)]
+    return O, dQ, dK, grads.dV, *([] if bias is None else [grads.dbias]), *dsink
 
 
 def allowed_of(S, mask, causal):
@@ -127,6 +145,7 @@ BOTH, ALL = ("float64", "float32"), ("float64", "float32", "float16")
 
 RIGHT_ONES = {
     "ours": (OURS, "numpy", ALL),
+    "ours with ops": (with_ops, "numpy", ALL),
     "ours on torch": (OURS, "torch", (*ALL, "bfloat16")),
     "ours under autograd": (lambda Q, K, V, **options: ab.attention(Q, K, V, **options)[0], "torch", BOTH),
     "the steps of the catalogue": (by_steps, "numpy", ALL),

@@ -23,12 +23,23 @@ from attnbook.diagnose.report import BOOK
 
 OURS = ab.attention, ab.attention_vjp
 CASES = [case.name for case in battery()]
+NEWER = {"window", "softcap", "sink", "slopes", "cos", "sin", "dropout", "dL"}
+"""Options that few functions take."""
 LINK = "https://attnbook.github.io/attnbook/chapters/in_the_wild.html#mistake-"
 
 
 def ours(Q, K, V, dO, **options):
     O, res = ab.attention(Q, K, V, **options)
     return O, *ab.attention_vjp(dO, res)[:3]
+
+
+def taken(*newer, library="numpy"):
+    """The cases that a function is asked which takes mask, bias, causal and scale, and ``newer`` options."""
+    return [
+        case.name
+        for case in battery()
+        if NEWER & case.options.keys() <= set(newer) and not (library == "torch" and "reversed" in case.memory.values())
+    ]
 
 
 def found(report):
@@ -40,7 +51,10 @@ def found(report):
 
 @pytest.mark.parametrize(
     ("name", "fn", "library", "dtype", "seed"),
-    [pytest.param(*row, id="-".join(map(str, (row[0], *row[2:])))) for row in configurations(30)],
+    [
+        pytest.param(*row, id="-".join(map(str, (row[0], *row[2:]))), marks=[pytest.mark.thorough] * (i % 3 > 0))
+        for i, row in enumerate(configurations(38))
+    ],
 )
 def test_it_finds_nothing_in_what_is_right(name, fn, library, dtype, seed):
     report = ab.diagnose(fn, library=library, dtype=dtype, seed=seed)
@@ -53,8 +67,8 @@ def test_ours_is_right_in_every_case_of_every_library(library):
     pytest.importorskip(library)
     report = ab.diagnose(OURS, library=library)
     assert report.ok
-    assert not report.notes
-    assert list(report.compared) == CASES
+    assert report.notes == ("given in no case: method, ops",)
+    assert list(report.compared) == taken("dL", library=library)
 
 
 def test_the_cases_are_many_and_differ():
@@ -62,8 +76,8 @@ def test_the_cases_are_many_and_differ():
     for case in battery(seed=3):
         Q, K, V, dO = case.inputs
         assert dO.shape == (*Q.shape[:-1], V.shape[-1])
-        if "square" not in case.name and "equal" not in case.name:
-            sizes = (Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1])
+        sizes = (Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1])
+        if sizes[0] != sizes[1] and 0 < min(sizes) <= max(sizes) < 20:
             assert len(set(sizes)) == 4, f"{case.name}: sizes {sizes}"
 
 
@@ -75,7 +89,10 @@ def test_scores_of_the_large_case_overflow():
 
 
 def test_float32_is_a_note_and_no_mistake():
-    for name, words in (("float32 throughout", "O is float32 where float64 went in"), ("float32 inside", "precision")):
+    for name, words in (
+        ("float32 throughout", "O, dQ, dK, dV are float32 where float64 went in"),
+        ("float32 inside", "precision"),
+    ):
         report = ab.diagnose(RIGHT_ONES[name][0])
         assert report.ok
         assert words in str(report)
@@ -104,12 +121,12 @@ def test_what_may_be_refused():
 def test_torch_takes_its_own_names():
     report = ab.diagnose(scaled_dot_product_attention, library="torch")
     assert report.ok
-    assert set(report.not_run) == {"all options", "bottom-right, more keys", "bottom-right, fewer keys"}
+    assert list(report.compared) == taken("dropout", library="torch")
 
 
 def test_a_module_needs_no_library():
     assert ab.diagnose(Eager()).ok
-    assert list(ab.diagnose(Eager()).compared) == CASES
+    assert list(ab.diagnose(Eager()).compared) == taken(library="torch")
 
 
 def test_torch_with_a_backward_by_hand():
@@ -198,10 +215,7 @@ def test_an_option_that_is_ignored():
     assert causes(deaf("causal")) == ("causal-ignored",)
     assert causes(deaf("mask", "bias", "causal", "scale")) == ("options-ignored",)
     assert causes(deaf("mask", "bias")) == ("mask-ignored", "bias-ignored")
-    report = ab.diagnose(deaf("mask", "bias", "scale"))
-    assert not report.ok
-    assert "mask is taken, and ignored: explains" in str(report)
-    assert "bias is taken, and ignored: explains" in str(report)
+    assert causes(deaf("mask", "bias", "scale")) == ("mask-ignored", "bias-ignored", "scale-ignored")
 
 
 def test_what_is_not_known():
@@ -212,7 +226,7 @@ def test_what_is_not_known():
     report = ab.diagnose(off)
     assert found(report) == [("dQ", "wrong")]
     assert report.mistakes == ()
-    assert 'no known mistake\n  dQ: in 21 cases, since "plain": relative error 0.08' in str(report)
+    assert re.search(r'no known mistake\n  dQ: in \d+ cases, since "plain": relative error 0.08', str(report))
 
 
 def with_a_flag(*inputs, causal=False):
@@ -279,9 +293,9 @@ def test_what_the_cases_cannot_tell_apart():
         (None, {}, TypeError, "fn: expected a function, a pair of functions, or a torch module, got NoneType"),
         ((ab.attention,), {}, TypeError, "fn: expected a function, a pair"),
         ((ab.attention, 3), {}, TypeError, "fn: expected a function, a pair"),
-        (OURS, {"library": "jax"}, ValueError, "library: expected one of 'numpy', 'torch', 'cupy', got 'jax'"),
+        (OURS, {"library": "theano"}, ValueError, "library: expected one of 'numpy', 'torch', .*, got 'theano'"),
         (OURS, {"dtype": "int8"}, ValueError, "dtype: expected one of"),
-        (OURS, {"dtype": "bfloat16"}, ValueError, r"\(torch only\)"),
+        (OURS, {"library": "numpy", "dtype": "bfloat16"}, ValueError, r"\(bfloat16: none of NumPy\)"),
         (OURS, {"limit": 0}, ValueError, "limit: expected a number of seconds above 0, got 0"),
         (OURS, {"limit": "1"}, ValueError, "limit: expected a number"),
         (OURS, {"limit": True}, ValueError, "limit: expected a number"),
@@ -317,7 +331,7 @@ def constant(result):
     ],
 )
 def test_what_is_not_as_asked_is_told_plainly(fn, words):
-    report = ab.diagnose(fn)
+    report = ab.diagnose(fn, "numpy")
     assert not report.ok
     assert {kind for _, kind in found(report)} <= {"raised", "returned"}
     assert words in " ".join(str(report).split())
@@ -329,9 +343,9 @@ def test_the_wrong_shape_and_nan():
         return O[..., :1], dQ * np.nan, dK, np.where(dV > 0, np.inf, dV)
 
     text = str(ab.diagnose(off))
-    assert 'O: in 12 cases, since "plain": shape (5, 1), expected (5, 13)' in text
-    assert 'dQ: in 12 cases, since "plain": NaN' in text
-    assert 'dV: in 12 cases, since "plain": infinite entries' in text
+    assert re.search(r'O: in \d+ cases, since "plain": shape \(5, 1\), expected \(5, 13\)', text)
+    assert re.search(r'dQ: in \d+ cases, since "plain": NaN', text)
+    assert re.search(r'dV: in \d+ cases, since "plain": infinite entries', text)
     assert "right: dK\n" in text
 
 
@@ -344,19 +358,22 @@ def test_it_goes_on_after_a_case_that_raises():
 
     report = ab.diagnose(picky)
     assert found(report) == [("dK", "wrong"), ("the call", "raised")]
-    assert report.findings[1].cases == ("one key", "causal, fewer keys")
-    assert len(report.compared) == 21
+    refused = [case.name for case in battery() if case.name in taken() and _too_few(case)]
+    assert list(report.findings[1].cases) == refused
+    assert refused[:2] == ["one key", "causal, fewer keys"]
+    assert list(report.compared) == [name for name in taken() if name not in refused]
+
+
+def _too_few(case):
+    n_q, n_k = (T.shape[-2] for T in case.inputs[:2])
+    return n_k == 1 or (case.options.get("causal") is True and n_q > n_k)
 
 
 def test_what_takes_four_axes_only_is_asked_with_four_and_the_report_says_so():
-    fewer = ["plain", "one query", "one key", "square", "mask with a dead row", "bias, broadcast", "all options"]
     report = ab.diagnose(four_axes_only(ours))
     assert report.ok
-    assert list(report.compared) == CASES
-    assert report.notes == (
-        "fewer than four axes are not taken (ValueError: expected four axes, got 2): four were handed over in "
-        + ", ".join(f'"{name}"' for name in fewer),
-    )
+    assert list(report.compared) == taken()
+    assert report.notes == ("it takes 4 axes only",)
     assert ab.diagnose(with_einsum, library="torch").notes  # autograd, too
     assert not ab.diagnose(ours).notes
 
@@ -370,7 +387,8 @@ def test_what_raises_with_any_number_of_axes_is_a_mistake_there():
     report = ab.diagnose(picky)
     assert found(report) == [("dV", "wrong"), ("the call", "raised")]
     assert report.mistakes == ("dv-not-transposed",)
-    assert {"plain", "one query", "mask with a dead row"} <= set(report.findings[1].cases)
+    assert report.notes[0] == "it takes 4 axes only; n_q = n_k only"
+    assert all("(b, h, n, d)" in case for case in report.findings[1].cases)
 
 
 def test_a_type_error_of_its_own_is_not_taken_for_an_option_that_it_does_not_know():
@@ -407,10 +425,10 @@ def test_what_takes_for_ever():
     over.append(True)
     assert time.monotonic() - started < 10
     assert found(report) == [("the call", "too long")]
-    assert report.findings[0].cases == ("one query", "one key")
+    assert report.findings[0].cases == ("one query",)  # the first time was when it was asked what it takes
     assert "no answer after 0.3 s" in str(report)
     assert report.compared == ("plain", "batch and heads")
-    assert set(report.not_run.values()) == {"two cases took too long before it"}
+    assert set(report.not_run.values()) == {"two calls took too long before it"}
 
 
 def test_nothing_that_could_be_run():
@@ -427,7 +445,7 @@ def test_no_gradient_arrives():
         return scaled_dot_product_attention(Q, K.detach(), V)
 
     report = ab.diagnose(detached, library="torch")
-    assert found(report) == [("dK", "wrong")]
+    assert found(report) == [("dK", "wrong"), ("dK", "absent")]
     report = ab.diagnose(lambda Q, K, V: V.detach(), library="torch")
     assert not report.ok
 
@@ -446,7 +464,8 @@ def test_where_there_are_no_threads(monkeypatch):
 def test_it_prints_the_same_each_time():
     wrong = MISTAKE["dv-not-transposed"].run
     assert str(ab.diagnose(wrong)) == repr(ab.diagnose(wrong))
-    assert str(ab.diagnose(OURS)) == "right: O, dQ, dK, dV\ncompared in 23 of 23 cases"
+    count = f"compared in {len(taken('dL'))} of {len(CASES)} cases"
+    assert str(ab.diagnose(OURS)).splitlines()[:2] == ["right: O, dQ, dK, dV", count]
 
 
 def test_it_prints_what_why_and_where_to_read_on():
@@ -454,11 +473,15 @@ def test_it_prints_what_why_and_where_to_read_on():
     assert text == textwrap.dedent(f"""\
         right: O, dQ, dV
         wrong: dK
-        compared in 23 of 23 cases
+        compared in {len(CASES) - 1} of {len(CASES)} cases
 
         dK is Qᵀ dS: transposed
           {LINK}dk-transposed
-          dK: in 23 cases, since "plain": shape (11, 7), expected (7, 11)
+          explains {len(CASES) - 1} of {len(CASES) - 1} wrong cases
+          dK: in {len(CASES) - 1} cases, since "plain": shape (11, 7), expected (7, 11)
+
+        not run, it raised ValueError: array split does not result in an equal division:
+          "rotary"
 
         from symptom to cause: {BOOK}book/symptoms.html#symptom-dk""")
 
@@ -527,7 +550,8 @@ def run(tmp_path):
 def test_status_0_where_all_is_right(run):
     for arguments in (["mine:right"], ["mine:by_autograd", "--library", "torch"], ["attnbook:attention,attention_vjp"]):
         status, out, err = run("diagnose", *arguments)
-        assert (status, out) == (0, "right: O, dQ, dK, dV\ncompared in 23 of 23 cases\n")
+        assert status == 0
+        assert re.match(rf"right: O, dQ, dK, dV\ncompared in \d+ of {len(CASES)} cases\n", out)
     assert err == ""
 
 
@@ -565,9 +589,9 @@ def test_a_function_that_never_returns_does_not_keep_the_shell(run):
         (["diagnose", "broken:f"], "broken could not be imported: ZeroDivisionError: division by zero"),
         (["diagnose", "script:f"], "script could not be imported: SystemExit: 0"),
         (["diagnose", "mine:MISTAKE"], "fn: expected a function"),
-        (["diagnose", "mine:right", "--library", "jax"], "invalid choice: 'jax'"),
+        (["diagnose", "mine:right", "--library", "theano"], "invalid choice: 'theano'"),
         (["diagnose", "mine:right", "--limit", "0"], "limit: expected a number of seconds above 0"),
-        (["diagnose", "mine:right", "--dtype", "bfloat16"], "torch only"),
+        (["diagnose", "mine:right", "--library", "numpy", "--dtype", "bfloat16"], "none of NumPy"),
     ],
 )
 def test_status_2_for_bad_usage(run, arguments, words):

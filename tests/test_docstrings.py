@@ -10,12 +10,14 @@ import pytest
 
 import attnbook as ab
 from attnbook import layers
+from attnbook.diagnose.adapters import LIBRARIES
 
 SETTINGS = {"get_num_threads", "set_num_threads"}
 TOOLS = {"diagnose", *SETTINGS}  # no formula is behind them
 ROOMS = {name: room for room in (layers, ab) for name in room.__all__}
 PUBLIC = [name for name, room in ROOMS.items() if inspect.isfunction(getattr(room, name))]
-ON_BALLS = {"attnbook.checks.balls", "attnbook.checks.enclosed"}
+NEEDS = {f"attnbook.diagnose.adapters.{name}": name for name in LIBRARIES}  # the library that a module is about
+NEEDS |= dict.fromkeys(("attnbook.checks.balls", "attnbook.checks.enclosed"), "flint")
 MODULES = [m.name for m in pkgutil.walk_packages(ab.__path__, "attnbook.") if not m.name.endswith("__main__")]
 
 
@@ -42,8 +44,8 @@ def test_a_sentence_stands_in_one_docstring_only():
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_in_docstrings_run(module):
-    if module in ON_BALLS:
-        pytest.importorskip("flint", reason="python-flint is not installed")
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module], reason=f"{NEEDS[module]} is not installed")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 

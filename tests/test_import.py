@@ -23,7 +23,14 @@ CORE = (
     "layers torch",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}
-BESIDE = {"checks": {"arrays"}, "diagnose": {"arrays", "checks"}, "__main__": {"diagnose"}}  # and what each may import
+BESIDE = {  # and what each may import
+    "checks": {"arrays"},
+    "diagnose": {"arrays", "checks"},
+    "grade": {"arrays", "checks", "diagnose"},
+    "reports": {"diagnose"},
+    "loading": set(),
+    "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
+}
 
 
 def python(*args):

@@ -9,7 +9,11 @@ from sphinx.util.docutils import SphinxDirective
 
 PACKAGE_ROOT = Path(__file__).parents[2] / "src"
 LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
-MOVED = {"attnbook.diagnose.steps.": "attnbook.diagnose.mistakes."}  # where it was: links to there still arrive
+MOVED = {  # where it was: links to there still arrive
+    "attnbook.diagnose.steps.": "attnbook.diagnose.mistakes.",
+    "attnbook.diagnose.faults.IGNORED": "attnbook.diagnose.report.IGNORED",
+    "attnbook.diagnose.faults.KNOWN": "attnbook.diagnose.report.KNOWN",
+}
 
 
 class Room(SphinxDirective):

@@ -1,87 +1,266 @@
-"""Which known mistakes, made at once or in different cases, would give what came."""
+"""Which known causes, one or several at once, would give what came. Chapter: :doc:`/chapters/in_the_wild`."""
 
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
-from attnbook.diagnose.calling import NAMES
-from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose._infer import factors, patterns, precisions
+from attnbook.diagnose._likely import likely
+from attnbook.diagnose._match import SMALL, cost, explains, predicted
+from attnbook.diagnose._run import LOWER
+from attnbook.diagnose.faults import WAYS
 from attnbook.diagnose.steps import with_mistakes
+
+PAIRED = 40
+"""Of so many mistakes at most, each of which changes the wrong result and none that is right, all pairs are tried."""
+
+TOGETHER = 3
+"""So many mistakes at most are put together, one for the cases that another leaves."""
+
+STEPS = {id(way): with_mistakes(way) for way in WAYS}
+ORDER = {way.slug: i for i, way in reversed(list(enumerate(WAYS)))}
+BASIC = [way for i, way in enumerate(WAYS) if ORDER[way.slug] == i]
+"""The first way of every cause."""
+
+
+class Explained(NamedTuple):
+    """For each wrong result its ``causes``, each a tuple of slugs; several where no case tells them apart.
+
+    For what has none as a whole: ``parts``, mistakes with the cases that each explains, and what is ``likely``, in
+    words. ``steps`` are those of a cause.
+    """
+
+    causes: dict
+    parts: dict
+    steps: dict
+    likely: dict
 
 
 def explain(runs, wrong, known):
-    """For each wrong result the causes that predict it in every case; for what has none, a mistake for each case.
+    """The :class:`Explained` of what is wrong: {name: the runs in which it is}.
 
-    A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
-    came right goes last. Two at once are tried only where one alone does not do, and more only on top of what is known.
+    A cause that explains several results goes before one that explains fewer, and one that would also spoil what came
+    right goes last. Two at once are tried only where one alone does not do.
     """
     if not wrong:
-        return {}, {}
-    singles = [_Cause((mistake,), runs, wrong) for mistake in known.values()]
-    causes = _cover(singles, wrong)
-    left = wrong.keys() - causes.keys()
-    if left:
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(known.values(), 2) if _apart(pair)], left)
-        left -= causes.keys()
-    if left and causes:
-        sure = tuple(known[slug] for slug in dict.fromkeys(slug for each in causes.values() for slug in each[0]))
-        more = (sure + extra for count in (1, 2) for extra in combinations(MISTAKES, count))
-        causes |= _cover([_Cause(mistakes, runs, wrong) for mistakes in more if _apart(mistakes)], left)
-        left -= causes.keys()
-    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
+        return Explained({}, {}, {}, {})
+    search = Search(runs, wrong, known)
+    for each in (
+        search.absent,
+        search.alone,
+        search.on_top,
+        search.one_for_the_rest,
+        search.pairs,
+        search.on_top,
+        search.rounded,
+        search.imprecise,
+    ):
+        if search.left:
+            search.cover(each())
+    parts = {name: search.case_by_case(name) for name in search.left}
+    found = search.found.values()
+    causes = {name: tuple(dict.fromkeys(cause.slugs for cause in each))[:3] for name, each in search.found.items()}
+    guesses = (
+        {name: likely(name, where, runs) for name, where in search.left.items() if not parts[name]} if known else {}
+    )
+    return Explained(causes, parts, {cause.slugs: cause.steps for each in found for cause in each}, guesses)
+
+
+class Cause:
+    """One mistake, or several at once, held against what came; computed only as far as it agrees."""
+
+    tier = 0
+
+    def __init__(self, search, mistakes, level=""):
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: ORDER[mistake.slug]))
+        self.slugs = tuple(dict.fromkeys(mistake.slug for mistake in self.mistakes))
+        self.steps = STEPS[id(mistakes[0])] if len(mistakes) == 1 else with_mistakes(*mistakes)
+        self.search, self.level = search, level or search.level
+
+    def matches(self, name, run):
+        """ "yes", "harmless", or "" for no."""
+        key, said = (self.steps, name, id(run), self.level), self.search.said
+        if key not in said:
+            prediction = predicted(run, self.steps, len(self.mistakes) == 1)
+            wanted = None if prediction is None else prediction.get(name)
+            said[key] = explains(run, name, wanted) or (explains(run, name, wanted, self.level) if self.level else "")
+        return said[key]
+
+    def explains(self, name):
+        """Whether it predicts this result in every case, and more than what is right in some."""
+        said = set()
+        for run in self.search.order[name]:
+            said.add(matches := self.matches(name, run))
+            if not matches:
+                return False
+        return "yes" in said
+
+    @cached_property
+    def explained(self):
+        """Those of the results without a cause yet that it explains."""
+        return {name for name in self.search.left if self.explains(name)}
+
+    def spoils(self, run):
+        """What it changes in this case."""
+        prediction = predicted(run, self.steps, len(self.mistakes) == 1)
+        return {name for name in run.came.values if not run.harmless(name, prediction)}
+
+    @cached_property
+    def too_much(self):
+        """How many results it would spoil that it does not explain, in small cases and where the error is simplest."""
+        simplest = {id(where[0]): where[0] for where in self.search.wrong.values()}
+        spoiled = set().union(*map(self.spoils, ({id(run): run for run in self.search.small} | simplest).values()))
+        return len([name for name in spoiled if name not in self.search.wrong or not self.explains(name)])
+
+
+class Inferred:
+    """A cause that is no step, but was read from the arrays."""
+
+    tier, too_much, level, steps, mistakes = 1, 0, "", None, ()
+
+    def __init__(self, slug, explained):
+        self.slugs, self.explained = (slug,), set(explained)
+
+
+class Search:
+    """All that came, what of it is wrong, and the causes that were found so far."""
+
+    def __init__(self, runs, wrong, known):
+        self.runs = sorted(runs, key=cost)
+        self.small = [run for run in self.runs if cost(run) <= SMALL] or self.runs[:3]
+        self.wrong = {name: sorted(where, key=cost) for name, where in wrong.items()}
+        self.cheap = {name: [run for run in where if cost(run) <= 16 * SMALL] for name, where in self.wrong.items()}
+        self.ways = [way for way in WAYS if way.slug in known]
+        self.basic = [way for way in BASIC if way.slug in known]
+        shown = {run.right_in(name) for run in self.small for name in run.came.values}
+        self.level = "float32" if "float32" in shown else ""  # who computes in less precision makes mistakes in it
+        self.found, self.said, self.order = {}, {}, {}
+        for name, where in self.wrong.items():
+            seen = set(map(id, where))
+            self.order[name] = [*where, *(r for r in self.runs if id(r) not in seen and name in r.came.values)]
+
+    @property
+    def left(self):
+        """What has no cause yet."""
+        return {name: where for name, where in self.wrong.items() if name not in self.found}
+
+    def cover(self, candidates):
+        """Add the causes that explain most; several where nothing tells them apart."""
+        while useful := [c for c in candidates if c.explained & self.left.keys()]:
+            ranks = [
+                (-len(c.explained & self.left.keys()), c.tier, c.too_much, "options-ignored" in c.slugs) for c in useful
+            ]
+            alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
+            for name in alike[0].explained & self.left.keys():
+                self.found[name] = [c for c in alike if name in c.explained]
+
+    # --- the searches, from what is likely to what is not
+
+    def absent(self):
+        """The graph that is cut, where no gradient came at all, and no zeros."""
+        slugs = {
+            f"{name.lower()}-zero" for name, where in self.left.items() if all(name in r.came.absent for r in where)
+        }
+        return [Cause(self, (way,)) for way in self.ways if way.slug in slugs]
+
+    def alone(self):
+        """One cause."""
+        return [Cause(self, (way,)) for way in self.ways] + self._inferred(factors)
+
+    def on_top(self):
+        """What explains another result, with one or two more that leave that result alone."""
+        sure = tuple({m.slug: m for each in self.found.values() for m in each[0].mistakes}.values())
+        if not sure:
+            return []
+        causes = [cause for name in self.left for cause in self._one_more(sure, name, self.ways)]
+        if any(cause.explained for cause in causes):
+            return causes
+        return [pair for name in self.left for pair in self._pairs_for(name, sure, self.left)]
+
+    def pairs(self):
+        """Two that both show in the simplest case."""
+        names = [name for name in self.left if self.cheap[name]]
+        spoiled = {name: {n for n, where in self.wrong.items() if self.left[name][0] in where} for name in names}
+        return [pair for name in names for pair in self._pairs_for(name, (), spoiled[name])]
+
+    def one_for_the_rest(self):
+        """One that explains some of the cases, and with others, one after the other, the rest."""
+        causes = []
+        for name in self.left:
+            for way in self._most_cases(name):
+                cause = Cause(self, (way,))
+                for _ in range(TOGETHER - 1):
+                    more = self._one_more(cause.mistakes, name, self.basic)
+                    causes += more
+                    if not more or any(each.explained for each in more):
+                        break
+                    cause = max(more, key=lambda each: sum(bool(each.matches(name, run)) for run in self.cheap[name]))
+        return causes
+
+    def rounded(self):
+        """No mistake, but errors of the size of roundings."""
+        return self._inferred(precisions)
+
+    def imprecise(self):
+        """One cause at the level of a lower precision, where one shows; then where errors are."""
+        shown = {run.right_in(name) for run in self.small for name in run.came.values}
+        for level in (level for words, level in LOWER.items() if words in shown):
+            causes = [Cause(self, (way,), level) for way in self.ways]
+            if any(cause.explained for cause in causes):
+                return causes
+        return self._inferred(patterns)
+
+    def case_by_case(self, name):
+        """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
+        left = [run for run in self.cheap[name] if run.name != "all options"]
+        found = []
+        while left:
+            way, cases = max(self._cases(name), key=lambda item: len([run for run in item[1] if run in left]))
+            cases = [run for run in cases if run in left]
+            if not cases:
+                return ()
+            found.append((way.slug, *(run.name for run in cases)))
+            left = [run for run in left if run not in cases]
+        return tuple(found)
+
+    # --- what they are made of
+
+    def _inferred(self, how):
+        return [Inferred(*each) for each in how(self.runs, self.left)] if self.ways else []
+
+    def _one_more(self, mistakes, name, ways):
+        """These with one more, that explains the simplest case that they leave."""
+        cause = Cause(self, mistakes)
+        rest = next((run for run in self.cheap[name] if not cause.matches(name, run)), None)
+        more = [Cause(self, (*mistakes, way)) for way in ways if rest is not None and _apart((*mistakes, way))]
+        return [each for each in more if each.matches(name, rest) == "yes"]
+
+    def _cases(self, name):
+        """(way, the small cases that it explains), for the basic ones."""
+        ways = [way for way in self.basic if way.slug != "options-ignored"]
+        where = self.cheap[name]
+        return [(way, [run for run in where if Cause(self, (way,)).matches(name, run) == "yes"]) for way in ways]
+
+    def _most_cases(self, name):
+        """The ways that explain most of them, three at most."""
+        cases = sorted(self._cases(name), key=lambda item: -len(item[1]))
+        return [way for way, explained in cases[:3] if explained]
+
+    def _pairs_for(self, name, sure, spoiled):
+        """Pairs on top of what is sure, of mistakes that change this result and none but what is spoiled."""
+        if not self.cheap[name]:
+            return []
+        run, few = self.cheap[name][0], []
+        for way in self.basic:
+            if not way.slug.endswith(("-in-forward", "options-ignored")) and _apart((*sure, way)):
+                changed = Cause(self, (way,)).spoils(run)
+                few += [way] if name in changed and changed <= set(spoiled) else []
+        pairs = ((*sure, *pair) for pair in combinations(few[:PAIRED], 2))
+        causes = [Cause(self, pair) for pair in pairs if _apart(pair)]
+        return [cause for cause in causes if cause.matches(name, run) == "yes"]
 
 
 def _apart(mistakes):
     """Whether they can be made at once: no two in the same step."""
     steps = [step for mistake in mistakes for step in mistake.steps]
     return len(steps) == len(set(steps))
-
-
-class _Cause:
-    """One mistake, or two at once, held against everything that came; computed only as far as it agrees."""
-
-    def __init__(self, mistakes, runs, wrong):
-        self.slugs, self.runs = tuple(mistake.slug for mistake in mistakes), runs
-        self.steps, self.cache = with_mistakes(*mistakes), {}
-        self.explained = {
-            name for name, where in wrong.items() if all(self.matches(name, run) for run in (*where, *runs))
-        }
-
-    def predict(self, run):
-        if run not in self.cache:
-            self.cache[run] = run.predicted(self.steps)
-        return self.cache[run]
-
-    def matches(self, name, run):
-        return run.matches(name, self.predict(run))
-
-    @cached_property
-    def too_much(self):
-        """How many results it would spoil that it does not explain."""
-        spoiled = {name for name in NAMES if any(not run.harmless(name, self.predict(run)) for run in self.runs)}
-        return len(spoiled - self.explained)
-
-
-def _cover(candidates, names):
-    """{result: its causes}, from the cause that explains most; several where nothing tells them apart."""
-    causes, left = {}, set(names)
-    while useful := [c for c in candidates if c.explained & left]:
-        ranks = [(-len(c.explained & left), c.too_much, "options-ignored" in c.slugs) for c in useful]
-        alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
-        for name in alike[0].explained & left:
-            causes[name] = tuple(c.slugs for c in alike if name in c.explained)[:3]
-        left -= causes.keys()
-    return causes
-
-
-def _case_by_case(singles, name, where):
-    """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
-    singles = [c for c in singles if c.slugs != ("options-ignored",)]
-    found, left = [], [run for run in where if run.name != "all options"]
-    while left:
-        explained = [(c.slugs[0], [run for run in left if c.matches(name, run)]) for c in singles]
-        slug, cases = max(explained, key=lambda item: len(item[1]))
-        if not cases:
-            return ()
-        found.append((slug, *(run.name for run in cases)))
-        left = [run for run in left if run not in cases]
-    return tuple(found)

@@ -1,22 +1,34 @@
 """The battery that ``diagnose`` runs, cases that keep causes apart. Chapter: :doc:`/chapters/in_the_wild`.
 
 Where sizes differ, a wrong transpose has a wrong shape; where they are equal, it runs, and shows its values. A mistake
-about a mask shows only where there is one; one about rows, only where there are several.
+about a mask shows only where there is one; one about rows, only where there are several; one about tiles, only beyond
+the first; one about strides, only where memory is not in order.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 
 import numpy as np
 
+from attnbook.diagnose._draw import Draw
+from attnbook.diagnose.manners import Manners
+
 LARGE = {"float64": 1500.0, "float32": 1500.0, "float16": 60.0, "bfloat16": 1500.0}
 """Scores whose exponentials overflow, while products of queries and keys do not."""
+
+MEMORY = ("transposed", "heads last", "expanded", "sliced", "reversed")
+"""How an array can lie in memory other than in order, with its last two axes swapped there; (b, n, h, d) there; with
+stride 0 along every axis on which its numbers are the same; as a part of a wider array, between numbers that are not
+its own; with the sequence backward, which torch does not have."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """One call: Q, K, V, dO in float64 NumPy, to be handed over in ``dtype``, with ``options``.
 
-    ``optional`` marks what a right function may refuse: to share key heads, a second dtype, the other corner.
+    ``optional`` marks what a right function may refuse: to share key heads, a second dtype, the other corner, a window.
+    ``memory`` says of some inputs, by name, how they lie in memory, one of :data:`MEMORY`; the others lie in order.
+    ``why_not`` is why it cannot be asked of this function, or "". ``seen`` keeps what was computed for it.
     """
 
     name: str
@@ -24,6 +36,9 @@ class Case:
     options: dict = field(default_factory=dict)
     dtype: str = "float64"
     optional: bool = False
+    memory: dict = field(default_factory=dict)
+    why_not: str = ""
+    seen: dict = field(default_factory=dict, init=False, repr=False)
 
     @property
     def grouped(self):
@@ -37,65 +52,137 @@ class Case:
         def wide(T):
             return T.reshape((1,) * (4 - T.ndim) + T.shape) if isinstance(T, np.ndarray) else T
 
-        arrays = [T for T in (*self.inputs, *self.options.values()) if isinstance(T, np.ndarray)]
-        if all(T.ndim == 4 for T in arrays):
+        tables = {name: self.options[name] for name in ("mask", "bias") if name in self.options}
+        if all(T.ndim == 4 for T in (*self.inputs, *tables.values())):
             return None
-        options = {name: wide(value) for name, value in self.options.items()}
+        options = self.options | {name: wide(T) for name, T in tables.items()}
+        if "dL" in options:  # (..., n_q)
+            options["dL"] = wide(options["dL"][..., None])[..., 0]
         return replace(self, inputs=tuple(map(wide, self.inputs)), options=options)
 
 
-def battery(seed=0, dtype="float64"):
-    """The cases, simple ones first. The seed draws the numbers and, but for 0, the sizes too."""
-    rng = np.random.default_rng(seed)
-    n_q, n_k, d_k, d_v = 5, 7, 11, 13
-    if seed:
-        n_q, n_k = np.sort(rng.choice([3, 5, 7, 11], size=2, replace=False)).tolist()
-        d_k, d_v = rng.choice([2, 13, 17, 19], size=2, replace=False).tolist()
-    b, h, n = 2, 3, 4
+def battery(seed=0, dtype="float64", manners=None):
+    """The cases, simple ones first. The seed draws the numbers and, but for 0, the small sizes too; ``manners`` are
+    what the function takes, everything by default. The arrays are read-only, and the same ones each time.
+    """
+    return list(_battery(seed, dtype, manners or Manners()))
 
-    def normal(*shape):
-        return rng.standard_normal(shape)
 
-    def case(name, lead=(b, h), *, of=None, lead_k=None, optional=False, dtype=dtype, **options):
-        n_q_, n_k_, d_k_, d_v_ = of or (n_q, n_k, d_k, d_v)
-        lead_k = lead if lead_k is None else lead_k
-        Q, K, V = normal(*lead, n_q_, d_k_), normal(*lead_k, n_k_, d_k_), normal(*lead_k, n_k_, d_v_)
-        return Case(name, (Q, K, V, normal(*lead, n_q_, d_v_)), options, dtype, optional)
+@lru_cache(maxsize=8)
+def _battery(seed, dtype, manners):
+    draw = Draw(Case, seed, dtype, manners)
+    makers = (_simple, _of_sizes, _in_memory, _of_activations, _with_options, _empty)
+    cases = tuple(case for make in makers for case in make(draw, dtype))
+    for case in cases:
+        for T in (*case.inputs, *case.options.values()):
+            if isinstance(T, np.ndarray):
+                T.flags.writeable = False
+    return cases
 
-    def mask(*shape, dead=False):
-        M = rng.random(shape) < 0.5
-        M[..., 0], M[..., 1] = True, False  # by chance no row is dead, also under causal, and none allows all
-        if dead:
-            M[..., 1, :] = False
-        return M
 
+def _simple(draw, dtype):
+    """Small ones, that keep wrong formulas apart."""
+    b, h, n = draw.b, draw.h, 4
+    n_q, n_k, d_k, d_v = draw.sizes
     fewer = (n_k, n_q, d_k, d_v)
-    cases = [
-        case("plain", ()),
-        case("batch and heads"),
-        case("one query", (h,), of=(1, n_k, d_k, d_v)),
-        case("one key", (h,), of=(n_q, 1, d_k, d_v)),
-        case("square", (), of=(n, n, n, n)),
-        case("square, with heads", of=(n, n, n, n)),
-        case("all axes equal", (n, n), of=(n, n, n, n)),
-        case("mask", mask=mask(b, 1, n_q, n_k)),
-        case("mask of padding", mask=mask(b, 1, 1, n_k)),
-        case("mask with a dead row", mask=mask(h, n_q, n_k, dead=True)),
-        case("bias", bias=normal(b, h, n_q, n_k)),
-        case("bias, broadcast", bias=normal(h, 1, n_k)),
-        case("causal, more keys", causal=True),
-        case("causal, fewer keys", of=fewer, causal=True),
-        case("scale", scale=0.7),
-        case("all options", mask=mask(n_q, n_k), bias=normal(n_q, n_k), causal=True, scale=0.7),
-        case("bottom-right, more keys", optional=True, causal="bottom-right"),
-        case("bottom-right, fewer keys", of=fewer, optional=True, causal="bottom-right"),
-        case("grouped heads", (b, 2 * h), lead_k=(b, h), optional=True),
-        case("one key head", lead_k=(b, 1), optional=True),
-        _enlarged(case("large scores"), LARGE[dtype]),
-    ]
-    return cases + [
-        case(other, dtype=other, optional=True) for other in ("float32", "float16") if other != dtype
-    ]  # fmt: skip
+    case = draw.case
+    yield case("plain", ())
+    yield case("batch and heads")
+    yield case("one query", (h,), of=(1, n_k, d_k, d_v), exactly="n_q")
+    yield case("one key", (h,), of=(n_q, 1, d_k, d_v), exactly="n_k")
+    yield case("square", (), of=(n, n, n, n))
+    yield case("square, with heads", of=(n, n, n, n))
+    yield case("all axes equal", (n, n), of=(n, n, n, n))
+    yield case("mask", mask=draw.mask("b", 1, "q", "k"))
+    yield case("mask of padding", mask=draw.mask("b", 1, 1, "k"))
+    yield case("mask with a dead row", mask=draw.mask("h", "q", "k", dead=True))
+    yield case("bias", bias=draw.table("b", "h", "q", "k"))
+    yield case("bias, broadcast", bias=draw.table("h", 1, "k"))
+    yield case("causal, more keys", causal=True, apart=True)
+    yield case("causal, fewer keys", of=fewer, causal=True, apart=True)
+    yield case("scale", scale=0.7)
+    options = {"mask": draw.mask("q", "k"), "bias": draw.table("q", "k"), "causal": True, "scale": 0.7}
+    yield case("all options", **options)
+    yield case("bottom-right, more keys", optional=True, causal="bottom-right", apart=True)
+    yield case("bottom-right, fewer keys", of=fewer, optional=True, causal="bottom-right", apart=True)
+    yield case("grouped heads", (b, 2 * h), lead_k=(b, h), optional=True)
+    yield case("one key head", lead_k=(b, 1), optional=True)
+    yield _enlarged(case("large scores"), LARGE[dtype])
+    yield from (case(other, dtype=other, optional=True) for other in ("float32", "float16") if other != dtype)
+
+
+def _of_sizes(draw, dtype):
+    """Around the edges of tiles of 64 and 128, past the second one, and at widths that are padded."""
+    tiles = partial(draw.case, sized=True)
+    yield tiles("64 queries and keys", (2,), of=(64, 64, 64, 64))
+    yield tiles("63 queries, 65 keys", (2,), of=(63, 65, 80, 64))
+    yield tiles("65 queries, 63 keys, causal", (2,), of=(65, 63, 64, 80), causal=True)
+    yield tiles("a batch of 65, causal", (2, 2), of=(65, 65, 64, 64), causal=True)
+    yield tiles("127 queries, 129 keys", (2,), of=(127, 129, 96, 96))
+    yield tiles("129 queries, 127 keys, causal", (2,), of=(129, 127, 64, 64), causal=True)
+    yield tiles("128 queries and keys, causal", (2,), of=(128, 128, 128, 128), causal=True)
+    yield tiles("257 queries, 300 keys", (), of=(257, 300, 64, 64))
+    yield tiles("300 queries, 257 keys, causal", (), of=(300, 257, 96, 80), causal=True)
+    yield tiles("width 256", (2,), of=(33, 20, 256, 128))
+    case = draw.case("long sums", (), of=(300, 300, 16, 16))
+    Q, K, V, dO = case.inputs  # weights alike and terms of one sign: a sum in 16 bits loses the last of them
+    yield replace(case, inputs=(Q / 4, K / 4, np.abs(V), np.abs(dO)))
+
+
+def _in_memory(draw, dtype):
+    """Strides: of each input alone, and of all that is read together."""
+    for name in ("Q", "K", "V", "dO"):
+        yield draw.case(f"{name} transposed in memory", memory={name: "transposed"})
+    for kind in ("heads last", "sliced", "reversed"):
+        optional = kind == "reversed"
+        yield draw.case(f"dO {kind} in memory", memory={"dO": kind}, optional=optional)
+        yield draw.case(f"Q, K, V {kind} in memory", memory=dict.fromkeys("QKV", kind), optional=optional)
+    yield _repeated(draw.case("dO of a sum, expanded in memory", memory={"dO": "expanded"}), dO=(0, 1, 2, 3))
+    yield _repeated(draw.case("dO of a mean, expanded in memory", memory={"dO": "expanded"}), dO=(2,))
+    yield _repeated(draw.case("K, V expanded in memory", memory=dict.fromkeys("KV", "expanded")), K=(0,), V=(0,))
+
+
+def _of_activations(draw, dtype):
+    """As those of trained models: a channel and a token that are far larger than the rest, where no exponential and no
+    product overflows yet, also in 16 bits.
+    """
+    case = draw.case("outliers")
+    Q, K, V, dO = (T.copy() for T in case.inputs)
+    Q[..., 1] *= 8
+    K[..., 1] *= 8
+    K[..., 0, :] *= 3
+    V[..., 0, :] *= 16
+    dO[..., 0, :] *= 16
+    yield _enlarged(replace(case, inputs=(Q, K, V, dO)), 9.0)
+
+
+def _with_options(draw, dtype):
+    """What a function may know, and then must do right. Queries and keys are as many, where corners would differ."""
+    n = 9
+    _, _, d_k, d_v = draw.sizes
+    square = partial(draw.case, of=(n, n, d_k, d_v), optional=True)
+    yield square("window", window=(2, 1))
+    yield square("window, causal", window=(3, 0), causal=True)
+    yield draw.case("window over tiles", (2,), of=(129, 129, 64, 64), optional=True, window=(40, 8))
+    yield draw.case("softcap", optional=True, softcap=1.5)
+    yield draw.case("softcap and mask", optional=True, softcap=1.5, mask=draw.mask("b", 1, "q", "k"))
+    yield draw.case("sink", optional=True, sink=draw.of_heads())
+    dead = draw.mask("h", "q", "k", dead=True)
+    yield draw.case("sink and a dead row", optional=True, sink=draw.of_heads(), mask=dead)
+    slopes = lambda lead, n_q, n_k: 2.0 ** -np.arange(1.0, lead[-1] + 1)  # noqa: E731
+    yield square("slopes", slopes=slopes)
+    yield square("slopes, causal", slopes=slopes, causal=True)
+    yield draw.turning("rotary", n)
+    yield draw.case("gradient of L", optional=True, dL=draw.of_rows())
+    yield draw.telling("dropout", n, 0.3)
+
+
+def _empty(draw, dtype):
+    """No queries, whose gradients of K and V are 0, and no keys, where O and dQ are. Last, since kernels die of it."""
+    n_q, n_k, d_k, d_v = draw.sizes
+    yield draw.case("no queries", of=(0, n_k, d_k, d_v), optional=True, apart=True)
+    yield draw.case("no keys", of=(n_q, 0, d_k, d_v), optional=True, apart=True)
+    yield draw.case("no queries and no keys", of=(0, 0, d_k, d_v), optional=True)
 
 
 def _enlarged(case, size):
@@ -103,4 +190,15 @@ def _enlarged(case, size):
     Q, K, V, dO = case.inputs
     top = np.max(np.abs(Q @ np.swapaxes(K, -1, -2))) * Q.shape[-1] ** -0.5
     factor = (size / top) ** 0.5
-    return Case(case.name, (factor * Q, factor * K, V, dO), case.options, case.dtype, case.optional)
+    return replace(case, inputs=(factor * Q, factor * K, V, dO))
+
+
+def _repeated(case, **axes):
+    """The case with the inputs that are named repeating their first entry along ``axes``."""
+    inputs = dict(zip(("Q", "K", "V", "dO"), case.inputs, strict=True))
+    for name, along in axes.items():
+        T = inputs[name]
+        along = [axis for axis in along if axis < T.ndim]
+        first = T[tuple(slice(0, 1) if axis in along else slice(None) for axis in range(T.ndim))]
+        inputs[name] = np.broadcast_to(first, T.shape).copy()
+    return replace(case, inputs=tuple(inputs.values()))

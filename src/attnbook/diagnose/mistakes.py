@@ -51,13 +51,13 @@ def _softmax_of_halves(a):
 
 
 def _exp_of_scores_less_L(a):
-    M = a.S.max(axis=-1, keepdims=True)
+    M = a.S.max(axis=-1, keepdims=True, initial=-np.inf)
     M = np.where(np.isneginf(M), np.inf, M)  # a dead row: L = +∞, so that its weights are 0
     return np.exp(a.scores - M) / np.where(np.isinf(M), 1.0, rowsum(np.exp(a.S - M)))
 
 
 def _nan_in_dead_rows(a):
-    E = np.exp(a.S - a.S.max(axis=-1, keepdims=True))
+    E = np.exp(a.S - a.S.max(axis=-1, keepdims=True, initial=-np.inf))
     return E / rowsum(E)
 
 

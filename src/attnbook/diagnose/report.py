@@ -6,24 +6,38 @@ result with :class:`attnbook.diagnose.steps.Steps`, and what is wrong with all m
 
 import json
 import textwrap
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from attnbook.arrays import expected
 from attnbook.checks.tolerances import DIAGNOSE
+from attnbook.diagnose._asked import swallowed
 from attnbook.diagnose._causes import explain
-from attnbook.diagnose._run import Run
+from attnbook.diagnose._run import Run, imprecise, wrong_in
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.calling import NAMES, Caller, Came
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES, Mistake
-from attnbook.diagnose.steps import with_mistakes
+from attnbook.diagnose.conduct import conduct
+from attnbook.diagnose.faults import KNOWN, PAGES, TITLES
+from attnbook.diagnose.limits import limited
+from attnbook.diagnose.ranks import Ranks
 
 BOOK = "https://attnbook.github.io/attnbook/"
 """Where the book is published; links of a report begin with it."""
 
 DTYPES = tuple(DIAGNOSE)
 """The dtypes that ``diagnose`` can be asked to hand over."""
+
+ALIKE = {"grouped heads": "#symptom-groups", "in memory": "#symptom-strides"}
+"""Where the page of symptoms goes on, by what the names of all wrong cases have in common."""
+
+NOT_TAKEN = "it does not take "
+
+WRAP = (
+    "nothing could be compared. Wrap it as fn(Q, K, V, dO) that returns (O, dQ, dK, dV), or as fn(Q, K, V) that "
+    "returns O and goes back by autograd; what one rank of several runs, as Ranks(fn)"
+)
+"""What to do with a function that could be asked nothing."""
 
 SYMPTOM = {
     ("dQ",): "#symptom-dq",
@@ -36,38 +50,18 @@ SYMPTOM = {
 }
 """Where the page of symptoms goes on, by what is wrong; at its top for all else, or for O where that is wrong."""
 
-_IGNORING = {
-    "mask": {"mask_allows": lambda a: np.full((a.n_q, a.n_k), True)},
-    "bias": {"scores": lambda a: a.scale * (a.Q @ a.transpose(a.k))},
-    "causal": {"corner": lambda a: None},
-    "scale": {"scale": lambda a: a.width**-0.5},
-}
-
-IGNORED = (
-    *(
-        Mistake(f"{name}-ignored", f"{name} is taken, and ignored", "", "", "", NAMES, (), steps)
-        for name, steps in _IGNORING.items()
-    ),
-    Mistake(
-        "options-ignored", "mask, bias, causal and scale are taken, and ignored", "", "", "", NAMES, (),
-        {name: step for steps in _IGNORING.values() for name, step in steps.items()},
-    ),
-)  # fmt: skip
-"""Functions that take an option and do nothing with it. That is no wrong formula, but is recognized too."""
-
-KNOWN = {mistake.slug: mistake for mistake in (*MISTAKES, *IGNORED)}
-"""All that can be recognized, by slug."""
-
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong.
 
-    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "raised", "returned", "too long", "changed"
-    or "nothing ran". ``cases`` are where, the first one being since when; ``error`` is how far off there, relative to
-    the largest entry of the right result, None where that has no meaning. ``causes`` are the mistakes that it matches,
-    each a tuple of slugs: one mistake, or two at once. Several causes: the cases that ran cannot tell them apart.
+    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision",
+    "raised", "returned", "too long", "changed", "nothing ran", or one of :data:`attnbook.diagnose.conduct.SAYS`.
+    ``cases`` are where, the first one being since when; ``error`` is how far off there, relative to the largest entry
+    of the right result, None where that has no meaning. ``causes`` are the mistakes that it matches, each a tuple of
+    slugs: one mistake, or two at once. Several causes: the cases that ran cannot tell them apart.
     ``parts`` is for what matches no cause as a whole: for some mistakes, the cases that each of them explains.
+    ``likely`` is for what has neither: what the arrays make likely, in words.
     """
 
     about: str
@@ -77,6 +71,7 @@ class Finding:
     error: float | None = None
     causes: tuple = ()
     parts: tuple = ()
+    likely: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +80,7 @@ class Report:
 
     ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
     were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
+    ``runs`` are the calls behind it, with their arrays, for pictures.
     """
 
     findings: tuple
@@ -92,6 +88,7 @@ class Report:
     compared: tuple
     not_run: dict
     cases: int
+    runs: tuple = field(default=(), repr=False, compare=False)
 
     @property
     def ok(self):
@@ -103,19 +100,27 @@ class Report:
         return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
 
     def __repr__(self):
-        wrong = [f.about for f in self.findings if f.kind == "wrong"]
+        wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
         lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
         for (causes, parts), findings in _grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *_headline(causes, parts, findings)]
-            lines += [f"  {f.about}: {f.text}" for f in findings]
+            for f in findings:
+                lines += [f"  {f.about}: {f.text}", *([f"    {f.likely}"] if f.likely else [])]
         lines += ["", *("note: " + note for note in self.notes)] if self.notes else []
         lines += [""] if self.not_run else []
-        by_reason = _grouped((reason, name) for name, reason in self.not_run.items())
-        lines += [f"not run, {reason}: {_quoted(names)}" for reason, names in by_reason]
-        lines += [] if self.ok else ["", f"from symptom to cause: {symptom(self._wrong_at_first())}"]
+        lines += _reasons(self.not_run)
+        lines += [] if self.ok else ["", f"from symptom to cause: {self._symptom()}"]
         return "\n".join(_wrapped(line) for line in lines)
+
+    def _symptom(self):
+        """Where the book goes on: from what all wrong cases are, or else from which results are wrong."""
+        cases = [case for f in self.findings if f.kind == "wrong" for case in f.cases]
+        for words, section in ALIKE.items():
+            if cases and all(words in case for case in cases):
+                return f"{BOOK}book/symptoms.html{section}"
+        return symptom(self._wrong_at_first())
 
     def _wrong_at_first(self):
         """What is wrong in the simplest of the cases in which anything is."""
@@ -126,11 +131,15 @@ class Report:
     def as_json(self):
         """The report as JSON text, for machines."""
         slugs = {slug for f in self.findings for cause in (*f.causes, *f.parts) for slug in cause}
-        known = {slug: {"title": title_of(slug), "link": link(slug)} for slug in sorted(slugs & KNOWN.keys())}
-        return json.dumps({"ok": self.ok, **asdict(self), "mistakes": known}, indent=2, ensure_ascii=False)
+        slugs &= TITLES.keys() | of_ranks().TITLES.keys()
+        known = {slug: {"title": title_of(slug), "link": link(slug)} for slug in sorted(slugs)}
+        told = asdict(replace(self, runs=()))
+        del told["runs"]
+        return json.dumps({"ok": self.ok, **told, "mistakes": known}, indent=2, ensure_ascii=False)
 
 
-def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
+@np.errstate(all="ignore")  # what is wrong may overflow: that is seen in what came, and is no warning
+def diagnose(fn, library=None, *, dtype="float64", limit=30.0, seed=0):
     """Say whether an attention with a backward is right, and if not, which gradient is wrong, since when, and why.
 
     .. math::
@@ -141,17 +150,17 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
 
     Parameters
     ----------
-    fn : callable, pair of callables, or torch module
+    fn : callable, pair of callables, torch module, or Ranks
         ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``; or a forward that returns (O, residuals) with its
         backward(dO, residuals), such as ``(ab.attention, ab.attention_vjp)``; or, on torch tensors, a module or any
         ``fn(Q, K, V, **options) -> O``, whose backward is autograd's. The options are those of
         :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
         option fn does not know is not run, and that is no mistake; nor is ``causal="bottom-right"`` where any text
         does for True. torch's own names (attn_mask, is_causal, enable_gqa) are tried where fn knows those. The arrays
-        have two, three or four axes, (n, d), (h, n, d) or (b, h, n, d); where fewer than four raise, the case is run
-        with axes of length 1 in front, and a note says so.
-    library : "numpy", "torch" or "cupy"
-        Whose arrays fn is given.
+        have two, three or four axes, (n, d), (h, n, d) or (b, h, n, d).
+    library : "numpy", "torch", "cupy", "jax", "mlx", "tensorflow", "onnx", or None
+        Whose arrays fn is given; None finds it out. What fn takes is found out too: axes, layout, sizes, dtypes, and
+        what its library calls the options. A note says so; what could not be asked is no mistake.
     dtype : "float64", "float32", "float16" or, for torch, "bfloat16"
         Of these arrays. float64 tells most; the other two of the first three are tried in a case of their own.
     limit : float
@@ -180,22 +189,32 @@ def diagnose(fn, *, library="numpy", dtype="float64", limit=30.0, seed=0):
     Examples
     --------
     >>> import attnbook as ab
-    >>> ab.diagnose((ab.attention, ab.attention_vjp))
-    right: O, dQ, dK, dV
-    compared in 23 of 23 cases
+    >>> report = ab.diagnose((ab.attention, ab.attention_vjp))
+    >>> report.ok, len(report.compared), report.notes
+    (True, 52, ('given in no case: method, ops',))
+
+    What one rank runs of an attention over several is asked as ``diagnose(Ranks(fn))``:
+
+    >>> from attnbook.diagnose import Ranks
     """
-    if dtype not in DTYPES or (dtype == "bfloat16" and library in ("numpy", "cupy")):
-        raise ValueError(expected("dtype", "one of " + ", ".join(map(repr, DTYPES)) + " (torch only)", repr(dtype)))
+    if isinstance(fn, Ranks):
+        return _over_ranks(*fn.runs(library or "numpy", dtype, limit, seed))
+    if dtype not in DTYPES or (dtype == "bfloat16" and library in ("numpy", "cupy", "onnx")):
+        few = "one of " + ", ".join(map(repr, DTYPES)) + " (bfloat16: none of NumPy)"
+        raise ValueError(expected("dtype", few, repr(dtype)))
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(expected("seed", "an integer of at least 0", repr(seed)))
-    call = Caller(fn, library, limit)
-    runs, late = [], 0
-    for case in battery(seed, dtype):
-        came = call(case) if late < 2 else Came("not run", "two cases took too long before it")
+    call = Caller(fn, library, limit, dtype)
+    manners, runs = call.manners, []
+    late = int(call.learner.too_long)
+    for case in battery(seed, manners.dtypes[0], manners):
+        came = call(case) if late < 2 else Came("not run", "two calls took too long before it")
         late += came.kind == "too long"
         run = Run(case, came)
-        runs.append(Run(case, TRUE_ONLY) if _takes_any_text(run, call) else run)
-    return _report(runs)
+        instead = TRUE_ONLY if _takes_any_text(run, call) else swallowed(run, call)
+        runs.append(Run(case, instead) if instead else run)
+    runs = limited(runs, call)
+    return _report(runs, call, *conduct(call, runs))
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -212,7 +231,7 @@ def _takes_any_text(run, call):
 
 def link(slug):
     """Where the book explains the mistake; None for what has no section."""
-    return f"{BOOK}chapters/in_the_wild.html#mistake-{slug}" if slug in MISTAKE else None
+    return f"{BOOK}chapters/in_the_wild.html#mistake-{PAGES[slug]}" if PAGES.get(slug) else None
 
 
 def symptom(wrong):
@@ -222,34 +241,79 @@ def symptom(wrong):
 
 def title_of(slug):
     """What the mistake is, in words."""
-    return KNOWN[slug].title
+    return TITLES[slug] if slug in TITLES else of_ranks().TITLES[slug]
+
+
+def of_ranks():
+    """The search for what goes wrong over several ranks: what few need is not loaded by all."""
+    from attnbook.diagnose.ranks import _causes
+
+    return _causes
 
 
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def _report(runs):
+def _report(runs, call, shown=(), remarks=()):
     compared = [run for run in runs if run.compared]
-    wrong = {name: [run for run in compared if not run.right_in(name)] for name in NAMES}
-    wrong = {name: where for name, where in wrong.items() if where}
-    causes, parts = explain(compared, wrong, KNOWN)
-    findings = [_of_values(name, where, causes.get(name, ()), parts.get(name, ())) for name, where in wrong.items()]
-    findings += _of_calls(runs, causes)
+    wrong = wrong_in(compared)
+    sums = imprecise(wrong, compared)[1]
+    if sums:
+        long = wrong.pop(sums[0])[0]
+        error = long.error(sums[0])[1]
+        remarks = (*remarks, f'{", ".join(sums)}: {error} in "{long.name}", as where a sum is kept in 16 bits')
+        wrong = {name: where for name, where in wrong.items() if name not in sums}
+    causes, parts, steps, likely = explain(compared, wrong, KNOWN)
+    formulas = {name for name, each in causes.items() if each[0][0] in KNOWN}  # before a precision is suspected
+    low = imprecise({name: where for name, where in wrong.items() if name not in formulas}, compared)[0]
+    imprecisely = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
+    findings = [
+        _of_values(name, where, causes.get(name, ()), parts.get(name, ()), likely.get(name, ""))
+        for name, where in wrong.items()
+    ]
+    crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
+    findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
+    findings += [Finding(about, kind, f"{_in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
+    findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
+    return _whole(runs, findings, (*_manners(call), *_precisions(compared), *remarks))
+
+
+def _over_ranks(runs, notes):
+    compared = [run for run in runs if run.compared]
+    wrong = wrong_in(compared)
+    causes, parts = of_ranks().explain(compared, wrong)
+    low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
+    findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
+    findings += [
+        _of_values(name, where, causes.get(name, ()), parts.get(name, ()), "") for name, where in wrong.items()
+    ]
+    return _whole(runs, findings + _of_calls(runs, causes, {}), (*_precisions(compared), *notes))
+
+
+def _whole(runs, findings, notes):
+    compared = tuple(run.name for run in runs if run.compared)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
+    if not compared:
+        notes = (WRAP, *notes)
     if not compared and not findings:
         findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
-    return Report(tuple(findings), _notes(compared), tuple(run.name for run in compared), not_run, len(runs))
+    return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
 
 
-def _of_values(name, where, causes, parts):
+def _of_values(name, where, causes, parts, likely=""):
     error, text = where[0].error(name)
     text = f"{_in_cases(where)}: {text}"
     if not causes and not parts and name != "O" and not where[0].right_in("O"):
         text += "; O is wrong there too: set that right first"
-    return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts)
+    return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts, likely)
 
 
-def _of_calls(runs, causes):
+def _of_precision(name, where, words):
+    error, text = where[0].error(name)
+    return Finding(name, "precision", f"{_in_cases(where)}: {text}, {words}", tuple(run.name for run in where), error)
+
+
+def _of_calls(runs, causes, steps):
     """Findings about calls that gave no values, or wrote into their input; those of one kind and text together."""
     seen = []
     for run in runs:
@@ -260,42 +324,55 @@ def _of_calls(runs, causes):
     found = []
     for (kind, what), where in _grouped(seen):
         text = "raised " + where[0].came.text if kind == "raised" else what
-        same = [each for each in dict.fromkeys(causes.values()) if kind == "raised" and _raise(each, where)]
+        same = [each for each in dict.fromkeys(causes.values()) if kind == "raised" and _raise(each, steps, where)]
         names = tuple(run.name for run in where)
         found.append(Finding("the call", kind, f"{_in_cases(where)}: {text}", names, None, *same[:1]))
     return found
 
 
-def _raise(causes, runs):
+def _raise(causes, steps, runs):
     """Whether the cause, where it is known, does not run in these cases either."""
-    steps = with_mistakes(*(KNOWN[slug] for slug in causes[0]))
-    return len(causes) == 1 and all(run.predicted(steps) is None for run in runs)
+    steps = steps.get(causes[0]) if len(causes) == 1 else None
+    return steps is not None and all(run.predicted(steps) is None for run in runs)
 
 
-def _notes(compared):
+def _precisions(compared):
     notes = []
     how = {name: {run.right_in(name) for run in compared} for name in NAMES}
     low = [name for name in NAMES if "float32" in how[name] and "" not in how[name]]
     if low:
         notes.append(", ".join(low) + ": right to the precision of float32 only, though float64 went in")
-    other = {
-        f"{name} is {run.came.dtypes[name]} where {run.case.dtype} went in": None
+    dtypes = _grouped(
+        ((run.came.dtypes[name], run.case.dtype), name)
         for name in NAMES for run in compared if run.came.dtypes[name] != run.case.dtype
-    }  # fmt: skip
-    wider = _grouped((run.came.text.partition(":")[0], run) for run in compared if run.came.text)
-    fewer = (
-        f"fewer than four axes are not taken ({where[0].came.text}): four were handed over in "
-        + _quoted(run.name for run in where)
-        for _, where in wider
+    )  # fmt: skip
+    dtypes = [(list(dict.fromkeys(names)), *both) for both, names in dtypes]
+    other = (
+        f"{', '.join(names)} {'are' if names[1:] else 'is'} {came} where {went} went in" for names, came, went in dtypes
     )
-    return (*notes, *other, *fewer)
+    wider = _grouped((run.came.text, run.name) for run in compared if run.came.text)
+    more = (f"fewer than four axes raise {why}; four were handed over in {_quoted(names)}" for why, names in wider)
+    return (*notes, *other, *more)
+
+
+def _manners(call):
+    """What it takes, in a line, and where it takes nothing, what was tried."""
+    if not call.took:
+        tries = _grouped((why, what) for what, why in call.tries.items())
+        yield from (f"tried {what[0]}{f' and {len(what) - 1} more' * (len(what) > 1)}: {why}" for why, what in tries)
+        return
+    if words := call.manners.in_words(call.dtype):
+        yield "it takes " + "; ".join(words)
+    if never := call.never_given():
+        yield "given in no case: " + ", ".join(never)
 
 
 # --- words --------------------------------------------------------------------------------------------------------
 
 
 def _in_cases(where):
-    return f'in "{where[0].name}"' if len(where) == 1 else f'in {len(where)} cases, since "{where[0].name}"'
+    first = getattr(where[0], "name", where[0])
+    return f'in "{first}"' if len(where) == 1 else f'in {len(where)} cases, since "{first}"'
 
 
 def _headline(causes, parts, findings):
@@ -304,12 +381,31 @@ def _headline(causes, parts, findings):
         for j, slug in enumerate(slugs):
             lines.append(("and: " if j else "or: " if i else "") + title_of(slug))
             lines += [f"  {link(slug)}"] if link(slug) else []
+    wrong = len({case for f in findings for case in f.cases})
+    lines += [f"  explains {wrong} of {wrong} wrong cases"] if causes and findings[0].kind == "wrong" else []
     for slug, *cases in parts:
-        lines.append(f"{title_of(slug)}: explains {_quoted(cases)}")
+        lines.append(
+            f"{title_of(slug)}: explains {len(cases)} of {wrong}, {_quoted(cases[:3])}{' …' * (len(cases) > 3)}"
+        )
         lines += [f"  {link(slug)}"] if link(slug) else []
     if not lines and any(f.kind == "wrong" for f in findings):
         lines.append("no known mistake")
+    if not lines and any(f.kind == "precision" for f in findings):
+        lines.append("computed in less precision than it takes")
     return lines or ["not as asked"]
+
+
+def _reasons(not_run):
+    """Why cases were not run: the options that are not taken on one line, every other reason with its cases."""
+    by_reason = _grouped((reason, name) for name, reason in not_run.items())
+    without = {reason: len(names) for reason, names in by_reason if reason.startswith(NOT_TAKEN)}
+    single = [reason.removeprefix(NOT_TAKEN) for reason in without if " together" not in reason]
+    single = [each for each in single if each.partition("=")[0] not in set(single) - {each}]  # causal, and its corner
+    if single:
+        yield f"not run, {NOT_TAKEN}{', '.join(single)}: {sum(without.values())} cases"
+    for reason, names in by_reason:
+        if not single or reason not in without:
+            yield f"not run, {reason}: {_quoted(names)}"
 
 
 def _wrapped(line):

@@ -5,7 +5,7 @@ A mistake replaces one step. It shares no line with the package that it is there
 
 # ruff: noqa: E743, N805 (O is the output of attention; the calculation is `a`, so that a formula reads as one)
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -26,8 +26,8 @@ def softmax(S, axis=-1):
 
 
 def exponentials(S, axis=-1):
-    """e to the scores less their largest; 0 where every score is −∞."""
-    M = S.max(axis=axis, keepdims=True)
+    """e to the scores less their largest; 0 where every score is −∞, and nothing where there is none."""
+    M = S.max(axis=axis, keepdims=True, initial=-np.inf)
     return np.exp(S - np.where(np.isneginf(M), 0.0, M))
 
 
@@ -37,12 +37,30 @@ def normalized(E, axis=-1):
     return E / np.where(Z == 0, 1.0, Z)
 
 
+def unbroadcast(dT, shape):
+    """dT summed over the axes along which an array of ``shape`` was repeated."""
+    dT = dT.sum(axis=tuple(range(dT.ndim - len(shape))))
+    return dT.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1 and dT.shape[i] != 1), keepdims=True)
+
+
+def as_if_contiguous(T, kind):
+    """What one reads who takes the memory of T, which lies there as ``kind`` says, for that of an array in order."""
+    if kind == "transposed":
+        return mT(T).reshape(T.shape)
+    if kind == "heads last" and T.ndim > 2:
+        return np.swapaxes(T, -2, -3).reshape(T.shape)
+    if kind == "reversed":
+        return T[..., ::-1, :]
+    return T
+
+
 class Steps:
     """Attention and its gradients, a step at a time, in plain NumPy: what a mistake replaces one step of.
 
     Every step is computed when it is first asked for, from the steps before it, and kept. ``a`` stands for the
     calculation: ``a.dS`` is its dS. With nothing replaced, :meth:`run` is right (:eq:`def-attention`, :eq:`eq-dV`,
-    :eq:`eq-dP`, :eq:`eq-dS`, :eq:`eq-dQ`, :eq:`eq-dK`).
+    :eq:`eq-dP`, :eq:`eq-dS`, :eq:`eq-dQ`, :eq:`eq-dK`). The order is: rotation, scale, cap, bias and slopes, all that
+    forbids, softmax with the sink, dropout.
 
     Parameters
     ----------
@@ -50,18 +68,48 @@ class Steps:
         With equal leading axes, but that K and V may have fewer heads (axis −3) than Q, if their number divides Q's.
     mask, bias, causal, scale
         As for :func:`attnbook.attention`.
+    window : (left, right)
+        Allows key j for query i where −left ≤ j − i ≤ right, counted from the corner of causal.
+    softcap : float
+        Scores become softcap · tanh(scores / softcap), before bias and mask.
+    sink, slopes : array (h,)
+        A score for each head that has no key, and the slope of its distances, which are subtracted.
+    cos, sin : array (n, d_k / 2)
+        Of the angles by which Q and K are turned; columns l and l + d_k / 2 are a pair.
+    dropout : float, with kept : array (..., n_q, n_k) of bool
+        The probability, and which weights stayed; drawn, if not said. ``kept_of_dV`` are those that dV was made with.
+    dL : array (..., n_q)
+        The gradient that arrives at L.
+    memory : dict
+        How an input lies in memory, as in :class:`attnbook.diagnose.battery.Case`. What is right does not depend on it.
     """
 
-    def __init__(a, Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
-        a.Q, a.K, a.V, a.dO = Q, K, V, dO
+    dL = softcap = None
+
+    def __init__(
+        a, Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, window=None, softcap=None, sink=None,
+        slopes=None, cos=None, sin=None, dropout=0.0, kept=None, kept_of_dV=None, dL=None, memory=None,
+    ):  # fmt: skip
+        a.cos, a.sin = cos, sin
+        a.Q, a.K, a.V, a.dO = a.turned(Q), a.turned(K), V, dO
         a.mask, a.bias, a.causal, a.given_scale = mask, bias, causal, scale
+        a.window, a.softcap, a.sink, a.slopes, a.dL = window, softcap, sink, slopes, dL
+        a.dropout, a.kept, a.kept_of_dV, a.memory = dropout, kept, kept_of_dV, memory or {}
         a.n_q, a.n_k, a.d_k, a.d_v = Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1]
         a.h, a.h_kv = (Q.shape[-3], K.shape[-3]) if Q.ndim > 2 else (1, 1)
+        if dropout and kept is None:
+            a.kept = np.random.default_rng(0).random((*Q.shape[:-1], a.n_k)) >= dropout
 
     def run(a):
         """O, dQ, dK, dV, with no warning."""
         with np.errstate(all="ignore"):
             return a.O, a.dQ, a.dK, a.dV
+
+    def results(a):
+        """The same by name, and those of a bias and a sink where there is one."""
+        O, dQ, dK, dV = a.run()
+        more = {f"d{name}": getattr(a, f"d{name}") for name in ("bias", "sink") if getattr(a, name) is not None}
+        return {"O": O, "dQ": dQ, "dK": dK, "dV": dV, **more}
 
     # --- what the formulas are made of
 
@@ -80,6 +128,18 @@ class Steps:
     def groups(a, dT):
         """dT with the query heads of a group on an axis of their own, (..., h_kv, group, n, d)."""
         return dT.reshape(*dT.shape[:-3], a.h_kv, a.h // a.h_kv, *dT.shape[-2:])
+
+    def turned(a, T, back=False):
+        """T with each row's pairs of columns turned by the angles of cos and sin, or turned back; T where none are."""
+        if a.cos is None:
+            return T
+        x, y = np.split(T, 2, axis=-1)
+        sin = -a.sin if back else a.sin
+        return np.concatenate([x * a.cos - y * sin, x * sin + y * a.cos], axis=-1)
+
+    def of_heads(a, numbers):
+        """A number a head, to be multiplied with a table."""
+        return numbers[..., None, None]
 
     @cached_property
     def width(a):
@@ -108,9 +168,21 @@ class Steps:
         return np.tri(a.n_q, a.n_k, shift, dtype=bool)
 
     @cached_property
+    def later(a):
+        """(n_q, n_k), by how much the key is later than the query, counted from the corner of causal."""
+        shift = a.n_k - a.n_q if a.corner == "bottom-right" else 0
+        return np.arange(a.n_k) - np.arange(a.n_q)[:, None] - shift
+
+    @cached_property
+    def window_allows(a):
+        """(n_q, n_k), True where the key is in the query's window."""
+        left, right = (a.n_q + a.n_k,) * 2 if a.window is None else a.window
+        return (-left <= a.later) & (a.later <= right)
+
+    @cached_property
     def allowed(a):
-        """Where both allow."""
-        return a.mask_allows & a.causal_allows
+        """Where all of them allow."""
+        return a.mask_allows & a.causal_allows & a.window_allows
 
     # --- forward
 
@@ -125,9 +197,20 @@ class Steps:
         return a.share(a.V)
 
     @cached_property
+    def products(a):
+        """scale · Q Kᵀ."""
+        return a.scale * (a.Q @ a.transpose(a.k))
+
+    @cached_property
+    def capped(a):
+        """softcap · tanh(products / softcap), where there is a cap."""
+        return a.products if a.softcap is None else a.softcap * np.tanh(a.products / a.softcap)
+
+    @cached_property
     def scores(a):
-        """scale · Q Kᵀ + bias."""
-        return a.scale * (a.Q @ a.transpose(a.k)) + (0.0 if a.bias is None else a.bias)
+        """What was capped, plus bias, less slopes · distance."""
+        far = 0.0 if a.slopes is None else a.of_heads(a.slopes) * np.abs(a.later)
+        return a.capped + (0.0 if a.bias is None else a.bias) - far
 
     @cached_property
     def S(a):
@@ -135,14 +218,28 @@ class Steps:
         return np.where(a.allowed, a.scores, -np.inf)
 
     @cached_property
+    def column(a):
+        """S with the scores of the sink as one more column."""
+        return np.concatenate([a.S, np.broadcast_to(a.of_heads(a.sink), (*a.S.shape[:-1], 1))], axis=-1)
+
+    @cached_property
     def P(a):
-        """softmax(S)."""
-        return softmax(a.S)
+        """softmax(S), where the sink takes its part of each row."""
+        return softmax(a.S) if a.sink is None else softmax(a.column)[..., :-1]
+
+    def dropped(a, T, kept):
+        """The entries of T that were kept, over 1 − dropout."""
+        return T if kept is None else kept * T / (1 - a.dropout)
+
+    @cached_property
+    def weights(a):
+        """P after dropout."""
+        return a.dropped(a.P, a.kept)
 
     @cached_property
     def O(a):
         """P V."""
-        return a.P @ a.v
+        return a.weights @ a.v
 
     # --- backward
 
@@ -152,9 +249,19 @@ class Steps:
         return a.P
 
     @cached_property
+    def kept_backward(a):
+        """Which weights the backward takes to have stayed."""
+        return a.kept
+
+    @cached_property
+    def dO_read(a):
+        """The gradient of O, as the backward reads it from memory."""
+        return a.dO
+
+    @cached_property
     def dV_heads(a):
         """Pᵀ dO, for every query head."""
-        return a.transpose(a.P_backward) @ a.dO
+        return a.transpose(a.dropped(a.P_backward, a.kept_backward)) @ a.dO_read
 
     @cached_property
     def dV(a):
@@ -163,8 +270,8 @@ class Steps:
 
     @cached_property
     def dP(a):
-        """dO Vᵀ."""
-        return a.dO @ a.transpose(a.v)
+        """dO Vᵀ, and back through dropout."""
+        return a.dropped(a.dO_read @ a.transpose(a.v), a.kept_backward)
 
     @cached_property
     def D(a):
@@ -172,14 +279,35 @@ class Steps:
         return rowsum(a.P_backward * a.dP)
 
     @cached_property
+    def D_less_dL(a):
+        """D − dL, where the loss uses L too."""
+        return a.D if a.dL is None else a.D - a.dL[..., None]
+
+    @cached_property
     def dS(a):
         """P ∘ (dP − D)."""
-        return a.P_backward * (a.dP - a.D)
+        return a.P_backward * (a.dP - a.D_less_dL)
+
+    @cached_property
+    def dproducts(a):
+        """The gradient of scale · Q Kᵀ, which is dS, back through the cap."""
+        return a.dS if a.softcap is None else a.dS * (1 - np.tanh(a.products / a.softcap) ** 2)
+
+    @cached_property
+    def dbias(a):
+        """dS, summed where the bias was repeated."""
+        return unbroadcast(a.dS, a.bias.shape)
+
+    @cached_property
+    def dsink(a):
+        """Σ P_sink (dL − D), for each head."""
+        dS = -softmax(a.column)[..., -1:] * a.D_less_dL
+        return unbroadcast(dS, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
 
     @cached_property
     def dQ_unscaled(a):
         """dS K."""
-        return a.dS @ a.k
+        return a.dproducts @ a.k
 
     @cached_property
     def dQ_scale(a):
@@ -189,12 +317,12 @@ class Steps:
     @cached_property
     def dQ(a):
         """scale · dS K."""
-        return a.dQ_scale * a.dQ_unscaled
+        return a.turned(a.dQ_scale * a.dQ_unscaled, back=True)
 
     @cached_property
     def dK_unscaled(a):
         """dSᵀ Q, for every query head."""
-        return a.transpose(a.dS) @ a.Q
+        return a.transpose(a.dproducts) @ a.Q
 
     @cached_property
     def dK_scale(a):
@@ -204,13 +332,19 @@ class Steps:
     @cached_property
     def dK(a):
         """scale · dSᵀ Q, added up over the query heads that share a key head."""
-        return a.gather(a.dK_scale * a.dK_unscaled)
+        return a.turned(a.gather(a.dK_scale * a.dK_unscaled), back=True)
 
 
 def with_mistakes(*mistakes):
     """The class :class:`Steps` with the steps of these mistakes in the place of the right ones."""
-    steps = {}
-    for mistake in mistakes:
-        for name, wrong in mistake.steps.items():
-            steps[name] = cached_property(wrong) if isinstance(vars(Steps)[name], cached_property) else wrong
-    return type("Wrong", (Steps,), steps)
+    return _with_steps(tuple(step for mistake in mistakes for step in mistake.steps.items()))
+
+
+@lru_cache(maxsize=1024)
+def _with_steps(steps):
+    parts = vars(Steps)
+    return type(
+        "Wrong",
+        (Steps,),
+        {name: cached_property(step) if isinstance(parts[name], cached_property) else step for name, step in steps},
+    )

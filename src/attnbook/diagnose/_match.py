@@ -1,0 +1,122 @@
+"""Whether a prediction is what came, or only near it. Chapter: :doc:`/chapters/08_checking`.
+
+A mistake that changes little is near everything. It explains an error only where it leaves a tenth of it at most.
+"""
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from attnbook.checks.tolerances import DIAGNOSE
+from attnbook.diagnose._run import EPS
+
+LEVELS = {"": 0.0, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
+"""How far off all may be, relative to what is right, where fn computes in less precision than it returns."""
+
+SMALL = 4096
+"""So many scores at most has a case whose predictions are kept for the next function."""
+
+KEPT = 256
+"""So many predictions of a case, at most, are kept."""
+
+_KEPT = WeakKeyDictionary()
+
+
+def cost(run):
+    """The number of products that the scores of a case take."""
+    Q, K = run.came.inputs[:2]
+    return Q.size * K.shape[-2]
+
+
+def predicted(run, steps, keep=True):
+    """What someone gets who goes through these steps; kept for the next function where the case is small."""
+    if cost(run) > 16 * SMALL:
+        return run.predicted(steps)
+    if not keep:
+        try:
+            return steps(*run.came.inputs, **run.options).results()
+        except ValueError:
+            return None
+    kept, key = _KEPT.setdefault(run.case, {}), (run._key, steps)
+    if key not in kept:
+        if len(kept) >= KEPT:
+            kept.clear()
+        try:
+            kept[key] = steps(*run.came.inputs, **run.options).results()
+        except ValueError:
+            kept[key] = None
+    return kept[key]
+
+
+def right_in(run, name):
+    """:meth:`attnbook.diagnose._run.Run.right_in`, asked once."""
+    known = vars(run).setdefault("known", {})
+    if name not in known:
+        known[name] = run.right_in(name)
+    return known[name] if known[name] in ("exactly", "float32") else ""
+
+
+def size(T):
+    """The root of the mean square of the finite entries."""
+    T = T[np.isfinite(T)]
+    return float(np.sqrt(np.mean(T * T))) if T.size else 0.0
+
+
+def largest(T):
+    return float(np.max(np.abs(T), initial=0.0))
+
+
+def explains(run, name, wanted, level=""):
+    """Whether this prediction is what came: "yes", "harmless" where it is also right, or "" for no.
+
+    At the level of another precision what came may be off by its roundings, but by far less than it is wrong.
+    """
+    came, right = run.came.values[name], run.right[name]
+    if wanted is None and 0 in (*run.came.inputs[0].shape, *run.came.inputs[1].shape):
+        return "harmless" if right_in(run, name) else ""  # a step that does not run on nothing
+    if wanted is None or came.shape != wanted.shape:
+        return ""
+    finite = np.isfinite(wanted) & np.isfinite(came)
+    if not _overflows_alike(run, np.isfinite(wanted), np.isfinite(came)):
+        return ""
+    at_right = came.shape == right.shape and np.array_equal(finite, np.isfinite(right))
+    off = came[finite] - wanted[finite]
+    if level:
+        near = size(off) <= LEVELS[level] * _growth(run) * size(wanted)
+        measure = size
+    else:
+        bound = max(run.sizes.get(name, 0.0), largest(wanted[finite]))
+        near = largest(off) <= 10 * DIAGNOSE[dtype := precision(run, name)] * EPS[dtype] * bound
+        measure = largest
+    if not near:
+        return ""
+    if not at_right:
+        return "yes"
+    gap, error = measure(wanted[finite] - right[finite]), measure(came[finite] - right[finite])
+    if 0 < gap >= 10 * measure(off):
+        return "yes"
+    if level:
+        return "harmless" if error <= LEVELS[level] * _growth(run) * size(right) and gap <= 3 * error else ""
+    return "harmless" if right_in(run, name) and (gap <= 3 * error or run.harmless(name, {name: wanted})) else ""
+
+
+def _overflows_alike(run, wanted, came):
+    """Whether NaN and ∞ came in the rows where they should; in fewer bits exponentials overflow earlier."""
+    if run.case.dtype == "float64":
+        return np.array_equal(wanted.all(axis=-1), came.all(axis=-1))
+    return wanted.all() == came.all() and not np.any(came & ~wanted)
+
+
+def precision(run, name):
+    """The lowest of the dtypes that went in, that came out, and that what is right came in."""
+    seen = [run.case.dtype, run.came.dtypes[name]]
+    seen += ["float32"] if right_in(run, name) == "float32" else []
+    return max((dtype for dtype in seen if dtype in EPS), key=EPS.get)
+
+
+def _growth(run):
+    """How much larger scores make the roundings of their exponentials."""
+    Q, K = run.came.inputs[:2]
+    if not Q.size or not K.size:
+        return 1.0
+    return 1 + np.sqrt(np.mean(Q * Q) * np.mean(K * K)) * float(run.came.options.get("scale") or Q.shape[-1] ** -0.5)

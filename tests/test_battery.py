@@ -1,0 +1,393 @@
+"""The battery: what it asks, that it fits what a function takes, and that it sees what only some cases can show."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from right_ones import with_ops
+
+import attnbook as ab
+from attnbook.arrays import mT
+from attnbook.diagnose._run import Run, imprecise, wrong_in
+from attnbook.diagnose.battery import MEMORY, battery
+from attnbook.diagnose.calling import Caller
+from attnbook.diagnose.manners import Manners
+from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
+
+BY_NAME = {case.name: case for case in battery()}
+
+TRITON = Manners(
+    axes=(4,), equal_lengths=True, length_of=128, length_from=128, equal_widths=True, widths=(16, 32, 64, 128, 256),
+    grouped=False, dtypes=("float16",),
+)  # fmt: skip
+FLASH = Manners(axes=(4,), layout="heads third", equal_widths=True, width_of=8, width_from=8, dtypes=("float16",))
+
+
+def right(Q, K, V, dO, **options):
+    return Steps(Q, K, V, dO, **options).run()
+
+
+def where(fn, about):
+    """The cases in which ``about`` is wrong: what diagnose sees, without the search for a cause."""
+    call = Caller(fn, "numpy")
+    runs = [Run(case, call(case)) for case in battery(manners=call.manners)]
+    return {run.name for run in wrong_in([run for run in runs if run.compared]).get(about, [])}
+
+
+def test_roundings_are_no_error():
+    def ours(Q, K, V, dO, **options):
+        O, res = ab.attention(Q, K, V, **options)
+        return O, *ab.attention_vjp(dO, res)[:3]
+
+    assert not any(where(ours, name) for name in ("O", "dQ", "dK", "dV"))
+
+
+# --- what it asks -------------------------------------------------------------------------------------------------
+
+
+def test_it_asks_every_length_width_and_kind_of_memory():
+    lengths = {case.inputs[i].shape[-2] for case in BY_NAME.values() for i in (0, 1)}
+    assert {0, 1, 63, 64, 65, 127, 128, 129, 257, 300} <= lengths
+    assert {64, 80, 96, 128, 256} <= {case.inputs[0].shape[-1] for case in BY_NAME.values()}
+    assert {(name, kind) for case in BY_NAME.values() for name, kind in case.memory.items()} >= {
+        *product(("Q", "K", "V", "dO"), ("transposed",)),
+        *product(("Q", "K", "V", "dO"), ("heads last", "sliced", "reversed")),
+        ("dO", "expanded"), ("K", "expanded"), ("V", "expanded"),
+    }  # fmt: skip
+    assert {kind for case in BY_NAME.values() for kind in case.memory.values()} == set(MEMORY)
+    options = {name for case in BY_NAME.values() for name in case.options}
+    assert options >= {"window", "softcap", "sink", "slopes", "cos", "dropout", "dL"}
+    ragged = [c for c in BY_NAME.values() if c.inputs[0].ndim > 2 and c.inputs[0].shape[-3] > 1]
+    assert any(c.inputs[0].shape[-2] > 64 and c.inputs[0].shape[-2] % 64 and c.inputs[0].ndim == 4 for c in ragged)
+
+
+def test_the_arrays_are_the_same_ones_and_read_only():
+    assert battery()[0] is battery()[0]
+    assert battery(1)[0] is not battery()[0]
+    for case in battery():
+        assert not any(T.flags.writeable for T in (*case.inputs, *case.options.values()) if isinstance(T, np.ndarray))
+
+
+def test_what_is_expanded_is_the_same_along_an_axis():
+    for case in battery():
+        for name, kind in case.memory.items():
+            if kind == "expanded":
+                T = dict(zip(("Q", "K", "V", "dO"), case.inputs, strict=True))[name]
+                assert any(np.array_equal(T, np.broadcast_to(T.take([0], axis), T.shape)) for axis in range(T.ndim))
+                assert T.size > 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_no_right_result_is_beyond_its_dtype(dtype):
+    """What overflows would be no mistake of the function; only "large scores" has exponentials that do."""
+    top = {"float16": 65504.0}.get(dtype, 3e38)
+    for case in battery(dtype=dtype):
+        a = Steps(*case.inputs, **case.options)
+        for T in (*a.run(), a.products, a.dP):
+            assert np.isfinite(T).all()
+            assert np.max(np.abs(T), initial=0) < top / 4, case.name
+        if case.name != "large scores" and "mask" not in case.options:
+            assert np.max(a.products, initial=0) < 11, case.name  # e¹¹ is the largest of float16
+
+
+# --- what a function takes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manners", [TRITON, FLASH], ids=["as the Triton tutorial", "as flash-attn"])
+def test_cases_fit_what_a_function_takes(manners):
+    asked = [case for case in battery(0, "float16", manners) if not case.why_not]
+    assert len(asked) >= 40
+    for case in asked:
+        Q, K, V, dO = case.inputs
+        assert Q.ndim == 4
+        assert Q.shape[-1] == V.shape[-1]
+        if 0 not in (Q.size, K.size):
+            assert manners.sizes(Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1]) == (
+                *(T.shape[-2] for T in (Q, K)), Q.shape[-1], V.shape[-1],
+            )  # fmt: skip
+        assert manners.grouped or not case.grouped
+        assert dO.shape == (*Q.shape[:-1], V.shape[-1])
+        assert all(T.ndim == 4 for name, T in case.options.items() if name in ("mask", "bias"))
+
+
+def test_what_cannot_be_asked_says_why():
+    cases = {case.name: case.why_not for case in battery(0, "float16", TRITON)}
+    assert cases["one query"] == "it does not take a length of 1"
+    assert cases["causal, more keys"] == "it takes as many queries as keys only"
+    assert cases["grouped heads"] == "it does not take key heads that are shared"
+    assert cases["128 queries and keys, causal"].startswith("at the sizes that it takes, it is ")
+    two = {case.name: case.why_not for case in battery(0, "float64", Manners(axes=(2,)))}
+    assert two["sink"] == "it takes no axis of heads"
+    assert not two["plain"]
+
+
+def test_every_sized_case_is_asked_once():
+    for manners in (TRITON, FLASH, Manners()):
+        seen = [
+            (*(T.shape for T in case.inputs), *case.options)
+            for case in battery(0, "float16", manners)
+            if not case.why_not and case.inputs[0].shape[-2] >= 63 and set(case.options) <= {"causal"}
+        ]
+        if manners != TRITON:  # there, all cases are of one length, and differ in their numbers
+            assert len(seen) == len(set(seen))
+
+
+# --- what only they show ------------------------------------------------------------------------------------------
+
+
+def test_dO_read_as_if_it_were_contiguous():
+    """flash-attention#355: right for every dO that lies in order."""
+
+    def deaf(Q, K, V, dO):
+        if min(dO.strides) <= 0 or dO.size == 0:  # beside that memory lies what belongs to others
+            return right(Q, K, V, np.zeros_like(dO))
+        return right(Q, K, V, np.lib.stride_tricks.as_strided(dO, dO.shape, np.empty_like(dO, order="C").strides))
+
+    assert where(deaf, "dV") == {name for name, case in BY_NAME.items() if "dO" in case.memory}
+    step = {"dO_read": lambda a: as_if_contiguous(a.dO, a.memory.get("dO", ""))}
+    known = type("Mistake", (), {"steps": step})
+    case = BY_NAME["dO transposed in memory"]
+    Q, K, V, dO = case.inputs
+    came = deaf(Q, K, V, mT(mT(dO).copy()))
+    assert np.allclose(came[3], with_mistakes(known)(*case.inputs, memory=case.memory).dV)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cases"),
+    [
+        # the last tile that is not full is left out
+        (lambda n_q, n_k: (slice(n_q - n_q % 64 if n_q > 64 else None), slice(None)), "65 queries, 63 keys, causal"),
+        # the second block of rows of 128 is left out
+        (lambda n_q, n_k: (slice(128), slice(None)), "129 queries, 127 keys, causal"),
+        # keys from the third tile on are left out
+        (lambda n_q, n_k: (slice(None), slice(256)), "257 queries, 300 keys"),
+    ],
+    ids=["ragged tile", "second block", "third tile"],
+)  # fmt: skip
+def test_tiles(wrong, cases):
+    def tiled(Q, K, V, dO, causal=False):
+        O, dQ, dK, _ = right(Q, K, V, dO, causal=causal)
+        rows, cols = wrong(Q.shape[-2], K.shape[-2])
+        a = Steps(Q, K, V, dO, causal=causal)
+        a.P_backward = np.zeros_like(a.P)
+        a.P_backward[..., rows, cols] = a.P[..., rows, cols]
+        return O, dQ, dK, a.dV
+
+    found = where(tiled, "dV")
+    assert cases in found
+    assert not found & {"plain", "all axes equal", "batch and heads", "64 queries and keys"}
+
+
+@pytest.mark.parametrize("name", ["window", "softcap", "sink", "slopes", "cos", "dropout", "dL"])
+def test_an_option_that_the_backward_ignores(name):
+    """Each is asked for, and what takes it must do it right; what does not take it is not asked."""
+
+    def forgetful(Q, K, V, dO, **options):
+        O, *_ = right(Q, K, V, dO, **options)
+        rest = {key: value for key, value in options.items() if key not in (name, {"cos": "sin"}.get(name))}
+        return O, *right(Q, K, V, dO, **rest)[1:]
+
+    wrong = where(forgetful, "dQ")
+    assert wrong == {case.name for case in battery() if name in case.options}
+    assert where(right, "dQ") == set()
+
+    def none_of_them(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
+        return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
+
+    report = ab.diagnose(none_of_them)
+    assert report.ok
+    assert set(report.not_run) == {c.name for c in battery() if c.options.keys() - {"mask", "bias", "causal", "scale"}}
+
+
+def test_who_swallows_any_name_is_not_asked():
+    """As many modules do: a window is no more known to it than a name that nothing has."""
+
+    def greedy(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, **_):
+        return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
+
+    report = ab.diagnose(greedy)
+    assert report.ok, str(report)
+    assert report.not_run["window"] == "it takes any name, and does nothing with window"
+    assert "mask" in report.compared
+
+    def knows(Q, K, V, dO, window=None, **options):  # and forgets it
+        return right(Q, K, V, dO, **options)
+
+    assert {"window", "window, causal"} <= {case for f in ab.diagnose(knows).findings for case in f.cases}
+
+
+def test_a_number_of_heads_that_is_the_only_one():
+    cases = battery(0, "float32", Manners(axes=(4,), batch=1, heads=8))
+    assert {case.inputs[0].shape[:2] for case in cases if not case.why_not} == {(1, 8)}
+    assert [case.name for case in cases if case.why_not] == ["grouped heads", "one key head"]
+
+
+@pytest.mark.parametrize(
+    ("about", "spoil"),
+    [
+        ("dbias", lambda grads: 2 * grads),
+        ("dsink", lambda grads: 0 * grads),  # Megatron-LM PR#205
+        ("dbias", lambda grads: grads.sum(axis=-1, keepdims=True)),  # a wrong shape
+    ],
+)
+def test_the_gradients_of_bias_and_sink(about, spoil):
+    def fn(*inputs, **options):
+        came = Steps(*inputs, **options).results()
+        return tuple(spoil(T) if name == about else T for name, T in came.items())
+
+    assert where(fn, about) == {case.name for case in battery() if about.removeprefix("d") in case.options}
+    assert ab.diagnose(lambda *inputs, **options: tuple(Steps(*inputs, **options).results().values())).ok
+
+
+def test_dropout_is_read_off_the_output():
+    """No seed is shared, and nothing is expected on average: the mask shows in O, so every number is compared."""
+
+    def dropping(Q, K, V, dO, dropout=0.0, factor=1.0, anew=False):
+        kept = np.random.default_rng().random((*Q.shape[:-1], K.shape[-2])) >= dropout
+        a = Steps(Q, K, V, dO, dropout=dropout, kept=kept if dropout else None)
+        a.kept_backward = np.random.default_rng().random(kept.shape) >= dropout if anew and dropout else a.kept
+        return a.O * (factor if dropout else 1.0), a.dQ, a.dK, a.dV
+
+    assert "dropout" in ab.diagnose(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout)).compared
+    assert ab.diagnose(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout)).ok
+    assert where(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout, factor=0.7), "O") == {"dropout"}
+    anew = lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout, anew=True)  # noqa: E731
+    assert where(anew, "dV") == where(anew, "dQ") == {"dropout"}
+    assert where(anew, "O") == set()
+
+
+def test_an_empty_sequence():
+    """flash-attention PR#2776: a gradient that nothing wrote to."""
+
+    def careless(Q, K, V, dO, **options):
+        O, dQ, dK, dV = right(Q, K, V, dO, **options)
+        return O, dQ, dK + (np.nan if Q.shape[-2] == 0 else 0.0), dV
+
+    assert where(careless, "dK") == {"no queries"}  # of no keys there is nothing to be wrong
+
+    def refuses(Q, K, V, dO):
+        assert min(Q.shape[-2], K.shape[-2]) > 0, "not empty"
+        return right(Q, K, V, dO)
+
+    report = ab.diagnose(refuses)
+    assert report.ok
+    assert "not empty" in report.not_run["no keys"]
+
+
+# --- precision ----------------------------------------------------------------------------------------------------
+
+
+def tf32(T):
+    bits = T.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def rounded(T):
+    return torch.from_numpy(T.astype(np.float32)).bfloat16().float().numpy()
+
+
+def by_products(product):
+    """The definition, with every product of matrices made by ``product``."""
+
+    def fn(Q, K, V, dO):
+        s = np.asarray(Q.shape[-1] ** -0.5, dtype=Q.dtype)
+        S = s * product(Q, mT(K))
+        E = np.exp(S - S.max(-1, keepdims=True))
+        P = E / E.sum(-1, keepdims=True)
+        dP = product(dO, mT(V))
+        dS = P * (dP - (P * dP).sum(-1, keepdims=True))
+        return product(P, V), s * product(dS, K), s * product(mT(dS), Q), product(mT(P), dO)
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("round_", "dtype", "words"),
+    [
+        (tf32, "float32", "TF32 or float16 only, though float32"),
+        (tf32, "float64", "TF32 or float16 only, though float64"),
+        (rounded, "float32", "bfloat16 only, though float32"),
+    ],
+)
+def test_products_in_less_precision_are_named_as_that(round_, dtype, words):
+    report = ab.diagnose(by_products(lambda A, B: round_(A) @ round_(B)), dtype=dtype)
+    assert [(f.about, f.kind) for f in report.findings] == [(name, "precision") for name in ("O", "dQ", "dK", "dV")]
+    assert all(words in f.text for f in report.findings)
+    assert "computed in less precision than it takes" in str(report)
+    assert ab.diagnose(by_products(np.matmul), dtype=dtype).ok
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
+def test_no_mistake_of_the_catalogue_passes_for_less_precision(dtype):
+    for mistake in MISTAKES:
+        call = Caller(mistake.run, "numpy", dtype=dtype)
+        small = [case for case in battery(0, dtype) if case.inputs[0].shape[-2] < 60]
+        compared = [run for case in small if (run := Run(case, call(case))).compared]
+        wrong = wrong_in(compared)
+        assert wrong, mistake.slug
+        assert imprecise(wrong, compared) == ({}, []), mistake.slug
+
+
+class Flash(torch.autograd.Function):
+    """As fused kernels do it in 16 bits: sums in float32, but P and dS are rounded before they are multiplied."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V):
+        S = (Q.float() @ K.float().mT) * Q.shape[-1] ** -0.5
+        L = S.logsumexp(-1, keepdim=True)
+        O = ((S - L).exp().to(Q.dtype).float() @ V.float()).to(Q.dtype)
+        ctx.save_for_backward(Q, K, V, O, L)
+        return O
+
+    @staticmethod
+    def backward(ctx, dO):
+        Q, K, V, O, L = ctx.saved_tensors
+        s, dtype = Q.shape[-1] ** -0.5, Q.dtype
+        P = ((Q.float() @ K.float().mT) * s - L).exp()
+        D = (dO.float() * O.float()).sum(-1, keepdim=True)
+        dS = (P * (dO.float() @ V.float().mT - D)).to(dtype).float()
+        grads = s * (dS @ K.float()), s * (dS.mT @ Q.float()), P.to(dtype).float().mT @ dO.float()
+        return tuple(T.to(dtype) for T in grads)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_kernel_that_rounds_weights_to_16_bits_is_right(dtype):
+    report = ab.diagnose(Flash.apply, library="torch", dtype=dtype)
+    assert report.ok, str(report)
+    assert len(report.compared) >= 25
+    assert not any("16 bits" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_sum_that_is_kept_in_16_bits_is_a_note(dtype):
+    """zhuzilin/ring-flash-attention#42 at its worst, a term at a time: no error of the formula, and worth knowing."""
+
+    def summed(A, B):
+        out = torch.zeros((*A.shape[:-1], B.shape[-1]), dtype=A.dtype)
+        for j in range(A.shape[-1]):
+            out += A[..., j : j + 1] * B[..., j : j + 1, :]
+        return out
+
+    def fn(Q, K, V, dO):
+        P = ((Q.float() @ K.float().mT) * Q.shape[-1] ** -0.5).softmax(-1)
+        dP = dO.float() @ V.float().mT
+        dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+        P, dS = P.to(Q.dtype), dS.to(Q.dtype)
+        return summed(P, V), summed(dS, K), summed(dS.mT, Q), summed(P.mT, dO)
+
+    report = ab.diagnose(fn, library="torch", dtype=dtype)
+    assert report.ok, str(report)
+    (note,) = (note for note in report.notes if "16 bits" in note)
+    assert note.startswith("O, dV: ")
+    assert '"long sums"' in note
+    # but not where it is off by more than that
+    off = ab.diagnose(lambda *inputs: [2 * T if T.shape[-2] == 300 else T for T in fn(*inputs)], library="torch")
+    assert not off.ok
+
+
+def test_ours_with_ops_is_asked_everything():
+    report = ab.diagnose(with_ops)
+    assert report.ok, str(report)
+    assert list(report.compared) == list(BY_NAME)

@@ -1,0 +1,413 @@
+"""What one call cannot show: each kind of misconduct is planted, seen, and named; and right functions show none."""
+
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from right_ones import Eager, flash
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbook as ab
+from attnbook.diagnose._run import Run
+from attnbook.diagnose.battery import battery
+from attnbook.diagnose.calling import Caller
+from attnbook.diagnose.conduct import SAYS, conduct
+from attnbook.diagnose.steps import Steps
+
+NAMES = ("batch and heads", "plain", "one key", "mask", "bias", "causal, more keys", "63 queries, 65 keys", "dropout")
+
+
+def shown(fn, library="numpy", names=NAMES):
+    """({kind: what the finding is about and says}, notes) of how fn conducts itself in a few cases."""
+    call = Caller(fn, library, 5)
+    cases = [case for case in battery(manners=call.manners) if case.name in names]
+    found, notes = conduct(call, [Run(case, call(case)) for case in cases])
+    return {each.kind: each for each in found}, notes
+
+
+def right(Q, K, V, dO, **options):
+    return Steps(Q, K, V, dO, **options).run()
+
+
+def forward(Q, K, V, **options):
+    return Steps(Q, K, V, np.zeros((*Q.shape[:-1], V.shape[-1])), **options).O, (Q, K, V, options)
+
+
+def backward(dO, res):
+    Q, K, V, options = res
+    return Steps(Q, K, V, dO, **options).run()[1:]
+
+
+def by_torch(Q, K, V):
+    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
+
+
+# --- what is right ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "library"),
+    [
+        (right, "numpy"), (flash, "numpy"), ((forward, backward), "numpy"), ((ab.attention, ab.attention_vjp), "numpy"),
+        ((ab.attention, ab.attention_vjp), "torch"), (by_torch, "torch"), (Eager(), "torch"),
+        (scaled_dot_product_attention, "torch"),
+    ],
+)  # fmt: skip
+def test_right_functions_conduct_themselves(fn, library):
+    assert shown(fn, library) == ({}, [])
+
+
+def test_nothing_of_the_process_stays_changed():
+    before = (
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory, sys.getswitchinterval(), list(warnings.filters),
+    )  # fmt: skip
+    shown(by_torch, "torch")
+    shown(right)
+    after = (
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory, sys.getswitchinterval(), list(warnings.filters),
+    )  # fmt: skip
+    assert before == after
+
+
+def test_the_kernels_of_torch_stay_as_they_were():
+    """Two threads that set them, each to bring back what it found, leave what the other one set."""
+
+    def in_one_kernel(Q, K, V):
+        with sdpa_kernel(SDPBackend.MATH):
+            time.sleep(0.001)
+            return scaled_dot_product_attention(Q, K, V)
+
+    def kernels():
+        return [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "mem_efficient", "math")]
+
+    before = kernels()
+    shown(in_one_kernel, "torch")
+    assert kernels() == before
+
+
+def test_what_takes_empty_sequences_alone_is_called_no_more():
+    calls = []
+
+    def empty_only(Q, K, V):
+        calls.append(Q.shape)
+        if Q.shape[-2] and K.shape[-2]:
+            raise RuntimeError("no kernel here")
+        return scaled_dot_product_attention(Q, K, V)
+
+    caller = Caller(empty_only, "torch")
+    runs = [Run(case, caller(case)) for case in battery() if case.name in ("plain", "no keys")]
+    assert [run.compared for run in runs] == [False, True]
+    before = len(calls)
+    assert conduct(caller, runs) == ([], [])
+    assert len(calls) == before
+
+
+# --- again --------------------------------------------------------------------------------------------------------
+
+
+def test_a_race_shows_in_some_calls():
+    """flash-attention PR#2481: D from a dO that is written half, now and then."""
+    calls = []
+
+    def racy(Q, K, V, dO, **options):
+        calls.append(1)
+        O, dQ, dK, dV = right(Q, K, V, dO, **options)
+        return O, dQ * (1 + 0.1 * (len(calls) % 3 == 0)), dK, dV
+
+    found, _ = shown(racy)
+    assert "dQ" in found["unsteady"].text
+    assert "times" in found["unsteady"].text
+    assert "dK" not in found["unsteady"].text
+
+
+def test_other_bits_are_a_note_and_no_finding():
+    """flash-attention#2244: sums in another order."""
+    calls = []
+
+    def shuffled(Q, K, V, dO, **options):
+        calls.append(1)
+        O, dQ, dK, dV = right(Q, K, V, dO, **options)
+        return O, dQ * (1 + 2.0**-51 * (len(calls) % 2)), dK, dV
+
+    found, notes = shown(shuffled)
+    assert found == {}
+    assert any(note.startswith("dQ differ from call to call by roundings") for note in notes)
+
+
+def test_what_runs_only_so_many_times():
+    left = [1000]
+
+    def tired(Q, K, V, dO, **options):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("no more buffers")
+        return right(Q, K, V, dO, **options)
+
+    call = Caller(tired, "numpy", 5)
+    runs = [Run(case, call(case)) for case in battery(manners=call.manners)[:2]]
+    left[0] = 2
+    found, _ = conduct(call, runs)
+    assert "no more buffers" in found[0].text
+    assert found[0].kind == "unsteady"
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_never_written(monkeypatch):
+    """np.empty, where zeros are needed: what was freed there is often 0, and then all is right."""
+    dirty = []
+    module = sys.modules[conduct.__module__]
+    leave = module._dirty
+    monkeypatch.setattr(module, "_dirty", lambda sizes: dirty.append(leave(sizes)))
+
+    def unwritten(Q, K, V, dO, causal=False):
+        rows = np.empty_like(K) if dirty else np.zeros_like(K)  # by chance; it would hold what earlier tests left
+        dirty.clear()
+        O, dQ, dK, dV = right(Q, K, V, dO, causal=causal)
+        last = Q.shape[-2] if causal else K.shape[-2]
+        rows[..., :last, :] = dK[..., :last, :]
+        return O, dQ, rows, dV
+
+    found, _ = shown(unwritten)
+    assert found.keys() == {"memory"}
+    assert "(dK)" in found["memory"].text
+    assert found["memory"].cases == ("causal, more keys",)
+
+
+def test_rows_that_are_never_written_in_torch():
+    class Unwritten(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, Q, K, V):
+            ctx.save_for_backward(Q, K, V)
+            return by_torch(Q, K, V)
+
+        @staticmethod
+        def backward(ctx, dO):
+            inputs = [T.detach().requires_grad_() for T in ctx.saved_tensors]
+            with torch.enable_grad():
+                dQ, dK, dV = torch.autograd.grad(by_torch(*inputs), inputs, dO)
+            filled = torch.are_deterministic_algorithms_enabled()  # else it would hold what earlier tests left
+            return torch.where(torch.isnan(torch.empty_like(dQ)) & filled, torch.nan, dQ), dK, dV
+
+    found, _ = shown(Unwritten.apply, "torch")
+    assert found.keys() == {"memory"}
+    assert "(dQ)" in found["memory"].text
+
+
+# --- forward and backward -----------------------------------------------------------------------------------------
+
+
+def test_a_backward_that_writes_over_its_residuals():
+    def careless(dO, res):
+        Q, K, V, options = res
+        grads = backward(dO, (Q.copy(), K.copy(), V.copy(), options))
+        K *= 0.5
+        return grads
+
+    def kept(Q, K, V, **options):
+        return forward(Q, K, V, **options)[0], (Q, K.copy(), V, options)
+
+    found, _ = shown((kept, careless))
+    assert found.keys() == {"twice"}
+    assert "the second backward differs from the first" in found["twice"].text
+
+
+def test_a_graph_that_can_be_walked_once():
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, Q, K, V):
+            ctx.kept = [Q, K, V]
+            return by_torch(Q, K, V)
+
+        @staticmethod
+        def backward(ctx, dO):
+            inputs = [T.detach().requires_grad_() for T in ctx.kept]
+            ctx.kept[0] = 0 * ctx.kept[0]
+            with torch.enable_grad():
+                return torch.autograd.grad(by_torch(*inputs), inputs, dO)
+
+    found, _ = shown(Once.apply, "torch")
+    assert found.keys() == {"twice"}
+
+    class Refuses(Once):
+        @staticmethod
+        def backward(ctx, dO):
+            if ctx.kept is None:
+                raise RuntimeError("only once")
+            grads = Once.backward(ctx, dO)
+            ctx.kept = None
+            return grads
+
+    found, notes = shown(Refuses.apply, "torch")
+    assert found == {}
+    assert any("only once" in note for note in notes)
+
+
+def test_what_the_last_call_left():
+    """K and V of another step: kept outside of the residuals, where the next forward writes."""
+    box = {}
+
+    def leaving(Q, K, V, **options):
+        box["last"] = Q, K, V, options
+        return forward(Q, K, V, **options)[0], None
+
+    found, _ = shown((leaving, lambda dO, res: backward(dO, box["last"])))
+    assert {"state"} <= found.keys() <= {"state", "at once"}
+    assert "another call comes between" in found["state"].text
+
+    class Module(torch.nn.Module):
+        def forward(self, Q, K, V):
+            self.keys = K.detach().clone() * torch.sign(Q.flatten()[0].detach())
+            return Late.apply(Q, K, V, self)
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, Q, K, V, module):
+            ctx.save_for_backward(Q, K, V)
+            ctx.module, ctx.sign = module, torch.sign(Q.flatten()[0])
+            return by_torch(Q, K, V)
+
+        @staticmethod
+        def backward(ctx, dO):
+            Q, _, V = ctx.saved_tensors
+            inputs = [T.detach().requires_grad_() for T in (Q, ctx.module.keys * ctx.sign, V)]
+            with torch.enable_grad():
+                return *torch.autograd.grad(by_torch(*inputs), inputs, dO), None
+
+    found, _ = shown(Module(), "torch")
+    assert "state" in found
+
+
+def test_a_backward_that_needs_its_thread():
+    here = threading.local()
+
+    def keeping(Q, K, V, **options):
+        here.keys = K
+        return forward(Q, K, V, **options)
+
+    def missing(dO, res):
+        Q, K, V, options = res
+        return backward(dO, (Q, getattr(here, "keys", 0 * K), V, options))
+
+    found, _ = shown((keeping, missing))
+    assert "thread" in found
+    found, notes = shown((keeping, lambda dO, res: backward(dO, (res[0], here.keys, *res[2:]))))
+    assert "thread" not in found
+    assert any(note.startswith("in another thread the backward does not run") for note in notes)
+
+
+def test_two_at_once_in_one_place():
+    place = {}
+
+    def shared(Q, K, V, dO, **options):
+        place["Q"] = Q
+        time.sleep(0.005)
+        return right(place["Q"], K, V, dO, **options)
+
+    found, _ = shown(shared, names=("batch and heads",))
+    assert found.keys() == {"at once"}
+
+
+# --- autograd -----------------------------------------------------------------------------------------------------
+
+
+def test_another_output_under_no_grad():
+    def two_ways(Q, K, V):
+        return by_torch(Q, K, V) * (1.0 if torch.is_grad_enabled() else 0.5)
+
+    assert shown(two_ways, "torch")[0].keys() == {"no_grad"}
+
+    def needs_graph(Q, K, V):
+        assert torch.is_grad_enabled(), "for training only"
+        return by_torch(Q, K, V)
+
+    found, notes = shown(needs_graph, "torch")
+    assert found == {}
+    assert any("for training only" in note for note in notes)
+
+
+def test_a_gradient_that_is_absent():
+    def severed(Q, K, V, *, bias=None):
+        S = Q @ K.mT * Q.shape[-1] ** -0.5
+        return (S if bias is None else S + bias.detach()).softmax(-1) @ V  # jax#27184
+
+    call = Caller(severed, "torch", 5)
+    runs = [Run(case, call(case)) for case in battery(manners=call.manners) if case.name in NAMES]
+    found, _ = conduct(call, runs)
+    assert [(each.about, each.kind, each.cases) for each in found] == [("dbias", "absent", ("bias",))]
+    found, _ = shown(lambda Q, K, V: by_torch(Q, K.detach(), V), "torch")
+    assert (found["absent"].about, found["absent"].text) == ("dK", SAYS["absent"])
+
+
+# --- what lies where ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_result_in_the_memory_of_an_input(library):
+    def in_place(Q, K, V, dO):
+        O, dQ, dK, dV = right(*(np.asarray(T) for T in (Q, K, V, dO)))
+        if library == "torch":
+            O, dQ, dK, dV = map(torch.from_numpy, (O, dQ, dK, dV))
+        dO[...] = O
+        return dO, dQ, dK, dV
+
+    found, _ = shown(in_place, library)
+    assert "(O, dO)" in found["view"].text
+
+
+# --- dropout ------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_that_keeps_what_it_should_drop():
+    def dropping(Q, K, V, dO, dropout=0.0, inverted=True):
+        kept = (np.random.default_rng().random((*Q.shape[:-1], K.shape[-2])) >= dropout) ^ (inverted and dropout > 0)
+        return Steps(Q, K, V, dO, dropout=dropout, kept=kept if dropout else None).run()
+
+    found, _ = shown(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout))
+    assert found.keys() == {"dropout"}
+    assert "of the weights are kept" in found["dropout"].text
+    assert found["dropout"].about == "O"
+    assert shown(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout, inverted=False)) == ({}, [])
+
+
+# --- in a report --------------------------------------------------------------------------------------------------
+
+
+def test_a_report_says_it_in_plain_words():
+    def careless(dO, res):
+        grads = backward(dO, res)
+        res[1][...] = 0
+        return grads
+
+    def kept(Q, K, V, **options):
+        O, res = forward(Q, K.copy(), V, **options)
+        return O, res
+
+    report = ab.diagnose((kept, careless))
+    assert not report.ok
+    assert report.mistakes == ()
+    assert [(f.about, f.kind) for f in report.findings] == [("the call", "twice")]
+    assert SAYS["twice"] in " ".join(str(report).split())
+    assert set(SAYS) >= {f.kind for f in report.findings}
+
+
+def test_what_takes_too_long_is_not_called_again():
+    calls = []
+
+    def slow(Q, K, V, dO):
+        calls.append(time.sleep(0.5 if len(calls) > 30 else 0))
+        return right(Q, K, V, dO)
+
+    call = Caller(slow, "numpy", 0.2)
+    runs = [Run(case, call(case)) for case in battery(manners=call.manners)[:3] * 20 if len(calls) < 33]
+    before = len(calls)
+    assert conduct(call, runs) == ([], [])
+    assert len(calls) == before

@@ -1,0 +1,421 @@
+"""diagnose asks a function in what it takes: narrow ones that are right pass, wrong ones do not, of every library."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from narrow_ones import (
+    flash_attn,
+    flash_attn_varlen,
+    limited,
+    mlx_like,
+    never_causal_back,
+    of_axes,
+    scaled_wrong,
+    triton_tutorial,
+    two_axes,
+    xformers,
+)
+from right_ones import by_steps
+
+import attnbook as ab
+from attnbook.diagnose.adapters import adapter
+from attnbook.diagnose.adapters.numpy import MEMORY
+from attnbook.diagnose.battery import battery
+from attnbook.diagnose.calling import Caller
+from attnbook.diagnose.manners import Manners
+
+FLASH = {"dtypes": ("float16",), "width_of": 8, "equal": ("widths",)}
+TRITON = {"dtypes": ("float16",), "widths": (16, 32, 64, 128, 256), "length_of": 128, "equal": ("widths", "lengths")}
+
+
+def flash_in_numpy(backward=by_steps):
+    return limited(backward, **FLASH)
+
+
+def tutorial_in_numpy(backward=by_steps):
+    return limited(backward, **TRITON)
+
+
+NARROW = {
+    flash_attn: "b, n, h, d as axes; widths that 8 divides; d_v = d_k only; float16 or bfloat16 only",
+    flash_attn_varlen: "n, h, d with cu_seqlens as axes; widths that 8 divides; d_v = d_k only",
+    xformers: "as many key heads as query heads; float32, float16 or bfloat16 only",
+    triton_tutorial: "lengths that 128 divides; widths 16, 32, 64, 128 or 256 only; n_q = n_k only; d_v = d_k only",
+    mlx_like: "4 axes only; d_v = d_k only; float32 or float16 only",
+    flash_in_numpy: "4 axes only; widths that 8 divides; d_v = d_k only; float16 only",
+    tutorial_in_numpy: "lengths that 128 divides; widths 16, 32, 64, 128 or 256 only; n_q = n_k only",
+}
+"""A function with limits, and what the report says of them."""
+
+
+@pytest.mark.parametrize("make", NARROW, ids=lambda make: make.__name__)
+def test_a_right_function_is_ok_however_narrow(make):
+    report = ab.diagnose(make())
+    assert report.ok, str(report)
+    assert len(report.compared) >= 18
+    assert NARROW[make] in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [flash_in_numpy, *(pytest.param(make, marks=pytest.mark.thorough) for make in (flash_attn, triton_tutorial))],
+    ids=lambda make: make.__name__,
+)
+def test_a_wrong_one_is_not(make):
+    report = ab.diagnose(make(scaled_wrong))
+    assert {f.about for f in report.findings if f.kind == "wrong"} == {"dQ", "dK", "dV"}
+    report = ab.diagnose(make(never_causal_back))
+    about = [f for f in report.findings if f.kind == "wrong"]
+    assert {"dQ", "dV"} <= {f.about for f in about} <= {"dQ", "dK", "dV"}
+    asked = {case.name: case for case in battery(manners=Caller(make()).manners)}
+    assert all(asked[name].options.get("causal") for f in about for name in f.cases)
+
+
+@pytest.mark.parametrize("axes", [(2,), (3,), (4,), (2, 3), (2, 4)])
+def test_numbers_of_axes(axes):
+    call = Caller(of_axes(*axes))
+    assert call.manners.axes == axes
+    report = ab.diagnose(of_axes(*axes))
+    assert report.ok, str(report)
+    assert len(report.compared) >= 40
+    wide = [case for case in battery(manners=call.manners) if case.inputs[0].ndim not in axes]
+    assert not wide or all(call(case).kind in ("values", "not run") for case in wide)
+
+
+def test_one_head_without_a_check():
+    assert ab.diagnose(two_axes).ok
+    assert Caller(two_axes).manners.axes == (2,)
+
+
+SIZES = {
+    "one width": ({"equal": ("widths",)}, {"equal_widths": True}),
+    "as many": ({"equal": ("lengths",)}, {"equal_lengths": True}),
+    "lengths that 64 divides": ({"length_of": 64}, {"length_of": 64, "length_from": 64}),
+    "widths that 16 divides": ({"width_of": 16}, {"width_of": 16, "width_from": 16}),
+    "a few widths": ({"widths": (32, 64)}, {"widths": (32, 64)}),
+    "one": ({"widths": (64,)}, {"widths": (64,)}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name):
+    limits, wanted = SIZES[name]
+    fn = limited(dtypes=("float64",), axes=(2, 3, 4), **limits)
+    manners = Caller(fn).manners
+    assert {key: getattr(manners, key) for key in wanted} == wanted
+    plain = Manners(axes=manners.axes, dtypes=manners.dtypes, grouped=manners.grouped)
+    unchanged = {"length_of", "width_of", "equal_lengths", "equal_widths", "widths", "lengths"} - wanted.keys()
+    unchanged -= {"equal_widths"} if name == "one" else set()
+    assert {key: getattr(manners, key) for key in unchanged} == {key: getattr(plain, key) for key in unchanged}
+    assert ab.diagnose(fn).ok
+
+
+def test_powers_of_two_and_a_minimum():
+    def powers(Q, K, V, dO):
+        assert all(T.shape[-2] & (T.shape[-2] - 1) == 0 for T in (Q, K))
+        return by_steps(Q, K, V, dO)
+
+    def long(Q, K, V, dO):
+        assert Q.shape[-1] >= 16
+        return by_steps(Q, K, V, dO)
+
+    assert Caller(powers).manners.lengths == (8, 16, 32, 64, 128, 256, 512)
+    assert Caller(long).manners.width_from == 16
+    assert Caller(long).manners.width_of == 1
+    assert ab.diagnose(powers).ok
+    assert ab.diagnose(long).ok
+
+
+def test_sizes_are_fitted():
+    manners = Manners(length_of=8, length_from=16, widths=(16, 64), equal_widths=True)
+    assert manners.sizes(5, 7, 11, 13) == (16, 24, 16, 16)
+    assert manners.sizes(9, 7, 17, 13) == (24, 16, 64, 64)
+    assert manners.sizes(17, 17, 99, 13) == (24, 24, 64, 64)
+    assert Manners(equal_lengths=True).sizes(5, 7, 11, 13) is None
+    assert Manners(more_queries=False).sizes(7, 5, 11, 13) is None
+    assert Manners().sizes(5, 7, 11, 13) == (5, 7, 11, 13)
+
+
+def test_a_batch_and_heads_that_are_fixed():
+    def one(Q, K, V, dO):
+        assert Q.ndim == 4
+        assert Q.shape[:2] == K.shape[:2] == (1, 2)
+        return by_steps(Q, K, V, dO)
+
+    call = Caller(one)
+    assert (call.manners.batch, call.manners.heads) == (1, 2)
+    report = ab.diagnose(one)
+    assert report.ok, str(report)
+    assert len(report.compared) >= 18
+    assert "a batch of 1 only; a number of heads of 2 only" in report.notes[0]
+
+
+def test_learning_is_quick_where_nothing_is_refused():
+    call = Caller((ab.attention, ab.attention_vjp))
+    started = time.process_time()
+    assert call.manners == Manners()
+    assert time.process_time() - started < 0.3
+    assert len(call.learner.answers) <= 3
+
+
+# --- layouts, words, corners --------------------------------------------------------------------------------------
+
+
+def test_the_layout_is_the_one_in_which_o_is_right():
+    def third(Q, K, V, dO):
+        assert Q.shape == K.shape == V.shape
+        return tuple(T.swapaxes(1, 2) for T in by_steps(*(T.swapaxes(1, 2) for T in (Q, K, V, dO))))
+
+    assert Caller(third).manners.layout == "heads third"
+    assert ab.diagnose(third).ok
+    assert Caller(limited(**TRITON)).manners.layout == "heads first"
+
+
+def test_causal_of_flash_attn_is_at_the_bottom_right():
+    report = ab.diagnose(flash_attn())
+    assert {"bottom-right, more keys", "bottom-right, fewer keys"} <= set(report.compared)
+    assert report.not_run["causal, more keys"] == "its causal is of the corner at the bottom right"
+
+    def older(q, k, v, softmax_scale=None, causal=False):
+        return ab.attention(q, k, v, causal=causal, scale=softmax_scale)[0]
+
+    report = ab.diagnose(older, "torch")
+    assert report.ok
+    assert "causal, more keys" in report.compared
+
+    def without_its_names(Q, K, V, dO, causal=False):
+        return by_steps(Q, K, V, dO, causal="bottom-right" if causal else False)
+
+    assert ab.diagnose(without_its_names).mistakes == ("causal-bottom-right",)
+
+
+def test_options_that_have_no_default():
+    def tutorial(q, k, v, causal, sm_scale):
+        return ab.attention(q, k, v, causal=causal, scale=sm_scale)[0]
+
+    report = ab.diagnose(tutorial)
+    assert report.ok, str(report)
+    assert {"plain", "scale", "causal, more keys"} <= set(report.compared)
+
+
+def test_an_option_that_is_always_refused_is_a_limit_and_one_that_is_refused_once_a_mistake():
+    def no_mask(Q, K, V, dO, mask=None):
+        if mask is not None:
+            raise ValueError("no masks yet")
+        return by_steps(Q, K, V, dO)
+
+    report = ab.diagnose(no_mask)
+    assert report.ok
+    assert report.not_run["mask"] == "it refuses mask: ValueError: no masks yet"
+
+    def not_that_mask(Q, K, V, dO, mask=None):
+        if mask is not None and mask.shape[-2] == 1:
+            raise ValueError("no padding")
+        return by_steps(Q, K, V, dO, mask=mask)
+
+    assert [f.kind for f in ab.diagnose(not_that_mask).findings] == ["raised"]
+
+    def crashes(Q, K, V, dO, mask=None):
+        return by_steps(Q, K, V, dO) if mask is None else np.zeros(3) @ np.zeros(2)
+
+    assert [f.kind for f in ab.diagnose(crashes).findings] == ["raised"]
+
+
+# --- a limit, or a mistake ----------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_and_is_refused_is_a_mistake():
+    def but_one_key(Q, K, V, dO):
+        assert K.shape[-2] != 1
+        return by_steps(Q, K, V, dO)
+
+    (finding,) = ab.diagnose(but_one_key).findings
+    assert (finding.kind, finding.cases) == ("raised", ("one key",))
+
+    def no_rest(Q, K, V, dO):
+        if Q.shape[-2] > 64 and Q.shape[-2] % 64:
+            raise ValueError("the rest")
+        return by_steps(Q, K, V, dO)
+
+    (finding,) = ab.diagnose(no_rest).findings
+    assert finding.kind == "raised"
+
+
+def test_a_largest_size_is_a_limit():
+    def small(Q, K, V, dO):
+        if Q.shape[-1] > 128 or Q.shape[-2] > 200:
+            raise ValueError("too large")
+        return by_steps(Q, K, V, dO)
+
+    report = ab.diagnose(small)
+    assert report.ok, str(report)
+    assert report.not_run["width 256"] == "it takes no width of 256: ValueError: too large"
+    assert "no length of 300" in report.not_run["257 queries, 300 keys"]
+
+
+def test_what_comes_out_wrong_at_other_sizes_is_wrong():
+    def garbage(Q, K, V, dO):
+        O, dQ, dK, dV = by_steps(Q, K, V, dO)
+        return O, dQ, dK * (1 if K.shape[-2] % 8 == 0 else 1.1), dV
+
+    assert not ab.diagnose(garbage).ok
+
+
+def test_a_crash_beside_something_wrong_is_told():
+    report = ab.diagnose(lambda Q, K, V, dO: (*by_steps(Q, K, V, dO)[:3], by_steps(Q, K, V, dO)[0].T @ dO @ V.T))
+    assert {f.kind for f in report.findings} >= {"raised"}
+
+
+def test_requirements_that_contradict_each_other():
+    def never(Q, K, V, dO):
+        assert Q.dtype == np.float16, "16 bits only"
+        assert Q.dtype.itemsize > 2, "no 16 bits"
+
+    report = ab.diagnose(never)
+    assert not report.ok
+    said = " ".join(report.notes)
+    assert "tried numpy, (n, d) float64, n_q = 5, n_k = 7, d_k = 11, d_v = 13 and" in said
+    assert "AssertionError: 16 bits only" in said
+    assert "AssertionError: no 16 bits" in said
+
+
+def test_a_refusal_of_strides_is_none_of_do():
+    def picky(names):
+        def fn(Q, K, V, dO):
+            for name, T in zip(("Q", "K", "V", "dO"), (Q, K, V, dO), strict=True):
+                if name in names and not T.flags.c_contiguous:
+                    np.zeros(3) @ np.zeros(2)
+            return by_steps(Q, K, V, dO)
+
+        return fn
+
+    assert ab.diagnose(picky(("Q", "K", "V"))).ok
+    assert not ab.diagnose(picky(("dO",))).ok
+
+
+# --- what it is given ---------------------------------------------------------------------------------------------
+
+
+class Mine(torch.nn.Module):
+    def forward(self, Q, K, V):
+        return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
+
+
+def annotated(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    return Mine()(Q, K, V)
+
+
+def by_a_method(Q, K, V):
+    return Q.matmul(K.transpose(-1, -2)).mul(Q.shape[-1] ** -0.5).softmax(-1).matmul(V)
+
+
+@pytest.mark.parametrize("fn", [Mine(), annotated, by_a_method], ids=["module", "annotations", "neither"])
+def test_the_library_is_found_out(fn):
+    assert Caller(fn).manners == Manners()
+    call = Caller(fn)
+    _ = call.manners
+    assert (call.library, call.form) == ("torch", "autograd")
+    assert ab.diagnose(fn).ok
+
+
+def test_what_makes_tensors_of_numpy_is_given_tensors():
+    """Where it may be of either library: what takes NumPy's arrays, dO as an option, but returns a tensor."""
+    elsewhere = SimpleNamespace(attention=torch.nn.functional.scaled_dot_product_attention, array=torch.as_tensor)
+
+    def attention(Q, K, V, bias=None):
+        bias = None if bias is None else elsewhere.array(bias)
+        return elsewhere.attention(*map(elsewhere.array, (Q, K, V)), attn_mask=bias)
+
+    report = ab.diagnose(attention)
+    assert report.ok, str(report)
+    assert "bias" in report.compared
+
+
+def test_a_class_is_a_hint_at_its_instance():
+    with pytest.raises(TypeError, match=r"got the class Mine: give an instance, Mine\(…\)"):
+        ab.diagnose(Mine)
+
+
+def test_a_library_that_is_said_is_the_one():
+    assert not ab.diagnose(by_a_method, "numpy").ok
+
+
+def test_nothing_global_is_changed(capsys):
+    before = torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr()
+    ab.diagnose(flash_attn())
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr()) == before
+    assert capsys.readouterr() == ("", "")
+
+
+# --- gradients of options -----------------------------------------------------------------------------------------
+
+
+def came_of(fn, name, library=None):
+    call = Caller(fn, library)
+    (case,) = (case for case in battery(manners=call.manners) if case.name == name)
+    return call(case)
+
+
+def test_gradients_of_a_bias_and_a_sink():
+    came = came_of((ab.attention, ab.attention_vjp), "bias", "torch")
+    assert came.values["dbias"].shape == came.options["bias"].shape
+    came = came_of(lambda Q, K, V, bias=None: annotated(Q, K, V) + 0 * (0 if bias is None else bias.sum()), "bias")
+    assert not came.absent
+    came = came_of(lambda Q, K, V, bias=None: annotated(Q, K, V), "bias", "torch")
+    assert came.absent == ("dbias",)
+    assert "dbias" not in came.values
+
+    def by_name(Q, K, V, dO, *, bias=None):
+        O, dQ, dK, dV = by_steps(Q, K, V, dO, bias=bias)
+        return {"O": O, "dQ": dQ, "dK": dK, "dV": dV, "dbias": 0 * bias}
+
+    assert not came_of(by_name, "bias").values["dbias"].any()
+
+
+def test_none_is_remembered():
+    came = came_of(lambda Q, K, V: annotated(Q, K.detach(), V), "plain", "torch")
+    assert came.absent == ("dK",)
+    assert not came.values["dK"].any()
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "mlx"])
+@pytest.mark.parametrize("kind", MEMORY)
+def test_the_same_values_in_other_memory(library, kind):
+    if library != "numpy":
+        pytest.importorskip({"mlx": "mlx.core"}.get(library, library))
+    arrays = adapter(library)
+    T = np.arange(24.0).reshape(1, 2, 3, 4)
+    T = np.broadcast_to(T, (2, 2, 3, 4)) if kind == "expanded" else T
+    if kind not in arrays.memory:
+        with pytest.raises(NotImplementedError, match="negative strides"):
+            arrays.make(T, "float32", kind)
+        return
+    made = arrays.make(T, "float32", kind)
+    assert np.array_equal(arrays.wide(made), T)
+    if library == "numpy":
+        assert not made.flags.c_contiguous
+        strides = {"transposed": (4, 12), "sliced": (32, 8), "reversed": (-16, 4)}
+        assert made.strides[0] == 0 if kind == "expanded" else made.strides[-2:] == strides.get(kind, (32, 4))
+    if library == "torch":
+        assert not made.is_contiguous()
+
+
+def test_libraries_without_strides_say_so():
+    for library in ("jax", "tensorflow"):
+        if not _has(library):
+            continue
+        with pytest.raises(NotImplementedError, match="have no strides"):
+            adapter(library).make(np.zeros((2, 3)), "float32", "transposed")
+
+
+def _has(library):
+    try:
+        return bool(adapter(library))
+    except ImportError:
+        return False

@@ -1,0 +1,491 @@
+"""diagnose over several ranks: silent about what is right, and every parallel mistake named, as others write it."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import over_gloo
+import pytest
+import torch
+from over_ranks import RIGHT, gathered, own_heads, ring, ulysses
+from wrong_over_ranks import PLANTED, planted
+
+import attnbook as ab
+from attnbook.diagnose import Ranks
+from attnbook.diagnose.faults import TITLES
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.ranks.cases import cases, split_of
+from attnbook.diagnose.ranks.comm import simulate
+from attnbook.diagnose.ranks.mistakes import MISTAKES, OF_RANKS
+from attnbook.diagnose.ranks.steps import OverRanks
+from attnbook.diagnose.steps import Steps
+
+NAMES = ("O", "dQ", "dK", "dV")
+
+
+def names(report):
+    """The mistakes it names, and what it says is wrong."""
+    return report.mistakes, tuple(f.about for f in report.findings if f.kind == "wrong")
+
+
+def words(report):
+    return " ".join(str(report).split())
+
+
+# --- what is right ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_finds_nothing_in_what_is_right(name):
+    fn, split = RIGHT[name]
+    start = time.process_time()
+    report = ab.diagnose(Ranks(fn, split))
+    assert time.process_time() - start < 2
+    assert report.ok, str(report)
+    assert not report.notes
+    asked = [case.name for case in cases(split) if not case.words or name == "all-gather"]
+    assert list(report.compared) == asked
+    assert len(asked) >= 32
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_it_finds_nothing_with_other_numbers(name, dtype, seed):
+    fn, split = RIGHT[name]
+    assert ab.diagnose(Ranks(fn, split), dtype=dtype, seed=seed).ok
+
+
+def test_other_numbers_of_ranks():
+    assert len(ab.diagnose(Ranks(ring, ranks=(5,))).compared) == 10
+    assert ab.diagnose(Ranks(ulysses, ranks=6)).ok
+
+
+def test_a_pair_and_autograd():
+    def forward(Q, K, V, comm, causal=False):
+        K, V = (np.concatenate(comm.all_gather(T), axis=-2) for T in (K, V))
+        first = comm.rank * Q.shape[-2]
+        mask = first + np.arange(Q.shape[-2])[:, None] >= np.arange(K.shape[-2]) if causal else None
+        return ab.attention(Q, K, V, mask=mask)
+
+    def backward(dO, res, comm):
+        dQ, dK, dV = ab.attention_vjp(dO, res)[:3]
+        return dQ, *(comm.reduce_scatter(np.split(T, comm.size, axis=-2)) for T in (dK, dV))
+
+    assert len(ab.diagnose(Ranks((forward, backward))).compared) >= 20
+
+    def heads_of_torch(Q, K, V, comm):
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V)
+
+    report = ab.diagnose(Ranks(heads_of_torch, "heads"), library="torch")
+    assert report.ok
+    assert {"plain, 4 ranks", "large scores, 3 ranks"} <= set(report.compared)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_fewer_axes(axes):
+    def strict(Q, K, V, dO, comm, causal=False, scale=None):
+        if Q.ndim != axes:
+            raise ValueError(f"expected {axes} axes")
+        return ring(Q, K, V, dO, comm, causal, scale)
+
+    report = ab.diagnose(Ranks(strict))
+    assert report.ok
+    assert report.notes == (f"four axes are not taken: {axes} were handed over",)
+    assert "causal, 4 ranks" in report.compared
+
+
+def test_float32_is_a_note_and_no_mistake():
+    def single(Q, K, V, dO, comm, **options):
+        return ring(*(T.astype(np.float32) for T in (Q, K, V, dO)), comm, **options)
+
+    report = ab.diagnose(Ranks(single, ranks=(1, 2)))
+    assert report.ok
+    assert "O, dQ, dK, dV are float32 where float64 went in" in report.notes
+
+
+def test_a_lower_precision_that_is_not_of_a_hop():
+    def half(Q, K, V, dO, comm, causal=False, scale=None):
+        inputs = (T.astype(np.float16).astype(np.float64) for T in (Q, K, V, dO))
+        return ring(*inputs, comm, causal, scale)
+
+    report = ab.diagnose(Ranks(half, ranks=(1, 2)))
+    assert {(f.about, f.kind) for f in report.findings} == {(name, "precision") for name in NAMES}
+
+
+def test_the_steps_are_right():
+    for split in ("rows", "zigzag", "heads"):
+        for case in cases(split):
+            a = OverRanks(*case.inputs, **case.options)
+            a.split = case.split
+            for mine, right in zip(a.run(), Steps(*case.inputs, **case.options).run(), strict=True):
+                assert np.allclose(mine, right, rtol=0, atol=1e-10)
+
+
+def test_a_split_loses_nothing():
+    T = np.random.default_rng(0).normal(size=(2, 6, 12, 3))
+    for kind in ("rows", "zigzag", "heads"):
+        split = split_of(kind, 3, 12, 12)
+        pieces = [split.piece("Q", T, rank) for rank in range(3)]
+        assert sum(piece.size for piece in pieces) == T.size
+        assert np.array_equal(split.whole("dQ", pieces, T), T)
+    assert split_of("zigzag", 2, 8, 8).queries[0].tolist() == [0, 1, 6, 7]
+    assert [len(rows) for rows in split_of("rows", 3, 10, 10).keys] == [4, 3, 3]
+
+
+# --- what is wrong ------------------------------------------------------------------------------------------------
+
+
+def test_the_catalogue_is_complete():
+    assert PLANTED.keys() == OF_RANKS.keys()
+    assert len(MISTAKES) == len(OF_RANKS) == len({mistake.title for mistake in MISTAKES}) >= 100
+    assert not OF_RANKS.keys() & TITLES.keys()
+    assert all(hasattr(OverRanks, step) for mistake in MISTAKES for step in mistake.steps)
+
+
+@pytest.mark.parametrize(
+    "slug", [pytest.param(slug, marks=[pytest.mark.thorough] * (i % 2)) for i, slug in enumerate(PLANTED)]
+)
+def test_it_is_named_alone(slug, ranks=(1, 2, 3), seed=0):
+    name, split, edits = PLANTED[slug]
+    report = ab.diagnose(Ranks(planted(edits, name), split, ranks=ranks), seed=seed)
+    assert names(report) == ((slug,), OF_RANKS[slug].spoils)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("slug", PLANTED)
+def test_it_is_named_alone_with_other_numbers(slug, seed):
+    test_it_is_named_alone(slug, (1, 2, 3, 4), seed)
+
+
+def test_what_stands_in_no_catalogue_has_no_name():
+    def unknown(*args, **options):
+        O, dQ, dK, dV = ring(*args, **options)
+        return O, dQ + 0.3 * np.sin(dQ), dK, dV
+
+    start = time.process_time()
+    assert names(ab.diagnose(Ranks(unknown, ranks=(1, 2)))) == ((), ("dQ",))
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    "slug", ["ds-sign", "scale-missing-in-dk", "dv-not-transposed", "mask-ignored", "causal-ignored"]
+)
+def test_what_one_rank_alone_gets_wrong_is_named_too(slug):
+    def run(Q, K, V, dO, comm, causal=False, mask=None, scale=None):
+        if slug == "mask-ignored":
+            return own_heads(Q, K, V, dO, comm, causal, scale)
+        if slug == "causal-ignored":
+            return own_heads(Q, K, V, dO, comm, False, scale, mask)
+        return MISTAKE[slug].run(Q, K, V, dO, causal=causal, mask=mask, scale=scale)
+
+    assert ab.diagnose(Ranks(run, "heads", ranks=(1, 2))).mistakes == (slug,)
+
+
+def test_two_at_once():
+    edits = [*PLANTED["dkv-times-ranks"][2], *PLANTED["ring-v-stale-backward"][2]]
+    report = ab.diagnose(Ranks(planted(edits, "ring"), ranks=(1, 2, 3)))
+    assert set(report.mistakes) == {"dkv-times-ranks", "ring-v-stale-backward"}
+
+
+def test_with_two_ranks_some_are_alike():
+    short = planted(PLANTED["dkv-one-hop-short"][2], "ring")
+    report = ab.diagnose(Ranks(short, ranks=(1, 2)))
+    assert not report.mistakes
+    (causes,) = {finding.causes for finding in report.findings}
+    assert {("dkv-one-hop-short",), ("dkv-one-hop-far",)} <= set(causes)
+    assert "or: dK and dV go one hop too far" in words(report)
+
+
+def test_it_says_on_which_ranks():
+    def run(Q, K, V, dO, comm):
+        O, dQ, dK, dV = ring(Q, K, V, dO, comm)
+        return (2 * O if comm.rank == 1 else O), dQ, (dK if comm.rank == 0 else 2 * dK), dV
+
+    report = ab.diagnose(Ranks(run, ranks=3))
+    texts = {finding.about: finding.text for finding in report.findings}
+    assert texts["O"] == 'in 5 cases, since "plain, 3 ranks": relative error 0.6, on rank 1 of 3'
+    assert "on ranks 1 and 2 of 3" in texts["dK"]
+    assert "on every rank" in ab.diagnose(Ranks(planted(PLANTED["dq-times-ranks"][2], "ring"))).findings[0].text
+
+
+def test_json_has_titles_and_no_link():
+    report = ab.diagnose(Ranks(planted(PLANTED["dkv-kept"][2], "ring"), ranks=(1, 2, 3)))
+    assert '"dkv-kept": {\n      "title": "dK and dV do not travel' in report.as_json()
+
+
+def test_what_explains_some_cases_only_is_said_with_them():
+    sign, kept = (planted(PLANTED[slug][2], "ring") for slug in ("dkv-mean", "dkv-kept"))
+
+    def run(Q, K, V, dO, comm, causal=False, scale=None):
+        return (sign if scale else kept)(Q, K, V, dO, comm, causal, scale)
+
+    report = ab.diagnose(Ranks(run, ranks=(1, 2, 3)))
+    parts = {part[0]: part[1:] for part in report.findings[0].parts}
+    assert parts["dkv-mean"] == ("scale, 2 ranks", "scale, 3 ranks")
+    assert "causal, 3 ranks" in parts["dk-kept"]
+    assert parts.keys() <= json.loads(report.as_json())["mistakes"].keys() <= OF_RANKS.keys()  # no names of cases
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+def on_rank(rank, wrong):
+    """The all-gather, with something else on one rank of several."""
+
+    def run(Q, K, V, dO, comm):
+        right = gathered(Q, K, V, dO, comm)
+        return wrong(comm, *right) if comm.size > 1 and comm.rank == rank else right
+
+    return run
+
+
+def waits(Q, K, V, dO, comm):
+    if comm.size > 1:
+        comm.receive(1 - comm.rank)
+    return gathered(Q, K, V, dO, comm)
+
+
+def waits_for_one_that_returns(Q, K, V, dO, comm):
+    result = gathered(Q, K, V, dO, comm)
+    if comm.rank == 1:
+        comm.receive(0)
+    return result
+
+
+def fewer_collectives(Q, K, V, dO, comm):
+    if comm.rank == 1:
+        comm.barrier()
+    return gathered(Q, K, V, dO, comm)
+
+
+def out_of_step(Q, K, V, dO, comm):
+    if comm.rank == 0:
+        comm.all_gather(Q)
+    return Q
+
+
+def raises(comm, *right):
+    raise KeyError("no such block")
+
+
+def sends_too_far(Q, K, V, dO, comm):
+    comm.send(K, comm.rank + 1)
+    return gathered(Q, K, V, dO, comm)
+
+
+def too_few_parts(Q, K, V, dO, comm):
+    comm.all_to_all([K])
+    return gathered(Q, K, V, dO, comm)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (on_rank(1, lambda comm, *right: None), "returned None, expected 4 arrays (O, dQ, dK, dV), on rank 1 of 2"),
+        (on_rank(1, lambda comm, O, dQ, dK, dV: (O, dQ, None, dV)), "dK is None, expected an array, on rank 1 of 2"),
+        (on_rank(0, lambda comm, O, dQ, dK, dV: (O, dQ, dK)), "returned 3 things, expected 4 arrays"),
+        (
+            on_rank(1, lambda comm, O, dQ, dK, dV: (O, dQ, np.concatenate([dK, dK], axis=-2), dV)),
+            "dK has shape (2, 4, 8, 3), on rank 1 of 2, expected (2, 4, 4, 3), that of its own rows",
+        ),
+        (on_rank(1, raises), "raised KeyError: 'no such block', on rank 1 of 2"),
+        (lambda *args: 1 / 0, 'since "plain, 1 rank": raised ZeroDivisionError: division by zero'),
+        (sends_too_far, "raised ValueError: to: expected a rank from 0 to 0, got 1"),
+        (too_few_parts, "raised ValueError: parts: expected a list of 2 arrays, one a rank"),
+        (waits, "deadlock: rank 0 waits to receive from rank 1, rank 1 waits to receive from rank 0"),
+        (waits_for_one_that_returns, "deadlock: rank 1 waits to receive from rank 0, which has returned"),
+        (fewer_collectives, "deadlock: rank 0 calls all_gather where rank 1 calls barrier"),
+        (out_of_step, "deadlock: rank 0 waits in all_gather for rank 1, which has returned"),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_asked_is_told_plainly(fn, expected):
+    report = ab.diagnose(Ranks(fn, ranks=(1, 2)))
+    assert not report.ok
+    assert {finding.about for finding in report.findings} == {"the call"}
+    assert expected in words(report)
+
+
+def test_the_same_with_more_ranks_is_said_once():
+    report = ab.diagnose(Ranks(on_rank(1, lambda comm, *right: None)))
+    assert len(report.findings) == 1
+
+
+def test_one_that_does_not_come_back():
+    over = threading.Event()
+
+    def stays(Q, K, V, dO, comm):
+        if comm.rank == 1:
+            over.wait(30)
+        return gathered(Q, K, V, dO, comm)
+
+    report = ab.diagnose(Ranks(stays, ranks=(1, 2)), limit=0.3)
+    over.set()
+    assert [finding.kind for finding in report.findings] == ["too long"]
+    assert "two cases took too long before it" in report.not_run.values()
+
+
+def test_inputs_that_are_written_into():
+    def run(Q, K, V, dO, comm):
+        result = ring(Q, K, V, dO, comm)
+        if comm.rank == 1:
+            K *= 2
+        return result
+
+    report = ab.diagnose(Ranks(run, ranks=(1, 2)))
+    assert [(f.about, f.kind) for f in report.findings] == [("the call", "changed")]
+    assert "K, which is its input, is written into" in words(report)
+
+
+def test_what_was_received_may_be_written_into():
+    """It is the receiver's: what is sent is copied when it is sent."""
+
+    def run(Q, K, V, dO, comm):
+        for T in comm.all_gather(K):
+            T *= 0
+        sent = K.copy()
+        came = comm.exchange(sent)
+        sent *= 0
+        came += 1
+        return ring(Q, K, V, dO, comm)
+
+    assert ab.diagnose(Ranks(run, ranks=(1, 2))).ok
+
+
+def test_a_message_that_nobody_received_is_a_note():
+    def run(Q, K, V, dO, comm):
+        if comm.rank == 1:
+            comm.send(K, 0)
+        return gathered(Q, K, V, dO, comm)
+
+    report = ab.diagnose(Ranks(run, ranks=(1, 2)))
+    assert report.ok
+    assert report.notes == ("rank 1 sends rank 0 what is never received",)
+
+
+def test_no_threads_are_left_behind():
+    before = threading.active_count()
+    ab.diagnose(Ranks(waits, ranks=(1, 2, 3)))
+    ab.diagnose(Ranks(on_rank(1, raises)))
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "expected"),
+    [
+        (lambda: Ranks(3), TypeError, "fn: expected a function or a pair of functions, got int"),
+        (lambda: Ranks((ring,)), TypeError, "fn: expected a function or a pair"),
+        (lambda: Ranks(ring, "columns"), ValueError, "split: expected one of 'rows', 'zigzag', 'heads', got 'columns'"),
+        (lambda: Ranks(ring, ranks=()), ValueError, "ranks: expected numbers from 1 to 16"),
+        (lambda: Ranks(ring, ranks=(0, 1)), ValueError, "ranks: expected numbers"),
+        (lambda: Ranks(ring, ranks=2.0), ValueError, "ranks: expected numbers"),
+        (lambda: Ranks(ring, backend="nccl"), ValueError, "backend: expected one of 'threads', 'gloo', got 'nccl'"),
+        (lambda: ab.diagnose(Ranks(ring), library="jax"), ValueError, "library: expected 'numpy' or 'torch'"),
+        (lambda: ab.diagnose(Ranks(ring), dtype="int8"), ValueError, "dtype: expected one of"),
+        (lambda: ab.diagnose(Ranks(ring), dtype="bfloat16"), ValueError, r"\(torch only\)"),
+        (lambda: ab.diagnose(Ranks(ring), seed=-1), ValueError, "seed: expected"),
+        (lambda: ab.diagnose(Ranks(ring), limit=0), ValueError, "limit: expected"),
+        (lambda: ab.diagnose(Ranks(lambda Q, K, V: Q, backend="gloo")), TypeError, "a function of a module"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(make, error, expected):
+    with pytest.raises(error, match=expected):
+        make()
+
+
+# --- the ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_every_call_does_what_it_says():
+    def work(comm):
+        x = np.array([1.0, 2.0]) * (comm.rank + 1)
+        parts = [x + 10 * to for to in range(comm.size)]
+        return (
+            comm.exchange(x).tolist(),
+            [T.tolist() for T in comm.all_gather(x)],
+            [comm.all_reduce(x, op).tolist() for op in ("sum", "mean", "max", "min")],
+            comm.reduce_scatter(parts).tolist(),
+            [T.tolist() for T in comm.all_to_all(parts)],
+            comm.broadcast(x, root=1).tolist(),
+            comm.barrier(),
+        )
+
+    outcome = simulate(3, work)
+    assert outcome.failed is None
+    assert not outcome.stuck
+    for rank, (before, from_all, reduced, scattered, exchanged, from_one, _) in enumerate(outcome.results):
+        assert before == [[3, 6], [1, 2], [2, 4]][rank]
+        assert from_all == [[1, 2], [2, 4], [3, 6]]
+        assert reduced == [[6, 12], [2, 4], [3, 6], [1, 2]]
+        assert scattered == [6 + 30 * rank, 12 + 30 * rank]
+        assert exchanged == [
+            [1 + 10 * rank, 2 + 10 * rank],
+            [2 + 10 * rank, 4 + 10 * rank],
+            [3 + 10 * rank, 6 + 10 * rank],
+        ]
+        assert from_one == [2, 4]
+
+
+def test_messages_keep_their_order_and_every_run_is_alike():
+    def work(comm):
+        seen = []
+        for i in range(5):
+            comm.send((comm.rank, i), (comm.rank + 1) % comm.size)
+        for _ in range(5):
+            seen.append(comm.recv((comm.rank - 1) % comm.size))
+        log.append((comm.rank, tuple(seen)))
+        return seen
+
+    logs = []
+    for _ in range(3):
+        log = []
+        assert simulate(4, work).results[2] == [(1, i) for i in range(5)]
+        logs.append(tuple(log))
+    assert len(set(logs)) == 1
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+def over_processes(fn, ranks=(1, 2), **options):
+    return ab.diagnose(Ranks(fn, ranks=ranks, backend="gloo"), **options)
+
+
+def test_gloo_right():
+    report = over_processes(over_gloo.ring)
+    assert report.ok, str(report)
+    assert {"plain, 2 ranks", "causal, 2 ranks", "float32, 2 ranks"} <= set(report.compared)
+
+
+@pytest.mark.parametrize(
+    ("fn", "slug", "ranks"),
+    [
+        (over_gloo.times_ranks, "gradients-times-ranks", 2),
+        pytest.param(over_gloo.stale, "ring-kv-stale-backward", 3, marks=pytest.mark.thorough),
+    ],
+)
+def test_gloo_wrong(fn, slug, ranks):
+    assert names(over_processes(fn, ranks)) == ((slug,), ("dQ", "dK", "dV"))
+
+
+@pytest.mark.thorough
+def test_gloo_three_ranks():
+    assert over_processes(over_gloo.ring, (3, 4)).ok
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (over_gloo.raises_on_one, "raised ValueError: not on this rank, on rank 1 of 2"),
+        (over_gloo.leaves, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
+        (over_gloo.takes_long, "no answer after 2 s from rank 1 of 2"),
+    ],
+)
+def test_gloo_not_as_asked(fn, expected):
+    report = over_processes(fn, limit=2.0)
+    assert not report.ok
+    assert expected in words(report)

@@ -1,0 +1,70 @@
+"""The steps that diagnose compares with: right with every option, by the package's own ops and by differences."""
+
+import numpy as np
+import pytest
+from right_ones import with_ops
+
+from attnbook import checks
+from attnbook.diagnose.battery import battery
+from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
+
+CASES = [case for case in battery(seed=2) if case.dtype == "float64" and "dropout" not in case.options]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_steps_are_the_package_s(case):
+    """diagnose shares no line with the package: here they meet."""
+    right = with_ops(*case.inputs, **case.options)
+    a = Steps(*case.inputs, **case.options)
+    assert all(map(checks.close, a.results().values(), right))
+    assert len(right) == len(a.results())
+    assert list(a.results())[4:] == [f"d{name}" for name in ("bias", "sink") if name in case.options]
+
+
+def test_dropout_is_the_package_s_where_it_keeps_the_same():
+    (case,) = (case for case in battery(seed=2) if "dropout" in case.options)
+    *inputs, dO = case.inputs
+    rng = np.random.default_rng(0)
+    V, dO = rng.standard_normal(inputs[2].shape), rng.standard_normal(dO.shape)
+    kept = with_ops(*case.inputs, **case.options)[0] != 0  # V is 1 on the diagonal
+    right = with_ops(*inputs[:2], V, dO, **case.options)
+    assert 0.5 < kept.mean() < 0.9
+    assert all(map(checks.close, Steps(*inputs[:2], V, dO, kept=kept, **case.options).run(), right))
+    assert not checks.close(Steps(*inputs[:2], V, dO, kept=~kept, **case.options).O, right[0])
+    drawn = Steps(*inputs[:2], V, dO, **case.options)  # on its own, it draws
+    assert 0 < np.count_nonzero(drawn.weights == 0) < drawn.weights.size
+
+
+@pytest.mark.parametrize("kind", ["transposed", "heads last", "reversed"])
+def test_what_one_reads_who_ignores_strides(kind):
+    T = np.arange(120.0).reshape(2, 3, 4, 5)
+    swap = {"transposed": (-1, -2), "heads last": (-2, -3)}.get(kind)
+    memory = T[..., ::-1, :].copy() if swap is None else np.swapaxes(T, *swap).copy()
+    assert np.array_equal(as_if_contiguous(T, kind), memory.ravel().reshape(T.shape))
+    assert as_if_contiguous(T, "") is T
+
+
+def test_a_step_of_each_option_can_be_replaced():
+    """What a catalogue of mistakes leans on: the step is used, so another one in its place shows."""
+    wrong = {
+        "window": {"window_allows": lambda a: np.full((a.n_q, a.n_k), True)},
+        "softcap": {"dproducts": lambda a: a.dS},
+        "sink": {"column": lambda a: np.concatenate([a.S, 0 * a.S[..., :1]], axis=-1)},
+        "slopes": {"scores": lambda a: a.capped},
+        "rotary": {"turned": lambda a, T, back=False: T},
+        "gradient of L": {"D_less_dL": lambda a: a.D},
+        "dropout": {"kept_backward": lambda a: ~a.kept},
+        "dO transposed in memory": {"dO_read": lambda a: as_if_contiguous(a.dO, a.memory["dO"])},
+    }
+    cases = {case.name: case for case in battery()}
+    for name, steps in wrong.items():
+        case = cases[name]
+        options = case.options | ({"memory": case.memory} if case.memory else {})
+        mistake = type("Mistake", (), {"steps": steps})
+        came = with_mistakes(mistake)(*case.inputs, **options).run()
+        assert not all(map(checks.close, came, Steps(*case.inputs, **options).run())), name
+
+
+def test_one_class_for_the_same_mistakes():
+    mistake = type("Mistake", (), {"steps": {"dS": lambda a: a.dP}})
+    assert with_mistakes(mistake) is with_mistakes(mistake)

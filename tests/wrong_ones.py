@@ -1,0 +1,338 @@
+"""Attentions that are wrong as code that people write is wrong: a line of a right one replaced, without the catalogue.
+
+The right ones are a tiled kernel, an eager one in torch, a ring of two ranks, and two that are handed bare memory or
+many keys. Each row of :data:`WRONG` says which line is replaced in which of them, and what ``diagnose`` must name.
+"""
+
+import inspect
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+TILE = 64
+
+
+def mT(T):
+    return np.swapaxes(T, -1, -2)
+
+
+def tile(n, size):
+    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+# --- right --------------------------------------------------------------------------------------------------------
+
+
+def kernel(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, window=None, softcap=None, sink=None):
+    """Tiles of queries and keys: L and O in the forward; D, then dK and dV, then dQ, in the backward."""
+    n_q, n_k, d, h = Q.shape[-2], K.shape[-2], Q.shape[-1], Q.shape[-3] if Q.ndim > 2 else 1
+    group = h // K.shape[-3] if Q.ndim > 2 else 1
+    k, v = (np.repeat(T, group, axis=-3) if group > 1 else T for T in (K, V))
+    softmax_scale = d**-0.5 if scale is None else scale
+    bwd_scale = softmax_scale
+    is_causal = bwd_causal = causal
+    M = None if mask is None else np.broadcast_to(mask, (*Q.shape[:-2], n_q, n_k))
+    B = None if bias is None else np.broadcast_to(bias, (*Q.shape[:-2], n_q, n_k))
+    sinks = None if sink is None else sink[..., None, None]
+
+    def scores(rows, cols, scale, causal, bias=B):
+        S = scale * Q[..., rows, :] @ mT(k[..., cols, :])
+        S = S if softcap is None else softcap * np.tanh(S / softcap)
+        S = S if bias is None else S + bias[..., rows, cols]
+        i, j = np.arange(n_q)[rows, None], np.arange(n_k)[cols]
+        shift = n_k - n_q if causal == "bottom-right" else 0
+        S = np.where(j <= i + shift, S, -np.inf) if causal else S
+        if window is not None:
+            left, right = window
+            S = np.where((j >= i + shift - left) & (j <= i + shift + right), S, -np.inf)
+        return S if M is None else np.where(M[..., rows, cols], S, -np.inf)
+
+    O, L = np.zeros_like(dO), np.zeros((*Q.shape[:-1], 1))
+    for rows in tile(n_q, TILE):
+        m = np.full((*Q.shape[:-2], rows.stop - rows.start, 1), -np.inf)
+        Z, acc = np.zeros_like(m), 0 * dO[..., rows, :]
+        for cols in tile(n_k, TILE):
+            S = scores(rows, cols, softmax_scale, is_causal)
+            new = np.maximum(m, S.max(axis=-1, keepdims=True))
+            safe = np.where(np.isneginf(new), 0, new)
+            alpha, E = np.exp(m - safe), np.exp(S - safe)
+            acc = alpha * acc + E @ v[..., cols, :]
+            Z = alpha * Z + E.sum(axis=-1, keepdims=True)
+            m = new
+        if sinks is not None:
+            safe = np.where(np.isneginf(m), 0, m)
+            Z = Z + np.exp(sinks - safe)
+        O[..., rows, :] = acc / np.where(Z == 0, 1, Z)
+        safe = np.where(np.isneginf(m), 0, m)
+        L[..., rows, :] = np.where(Z == 0, np.inf, safe + np.log(np.where(Z == 0, 1, Z)))
+
+    delta = (dO * O).sum(axis=-1, keepdims=True)
+    dQ, dk, dv = np.zeros_like(Q), np.zeros_like(k), np.zeros_like(v)
+    dB = None if bias is None else np.zeros(B.shape)
+    for cols in tile(n_k, TILE):
+        for rows in tile(n_q, TILE):
+            q, do = Q[..., rows, :], dO[..., rows, :]
+            S = scores(rows, cols, bwd_scale, bwd_causal)
+            P = np.exp(S - L[..., rows, :])
+            dv[..., cols, :] += mT(P) @ do
+            dP = do @ mT(v[..., cols, :])
+            dS = P * (dP - delta[..., rows, :])
+            if dB is not None:
+                dB[..., rows, cols] = dS
+            if softcap is not None:
+                t = np.tanh(softmax_scale * q @ mT(k[..., cols, :]) / softcap)
+                dS = dS * (1 - t**2)
+            dk[..., cols, :] += bwd_scale * mT(dS) @ q
+            dQ[..., rows, :] += bwd_scale * dS @ k[..., cols, :]
+    dK, dV = dk, dv
+    if group > 1:
+        dK, dV = (T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3) for T in (dk, dv))
+    more = []
+    if bias is not None:
+        dbias = dB.sum(axis=tuple(range(dB.ndim - bias.ndim)))
+        more.append(dbias.sum(axis=tuple(i for i, n in enumerate(bias.shape) if n == 1), keepdims=True))
+    if sink is not None:
+        dsink = -np.exp(sinks - L) * delta
+        more.append(dsink.sum(axis=(*range(dsink.ndim - 3), -1, -2)))
+    return O, dQ, dK, dV, *more
+
+
+def eager(Q, K, V, mask=None, bias=None, causal=False, scale=None, dropout=0.0):
+    """As a model's file in torch has it; autograd is its backward."""
+    h = Q.shape[-3] if Q.ndim > 2 else 1
+    if Q.ndim > 2:
+        K, V = (T.repeat_interleave(h // T.shape[-3], -3) for T in (K, V))
+    scale = Q.shape[-1] ** -0.5 if scale is None else scale
+    S = Q @ K.mT * scale
+    if bias is not None:
+        S = S + bias
+    if causal:
+        corner = S.shape[-1] - S.shape[-2] if causal == "bottom-right" else 0
+        S = S.masked_fill(~torch.ones(S.shape[-2:], dtype=torch.bool).tril(corner), -torch.inf)
+    if mask is not None:
+        S = S.masked_fill(~mask, -torch.inf)
+    m = S.amax(-1, keepdim=True).detach() if S.shape[-1] else S.new_zeros(())
+    E = (S - m.masked_fill(m == -torch.inf, 0.0)).exp()
+    Z = E.sum(-1, keepdim=True)
+    P = E / Z.masked_fill(Z == 0, 1.0)
+    P = torch.nn.functional.dropout(P, dropout)
+    return P @ V
+
+
+def ring(Q, K, V, dO, *, causal=False):
+    """Two ranks with half of the keys each, in one process."""
+    if causal not in (False, True):
+        raise NotImplementedError("the other corner")
+    n_q, n_k = Q.shape[-2], K.shape[-2]
+    scale, ranks = Q.shape[-1] ** -0.5, tile(n_k, max(1, -(-n_k // 2)))
+    i = np.arange(n_q)[:, None]
+
+    def S_of(rank):
+        S = scale * Q @ mT(K[..., rank, :])
+        return np.where(np.arange(n_k)[rank] <= i, S, -np.inf) if causal else S
+
+    O, L = np.zeros_like(dO), np.full((*Q.shape[:-1], 1), -np.inf)
+    for rank in ranks:
+        S = S_of(rank)
+        M = S.max(axis=-1, keepdims=True)
+        L_r = M + np.log(np.exp(S - np.where(np.isneginf(M), 0, M)).sum(axis=-1, keepdims=True))
+        L_r = np.where(np.isneginf(M), -np.inf, L_r)
+        O_r = np.exp(S - np.where(np.isneginf(L_r), 0, L_r)) @ V[..., rank, :]
+        new = np.logaddexp(L, L_r)
+        safe = np.where(np.isneginf(new), 0, new)
+        O, L = np.exp(L - safe) * O + np.exp(L_r - safe) * O_r, new
+    delta = (dO * O).sum(axis=-1, keepdims=True)
+    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
+    for rank in ranks:
+        K_r, V_r = K[..., rank, :], V[..., rank, :]
+        P = np.exp(S_of(rank) - np.where(np.isneginf(L), 0, L))
+        dS = P * (dO @ mT(V_r) - delta)
+        dQ += scale * dS @ K_r
+        dK[..., rank, :] = scale * mT(dS) @ Q
+        dV[..., rank, :] = mT(P) @ dO
+    return O, dQ, dK, dV
+
+
+RIGHT = {"kernel": (kernel, "numpy"), "eager": (eager, "torch"), "ring": (ring, "numpy")}
+
+
+# --- wrong --------------------------------------------------------------------------------------------------------
+
+
+class Wrong(NamedTuple):
+    """``right`` in the source of ``of`` is replaced by ``wrong``; ``names`` are those of which one must be named.
+
+    ``why`` says why there is no name, where it is seen and not named.
+    """
+
+    what: str
+    of: str
+    right: str
+    wrong: str
+    names: tuple = ()
+    why: str = ""
+
+    def function(self):
+        """The wrong function, from the source."""
+        source = inspect.getsource(RIGHT[self.of][0])
+        if source.count(self.right) != 1:
+            raise ValueError(f"{self.what}: {self.right!r} stands {source.count(self.right)} times")
+        names = {"np": np, "torch": torch, "mT": mT, "tile": tile, "TILE": TILE}
+        exec(compile(source.replace(self.right, self.wrong), self.what, "exec"), names)
+        return names[self.of]
+
+
+BWD_SCALE = "bwd_scale = softmax_scale"
+BWD_CAUSAL = "is_causal = bwd_causal = causal"
+SCORES = "S = scores(rows, cols, bwd_scale, bwd_causal)"
+DELTA = "delta = (dO * O).sum(axis=-1, keepdims=True)\n    dQ, dk"
+DP = "dP = do @ mT(v[..., cols, :])"
+DO = "q, do = Q[..., rows, :], dO[..., rows, :]"
+DQ = "dQ[..., rows, :] += bwd_scale"
+RING_DQ = "dQ += scale * dS @ K_r"
+
+WRONG = (
+    # the threads of incidents.md, by what their cause was
+    Wrong("tilelang-ascend#1669", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else (-(-d // 16) * 16) ** -0.5",
+          ("scale-of-padding-in-backward",)),
+    Wrong("flash-attention#355", "kernel", DELTA,
+          'dO = dO.ravel(order="K").reshape(dO.shape)\n    ' + DELTA, ("strides-of-do",)),
+    Wrong("diffusers#14265", "ring", "K_r, V_r = K[..., rank, :], V[..., rank, :]\n        P = np.exp(S_of(rank)",
+          "K_r, V_r = (T[..., ranks[0], :][..., : rank.stop - rank.start, :] for T in (K, V))\n"
+          "        i_, j_ = i, np.arange(n_k)[rank]\n"
+          "        S = scale * Q @ mT(K_r)\n"
+          "        P = np.exp((np.where(j_ <= i_, S, -np.inf) if causal else S)", ("kv-of-first-block",)),
+    Wrong("MSLK PR#263", "kernel", BWD_CAUSAL, "is_causal, bwd_causal = causal, False",
+          ("causal-forgotten-in-backward",)),
+    Wrong("triton#5660", "kernel", BWD_CAUSAL, "is_causal, bwd_causal = causal, causal or True",
+          ("causal-forced-in-backward",)),
+    Wrong("levanter PR#449", "kernel",
+          "if group > 1:\n"
+          "        dK, dV = (T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3) for T in (dk, dv))",
+          "", ("group-sum-missing",)),
+    Wrong("pytorch#41508", "eager", "P = E / Z.masked_fill(Z == 0, 1.0)", "P = S.softmax(-1)", ("dead-row-nan",)),
+    Wrong("ring-flash-attention#42", "ring", RING_DQ,
+          "import torch\n        low = lambda T: torch.tensor(T).bfloat16().double().numpy()\n"
+          "        dQ, dS = low(dQ + scale * dS @ K_r), low(dS)",
+          (), "roundings: a finding of its own kind, precision"),
+    Wrong("mindone PR#1438", "kernel", DO, "q, do = Q[..., rows, :], 0 * dO[..., rows, :] + 1", ("do-ignored",)),
+    Wrong("DeepSpeed#5248", "kernel", "return O, dQ, dK, dV, *more", "return O, 4 * dQ, 4 * dK, 4 * dV, *more",
+          ("factor",)),
+    Wrong("triton_docs_tutorials#6", "kernel", "return O, dQ, dK, dV, *more",
+          "low = lambda T: T.astype(np.float16).astype(T.dtype)\n"
+          "    return low(O), low(dQ), low(dK), low(dV), *more", (), "roundings: a finding of its own kind, precision"),
+    Wrong("pytorch#146377", "kernel", DELTA,
+          'K_ = K.ravel(order="K").reshape(K.shape)\n    k = np.repeat(K_, group, axis=-3) if group > 1 else K_\n    '
+          + DELTA, ("strides-of-k-in-backward",)),
+    Wrong("pytorch PR#174361", "kernel", "softmax_scale = d**-0.5 if scale is None else scale",
+          "softmax_scale = d**-0.5", ("scale-ignored",)),
+    Wrong("mlx#2835", "kernel", 'shift = n_k - n_q if causal == "bottom-right" else 0',
+          "shift = n_k - n_q if causal else 0", ("causal-bottom-right",)),
+    Wrong("aprender PR#2203", "eager", "P = torch.nn", "P = P.detach()\n    P = torch.nn", ("dq-zero", "dk-zero")),
+    Wrong("flash-sparse-attention#121", "kernel", "dv[..., cols, :] += mT(P) @ do",
+          "dv[..., cols, :] += mT(P) @ do / (P.max() < 0.999)", (), "its cause was never found; NaN in dV alone"),
+    Wrong("flash-attention PR#2776", "kernel", "n_q, n_k, d, h =",
+          "if 0 in (Q.shape[-2], K.shape[-2]):\n        return tuple(np.full(T.shape, np.nan) for T in (dO, Q, K, V))\n"
+          "    n_q, n_k, d, h =", ("empty-not-handled",)),
+    Wrong("long-context-attention#149", "kernel", "return O, dQ, dK, dV, *more", "return O, dQ, dK",
+          (), "the call says what is missing"),
+    Wrong("maxtext#3138", "kernel", "softmax_scale = d**-0.5 if scale is None else scale",
+          "softmax_scale = (d**-0.5 if scale is None else scale) * d**-0.5", ("scale-and-default",)),
+    Wrong("cudnn-frontend PR#421", "kernel", "safe = np.where(np.isneginf(m), 0, m)\n        L[...",
+          "safe = np.where(np.isneginf(m), 0, m)\n        Z = Z if sinks is None else Z - np.exp(sinks - safe)\n"
+          "        L[...", ("sink-not-in-l",)),
+    Wrong("Megatron-LM PR#205", "kernel", "dsink = -np.exp(sinks - L) * delta", "dsink = 0 * delta", ("dsink-zero",)),
+    Wrong("jax#27184", "kernel", "dB[..., rows, cols] = dS", "pass", ("dbias-zero",)),
+    Wrong("apex PR#816", "eager", "P = torch.nn.functional.dropout(P, dropout)",
+          "P = torch.nn.functional.dropout(P, dropout) * (1 - dropout)", ("dropout-factor-missing",)),
+    Wrong("flash-attention PR#1025", "kernel", "return S if M is None else np.where(M[..., rows, cols], S, -np.inf)",
+          "S = S if M is None else np.where(M[..., rows, cols], S, -np.inf)\n"
+          "        return S if softcap is None else softcap * np.tanh(S / softcap)", (),
+          "here the cap comes before the mask and after it"),
+    Wrong("flash-attention#2562", "kernel", "n_q, n_k, d, h =",
+          'if not Q.shape[-2]:\n        raise RuntimeError("CUDA error: 700")\n    n_q, n_k, d, h =',
+          ("empty-not-handled",)),
+    # the scale
+    Wrong("backward pads the width to a power of two", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else 2.0 ** (-np.ceil(np.log2(d)) / 2)",
+          ("scale-of-padding-in-backward",)),
+    Wrong("backward scales by the width of V", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else V.shape[-1] ** -0.5", ("scale-of-values-in-backward",)),
+    Wrong("backward scales by all heads", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else (h * d) ** -0.5", ("scale-of-model-in-backward",)),
+    Wrong("backward forgets the given scale", "kernel", BWD_SCALE, "bwd_scale = d**-0.5",
+          ("given-scale-forgotten-in-backward",)),
+    Wrong("dK is scaled twice", "kernel", "dk[..., cols, :] += bwd_scale * mT(dS) @ q",
+          "dk[..., cols, :] += bwd_scale * mT(dS) @ (bwd_scale * q)", ("scale-twice",)),
+    # masks
+    Wrong("bottom-right in the backward", "kernel", BWD_CAUSAL,
+          'is_causal = causal\n    bwd_causal = causal and "bottom-right"', ("causal-bottom-right-in-backward",)),
+    Wrong("j < i in the backward", "kernel", SCORES,
+          SCORES + "\n            if bwd_causal:\n"
+          '                shift = n_k - n_q if bwd_causal == "bottom-right" else 0\n'
+          "                S = np.where(np.arange(n_k)[cols] < np.arange(n_q)[rows, None] + shift, S, -np.inf)",
+          ("causal-own-key-forbidden-in-backward",)),
+    Wrong("backward without the bias", "kernel", SCORES, "S = scores(rows, cols, bwd_scale, bwd_causal, None)",
+          ("bias-forgotten-in-backward",)),
+    Wrong("keys counted from 0 in a tile", "kernel", "np.arange(n_q)[rows, None], np.arange(n_k)[cols]",
+          "np.arange(n_q)[rows, None], np.arange(cols.stop - cols.start)", (), "a window there is off in another way"),
+    Wrong("window has no end", "kernel",
+          "(j >= i + shift - left) & (j <= i + shift + right)", "(j >= i + shift - left)", ("window-one-sided",)),
+    Wrong("window without its first key", "kernel", "(j >= i + shift - left)", "(j > i + shift - left)",
+          ("window-off-by-one",)),
+    Wrong("no way back through the cap", "kernel", "dS = dS * (1 - t**2)", "pass", ("softcap-derivative-missing",)),
+    Wrong("the mask in the backward of another head", "kernel", SCORES,
+          SCORES + "\n            if M is not None and M.ndim > 2:\n"
+          "                S = np.where(M[..., :1, rows, cols], S, -np.inf)",
+          (), "no case has a mask that only the heads differ in, and no such mistake is known"),
+    # D, dP, L
+    Wrong("D without the weights", "kernel", DELTA, "delta = (dO @ mT(v)).sum(axis=-1, keepdims=True)\n    dQ, dk",
+          ("d-unweighted",)),
+    Wrong("D of each tile of keys", "kernel", DP,
+          DP + "\n            delta[..., rows, :] = (P * dP).sum(-1, keepdims=True)", ("d-of-block",)),
+    Wrong("dS is scaled, D is not", "kernel", "dS = P * (dP - delta[..., rows, :])",
+          "dS = P * (bwd_scale * dP - delta[..., rows, :]) / bwd_scale", ("d-not-scaled",)),
+    Wrong("D is forgotten", "kernel", "dS = P * (dP - delta[..., rows, :])", "dS = P * dP", ("ds-no-row-sum",)),
+    Wrong("L in bits", "kernel", "P = np.exp(S - L[..., rows, :])", "P = np.exp2(S - L[..., rows, :])", ("l-in-bits",)),
+    Wrong("L without the maximum", "kernel", "np.where(Z == 0, np.inf, safe +", "np.where(Z == 0, np.inf, 0 * safe +",
+          ("l-without-maximum",)),
+    # tiles, heads
+    Wrong("dQ of the last tile alone", "kernel", DQ, "dQ[..., rows, :] = bwd_scale", ("dq-overwritten",)),
+    Wrong("dV of the last tile alone", "kernel", "dv[..., cols, :] += mT(P) @ do", "dv[..., cols, :] = mT(P) @ do",
+          ("dkv-overwritten",)),
+    Wrong("only full tiles of queries", "kernel", "for rows in tile(n_q, TILE):\n            q, do",
+          "for rows in tile(n_q, TILE)[: max(1, n_q // TILE)]:\n            q, do",
+          ("rows-not-written", "dkv-tail-dropped")),
+    Wrong("the second tile of dQ is never written", "kernel", "dk[..., cols, :] += bwd_scale * mT(dS) @ q\n",
+          "dk[..., cols, :] += bwd_scale * mT(dS) @ q\n            if rows.start:\n                continue\n",
+          ("second-block-not-written",)),
+    Wrong("merged without the factor", "kernel", "acc = alpha * acc + E", "acc = acc + E", ("merge-without-factor",)),
+    Wrong("K of head 0 for all heads", "kernel", "dQ[..., rows, :] += bwd_scale * dS @ k[..., cols, :]",
+          "dQ[..., rows, :] += bwd_scale * dS @ (k[..., :1, cols, :] if k.ndim > 2 else k[..., cols, :])",
+          ("kv-of-first-head",)),
+    Wrong("the group's mean", "kernel", ".sum(axis=-3) for T in (dk, dv)", ".mean(axis=-3) for T in (dk, dv)",
+          ("group-mean",)),
+    Wrong("the group's last head", "kernel", ".sum(axis=-3) for T in (dk, dv)", "[..., -1, :, :] for T in (dk, dv)",
+          ("group-overwritten",)),
+    Wrong("half", "kernel", "return O, dQ, dK, dV, *more", "return O, dQ, 0.5 * dK, dV, *more", ("factor-half",)),
+    Wrong("over the batch", "kernel", "return O, dQ, dK, dV, *more",
+          "b = Q.shape[0] if Q.ndim == 4 else 1\n    return O, dQ / b, dK / b, dV / b, *more",
+          ("factor-one-over-batch",)),
+    # what a graph loses
+    Wrong("K is detached", "eager", "S = Q @ K.mT * scale", "S = Q @ K.detach().mT * scale", ("dk-zero",)),
+    Wrong("Z is detached", "eager", "Z = E.sum(-1, keepdim=True)", "Z = E.sum(-1, keepdim=True).detach()",
+          ("ds-no-row-sum",)),
+    Wrong("the maximum is detached in half", "eager", "Z = E.sum(-1, keepdim=True)",
+          "Z = (S - S.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp().sum(-1, keepdim=True) "
+          "if E.shape[-1] else E.sum(-1, keepdim=True)",
+          ("maximum-half-detached",)),
+    Wrong("V is averaged over its heads", "eager", "return P @ V",
+          "return P @ (V.mean(-3, keepdim=True).expand_as(V) if V.ndim > 2 else V)",
+          (), "nobody has been seen to do so"),
+    Wrong("ring: local D", "ring", "dS = P * (dO @ mT(V_r) - delta)",
+          "dP = dO @ mT(V_r)\n        dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))", ("d-local",)),
+    Wrong("ring: dQ of the last rank alone", "ring", RING_DQ, "dQ = scale * dS @ K_r", ("dq-overwritten",)),
+)  # fmt: skip
+"""Those of the threads first, by the thread."""
