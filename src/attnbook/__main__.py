@@ -1,66 +1,130 @@
-"""``python -m attnbook diagnose module:function``: :func:`attnbook.diagnose.report.diagnose` from a shell.
+"""The command ``attnbook``, or ``python -m attnbook``: ``diagnose`` and ``grade`` from a shell.
 
 Exit status: 0 where nothing is wrong, 1 where something is, 2 where the command cannot be understood.
 """
 
 import argparse
-import importlib
-import operator
 import sys
+from pathlib import Path
 
-from attnbook.diagnose.calling import LIBRARIES
+from attnbook import __version__
+from attnbook.diagnose.adapters import LIBRARIES
 from attnbook.diagnose.report import DTYPES, diagnose
+from attnbook.loading import load
+
+STATUS = "Exit status: 0 nothing is wrong, 1 something is, 2 the command cannot be understood."
 
 
-def main():
+def main(arguments=None):
     """Run the command with the arguments of the shell; the exit status. From here on only the report goes to stdout."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args(arguments)
     out, sys.stdout = sys.stdout, sys.stderr  # for good: a function that takes too long is left behind, and may print
     try:
-        fn = load(options.target)
-        report = diagnose(fn, library=options.library, dtype=options.dtype, limit=options.limit, seed=options.seed)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        print(f"python -m attnbook: {error}", file=sys.stderr)
+        return options.run(options, out)
+    except (ImportError, AttributeError, TypeError, ValueError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+
+
+def _diagnose(options, out):
+    settings = {"dtype": options.dtype, "limit": options.limit, "seed": options.seed}
+    report = diagnose(load(options.target), options.library, **settings)
+    if options.junit:
+        from attnbook.reports import as_junit
+
+        Path(options.junit).write_text(as_junit(report, options.target), encoding="utf-8")
+    if options.html:
+        from attnbook.reports import as_html
+
+        Path(options.html).write_text(as_html(report, options.target), encoding="utf-8")
     print(report.as_json() if options.json else report, file=out, flush=True)
     return 0 if report.ok else 1
 
 
-def load(target):
-    """What ``module:function`` names; a pair for ``module:forward,backward``."""
-    module, _, names = target.partition(":")
-    if not module or not names:
-        raise ValueError(f"expected module:function, got {target!r}")
+def _grade(options, out):
+    from attnbook import grade
+
+    if options.list:
+        for exercise in grade.EXERCISES.values():
+            labels = ", ".join(grade.BOOK.get(exercise.name, ()))
+            more = f"\n  in the book: {labels}" if labels else ""
+            print(f"{exercise.name}\n  {exercise.asks}\n  parts: {', '.join(exercise.parts)}{more}", file=out)
+        return 0
+    if not options.files or not options.exercise:
+        raise ValueError("grade: expected FILES and --exercise NAME (or --list)")
+    exercise = grade.exercise(options.exercise)
+    settings = {"limit": options.limit, "memory": options.memory, "seed": options.seed}
+    rows = []
+    for row in _with_progress(grade.grade(options.files, exercise, rubric=options.rubric, **settings), options.files):
+        rows.append(row)
+        if options.feedback:
+            folder = Path(options.feedback)
+            folder.mkdir(parents=True, exist_ok=True)
+            page = folder / f"{len(rows):03}-{Path(row.file).stem}.md"
+            page.write_text(grade.feedback(row, exercise), encoding="utf-8")
+    text = grade.as_csv(rows) if options.csv else grade.as_json(rows) if options.json else grade.as_table(rows)
+    print(text.rstrip("\n"), file=out, flush=True)
+    return 0 if all(row.verdict == "right" for row in rows) else 1
+
+
+def _with_progress(rows, files):
+    """The rows, with a bar on stderr where that is a terminal, by ``tqdm`` where it is installed."""
+    if not sys.stderr.isatty():
+        yield from rows
+        return
     try:
-        home = importlib.import_module(module)
+        from tqdm import tqdm
     except ImportError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported; a script may exit
-        raise ImportError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
-    found = tuple(operator.attrgetter(name.strip())(home) for name in names.split(","))
-    return found if len(found) > 1 else found[0]
+        for i, row in enumerate(rows, start=1):
+            print(f"\r{i} of {len(files)} graded", end="", file=sys.stderr)
+            yield row
+        print(file=sys.stderr)
+    else:
+        yield from tqdm(rows, total=len(files), unit="file")
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m attnbook", description="The gradients of attention.")
-    command = parser.add_subparsers(required=True, metavar="diagnose").add_parser(
-        "diagnose",
-        help="say whether an attention with a backward is right, and which known mistake it makes if not",
-        description="Say whether an attention with a backward is right, and which known mistake it makes if not.",
-        epilog="Exit status: 0 nothing is wrong, 1 something is, 2 the command cannot be understood.",
-    )
+    prog = "python -m attnbook" if Path(sys.argv[0]).stem == "__main__" else "attnbook"
+    parser = argparse.ArgumentParser(prog=prog, description="The gradients of attention.", epilog=STATUS)
+    parser.add_argument("--version", action="version", version=f"attnbook {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="diagnose, grade")
+    command = _command(
+        commands, "diagnose", _diagnose,
+        "say whether an attention with a backward is right, and which known mistake it makes if not",
+    )  # fmt: skip
     command.add_argument(
         "target",
         metavar="module:function",
-        help="fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV); module:forward,backward for a pair; with torch also "
-        "fn(Q, K, V, **options) -> O, whose backward is autograd's",
+        help="or file.py:function: fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV); module:forward,backward for a pair; "
+        "a class for an instance of it; with torch also fn(Q, K, V, **options) -> O, whose backward is autograd's",
     )
-    command.add_argument("--library", choices=LIBRARIES, default="numpy", help="whose arrays it is given")
+    command.add_argument("--library", choices=LIBRARIES, help="whose arrays it is given; found out by default")
     command.add_argument("--dtype", choices=DTYPES, default="float64", help="of these arrays")
     command.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="for each case, 30 by default")
-    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
+    command.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, for CI")
+    command.add_argument("--html", metavar="FILE", help="write it as one HTML file too, with pictures of what is wrong")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
+    command = _command(commands, "grade", _grade, "grade files that were handed in, each in a process of its own")
+    command.add_argument("files", nargs="*", metavar="FILE", help="Python files, one for each submission")
+    command.add_argument("--exercise", metavar="NAME", help="which exercise: a name of --list, or a label of the book")
+    command.add_argument("--list", action="store_true", help="say which exercises there are, and what each asks for")
+    command.add_argument("--rubric", metavar="FILE", help="TOML: [points] for each part, [costs] of known mistakes")
+    command.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="for each file, 60 by default")
+    command.add_argument("--memory", type=int, default=2048, metavar="MB", help="for each file, 2048 by default")
+    command.add_argument("--feedback", metavar="DIR", help="write a Markdown page for each file there")
+    how = command.add_mutually_exclusive_group()
+    how.add_argument("--csv", action="store_true", help="print the table as CSV")
+    how.add_argument("--json", action="store_true", help="print it as JSON")
+    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     return parser
+
+
+def _command(commands, name, run, text):
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=STATUS)
+    command.set_defaults(run=run)
+    return command
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""``grade``: one row for each submission, whatever it does. Chapter: :doc:`/chapters/08_checking`."""
+
+import ast
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnbook.arrays import expected
+from attnbook.grade.exercises import exercise as exercise_of
+from attnbook.grade.remote import ForkServer, Submission
+from attnbook.grade.rubric import Rubric
+from attnbook.grade.rubric import rubric as rubric_of
+
+READ_BY_HAND = ("attnbook", "ctypes", "multiprocessing", "socket", "subprocess", "threading")
+"""Modules that a solution can do without; that it imports one is noted, for whoever grades to read."""
+
+
+NOT_APART = "the system gave it no namespaces: it could write the files of this user"
+"""A note where nothing but a copy of its folder and Python's own hooks kept a submission from doing harm."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One submission.
+
+    ``verdict`` is "right", "wrong", or "not graded" where it did not run to the end; ``parts`` is {part: "right",
+    "wrong" or "not known"}; ``mistakes`` are slugs of the catalogue, sure ones only, and ``possible`` those that the
+    cases cannot tell apart; ``why`` and ``notes`` are text.
+    """
+
+    file: str
+    verdict: str
+    points: float
+    of: float
+    parts: dict
+    mistakes: tuple
+    why: tuple
+    notes: tuple
+    seconds: float
+    possible: tuple = ()
+
+    @property
+    def wrong(self):
+        """The parts that are wrong."""
+        return tuple(part for part, verdict in self.parts.items() if verdict == "wrong")
+
+
+def grade(files, exercise, *, rubric=None, limit=60.0, memory=2048, seed=0):
+    """Grade files one after the other; yields a :class:`Row` for each, in their order.
+
+    Each file runs in a process of its own, in a copy of its folder, with limits of time and memory and without a
+    network. Where Linux lets a user have namespaces, all else is read-only for it, and all that it starts ends with
+    it. That guards against accidents: it is no sandbox against malice, so use a container or a virtual machine too.
+    What it returns is compared here; what it prints counts for nothing.
+
+    Parameters
+    ----------
+    files : sequence of str or Path
+        Python files. Those of one folder do not see each other; a file that is alone there has its neighbors with it.
+    exercise : str or Exercise
+        A name of ``EXERCISES``, or a label of the book.
+    rubric : Rubric, str or Path, optional
+        Points; a TOML file (see :mod:`attnbook.grade.rubric`). A point for each part without one.
+    limit : float
+        Seconds that a file may take in all.
+    memory : int
+        Megabytes that it may take, beside what numpy and torch take.
+    seed : int
+        Other numbers, and other sizes, for another seed.
+
+    Raises
+    ------
+    ValueError, OSError
+        No such exercise, a rubric that does not fit, or a system without fork. What files do is never raised.
+    """
+    chosen = exercise_of(exercise) if isinstance(exercise, str) else exercise
+    scale = rubric if isinstance(rubric, Rubric) else rubric_of(chosen, rubric)
+    for name, value in (("limit", limit), ("memory", memory)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ValueError(expected(name, "a number above 0", repr(value)))
+    paths = [Path(file) for file in files]
+    folders = Counter(path.resolve().parent for path in paths)
+    settings = {"limit": limit, "memory": int(memory)}
+
+    def rows():
+        with ForkServer(chosen.libraries) as server:
+            for path in paths:
+                alone = folders[path.resolve().parent] > 1
+                yield _row(server, path, chosen, scale, seed, settings | {"alone": alone})
+
+    return rows()
+
+
+def _row(server, path, exercise, scale, seed, settings):
+    started = time.monotonic()
+
+    def row(verdict, parts, mistakes, why, notes, points, possible=()):
+        seconds = round(time.monotonic() - started, 2)
+        what = scale.total, parts, mistakes, tuple(why), tuple(notes)
+        return Row(str(path), verdict, points, *what, seconds, possible)
+
+    if not path.is_file():
+        return row("not graded", {}, (), ["there is no such file"], (), 0)
+    try:
+        with (
+            Submission(server, path.resolve(), exercise.form, exercise.names, **settings) as submission,
+            warnings.catch_warnings(action="ignore"),
+        ):
+            judged = None if submission.end else exercise.judge(submission, exercise, seed)
+            end = submission.end
+    except Exception as error:  # ours: it costs one row, and not those of the others
+        return row("not graded", {}, (), [f"it could not be judged: {type(error).__name__}: {error}"], (), 0)
+    notes = [*_imports(path), *_of_process(submission, exercise)]
+    if end:
+        return row("not graded", {}, (), [end], notes, 0)
+    right = all(verdict == "right" for verdict in judged.parts.values())
+    verdict = "right" if right else "wrong"
+    return row(verdict, judged.parts, judged.mistakes, judged.why, notes, scale.of(judged), judged.possible)
+
+
+def _imports(path):
+    """What to read a file for, by what it imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }  # fmt: skip
+    found = [name for name in READ_BY_HAND if name in names]
+    return [f"it imports {', '.join(found)}: read it"] if found else []
+
+
+def _of_process(submission, exercise):
+    """What the process did beside its answers."""
+    notes = [] if submission.apart else [NOT_APART]
+    if submission.lines or submission.printed:
+        first = submission.printed.strip().partition("\n")[0][:60]
+        notes.append(f'it printed {submission.lines} line{"" if submission.lines == 1 else "s"}, first "{first}"')
+    for at, i in sorted(submission.shared.items()):
+        part = exercise.parts[at] if at < len(exercise.parts) else f"result {at}"
+        notes.append(f"{part} shares memory with input {i}: a view, and no new array")
+    return notes

@@ -1,0 +1,233 @@
+"""How what a submission returns is judged, in the grader's own process. Chapter: :doc:`/chapters/08_checking`.
+
+``attention`` and ``cs336`` ask as :func:`attnbook.diagnose.report.diagnose` does, in the cases that the exercise
+is about; ``formula`` compares with a right function, and with what the mistakes of the catalogue would give.
+"""
+
+import inspect
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnbook.checks import close
+from attnbook.diagnose._run import Run
+from attnbook.diagnose.battery import LARGE, Case, battery
+from attnbook.diagnose.calling import Caller
+from attnbook.diagnose.conduct import conduct
+from attnbook.diagnose.learn import Learner
+from attnbook.diagnose.manners import Manners
+from attnbook.diagnose.report import _report
+from attnbook.diagnose.results import NAMES
+
+FOREVER = 1e6
+"""In seconds; a submission has a limit of its own, for all calls together."""
+
+
+@dataclass
+class Judged:
+    """``parts``: {part: "right", "wrong" or "not known"}; ``why``: lines of text; ``mistakes``: slugs, sure ones only.
+
+    ``possible`` are those that the cases cannot tell apart; ``named``: whether the sure ones explain all that is wrong.
+    """
+
+    parts: dict
+    mistakes: tuple = ()
+    named: bool = False
+    why: list = field(default_factory=list)
+    possible: tuple = ()
+
+
+class _Promised(Caller):
+    """Asks as the exercise promised: what else the function takes need not be found out."""
+
+    took = True
+
+    def __init__(self, fn, manners):
+        self.promised = manners
+        super().__init__(fn, "numpy", FOREVER, manners.dtypes[0])
+        self.learner = Learner(self.call, self.arrays, self.known, self.dtype)  # has learnt nothing
+
+    @property
+    def manners(self):
+        return self.promised
+
+
+def _report_of(fn, cases, manners):
+    call = _Promised(fn, manners)
+    runs = [Run(case, call(case)) for case in cases]
+    return _report(runs, call, *conduct(call, runs))
+
+
+def attention(*options, grouped=False):
+    """A judge of ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``, by the cases of ``diagnose`` with these options.
+
+    Query heads share key heads only where ``grouped``. All required cases must be compared.
+    """
+
+    def judge(submission, exercise, seed):
+        cases = [
+            case for case in battery(seed)
+            if case.options.keys() <= set(options) and case.options.get("causal", True) is True
+            and (grouped or not case.grouped)
+        ]  # fmt: skip
+        return _of_report(_report_of(_as_function(submission), cases, Manners()), exercise)
+
+    return judge
+
+
+def cs336(submission, exercise, seed):
+    """Judge ``apply(Q, K, V, is_causal)`` with arrays of three axes and the sizes that the assignment promises."""
+    saved = []
+
+    def fn(Q, K, V, dO, *, causal=False):
+        *results, L = submission.call([Q, K, V, dO], causal=bool(causal))
+        saved.append((Q, K, causal, L))
+        return results
+
+    report = _report_of(fn, assignment(seed), PROMISED)
+    judged = _of_report(report, exercise)
+    text = next(filter(None, (_wrong_logsumexp(*each) for each in saved)), "") if saved else "no call returned"
+    judged.parts["L"] = "wrong" if saved and text else "right" if saved else "not known"
+    judged.why += [f"L: {text}"] if text else []
+    return judged
+
+
+PROMISED = Manners(
+    axes=(3,), lengths=(16, 32, 64, 128), widths=(16, 32, 64), equal_widths=True, grouped=False, dtypes=("float32",)
+)
+"""What the assignment promises, float32, a batch axis, equal widths, all sizes powers of 2 from 16 on."""
+
+
+def assignment(seed=0):
+    """The cases of the assignment: those of its own tests, what they leave out, and arrays that lie otherwise."""
+    rng = np.random.default_rng(seed)
+
+    def case(name, n_q, n_k, d, b=2, largest=None, **options):
+        Q, K, V, dO = (rng.standard_normal((b, n, d)) for n in (n_q, n_k, n_k, n_q))
+        top = np.max(np.abs(Q @ np.swapaxes(K, -1, -2))) * d**-0.5
+        factor = 1.0 if largest is None else (largest / top) ** 0.5
+        return Case(name, (factor * Q, factor * K, V, dO), options, "float32")
+
+    otherwise = [each for each in battery(seed, "float32", PROMISED) if each.memory and not each.why_not]
+    return [
+        case("plain", 16, 16, 16, b=1),
+        case("several tiles", 32, 32, 16),
+        case("all axes equal", 16, 16, 16, b=16),
+        case("square", 32, 32, 32),
+        case("more keys", 32, 64, 16),
+        case("fewer keys", 64, 32, 16),
+        case("causal", 16, 16, 16, b=1, causal=True),
+        case("causal, several tiles", 32, 32, 16, causal=True),
+        case("causal, square", 32, 32, 32, causal=True),
+        case("causal, more keys", 16, 64, 32, causal=True),
+        case("causal, fewer keys", 64, 16, 32, causal=True),
+        case("large scores", 32, 32, 16, largest=LARGE["float32"]),
+        case("the course's own", 128, 128, 64, b=4),
+        case("the course's own, causal", 128, 128, 64, b=4, causal=True),
+        *otherwise,
+    ]
+
+
+def _wrong_logsumexp(Q, K, causal, L):
+    """What is wrong with the L that was saved; "" where nothing is."""
+    if not isinstance(L, np.ndarray):
+        return f"{type(L).__name__}, expected one saved tensor of the shape of O without its last axis"
+    Q, K = Q.astype(np.float64), K.astype(np.float64)
+    S = Q @ np.swapaxes(K, -1, -2) * Q.shape[-1] ** -0.5
+    S = np.where(np.tri(*S.shape[-2:], dtype=bool), S, -np.inf) if causal else S
+    M = S.max(axis=-1)
+    right = M + np.log(np.exp(S - M[..., None]).sum(axis=-1))
+    off = np.max(np.abs(L - right)) if L.shape == right.shape else np.inf
+    return "" if off <= 1e-5 * np.max(1 + np.abs(right)) else "the saved tensor is not the log-sum-exp of the scores"
+
+
+def formula(right, cases, wrong=()):
+    """A judge that compares results with those of ``right``.
+
+    ``cases(rng)`` yields (name, arrays, further arguments); ``wrong`` is {slug: function that makes this mistake}.
+    """
+
+    def judge(submission, exercise, seed):
+        off, raised, possible = {}, {}, dict(wrong)
+        for name, arrays, more in cases(np.random.default_rng(seed)):
+            wanted = right(*arrays, *more)
+            try:
+                came = submission.call([T.copy() for T in arrays], more)
+            except Exception as error:
+                raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
+                continue
+            came = list(came) if isinstance(came, list) else [came]
+            if len(came) != len(exercise.parts):
+                raised.setdefault(f"returned {len(came)} things, expected {', '.join(exercise.parts)}", []).append(name)
+                continue
+            for part, T, want in zip(exercise.parts, came, wanted, strict=True):
+                if text := _difference(T, want):
+                    off.setdefault(part, (text, []))[1].append(name)
+            possible = {slug: f for slug, f in possible.items() if _same(came, f, arrays, more)}
+        parts = dict.fromkeys(exercise.parts, "not known" if raised else "right") | dict.fromkeys(off, "wrong")
+        mistakes = tuple(possible)[:1] if off and len(possible) == 1 else ()
+        why = [f'{part}: in "{names[0]}": {text}' for part, (text, names) in off.items()]
+        why += [f'the call: in "{names[0]}": {text}' for text, names in raised.items()]
+        return Judged(parts, mistakes, bool(mistakes), why)
+
+    return judge
+
+
+def _difference(T, want):
+    """In words, how T differs; "" where it does not."""
+    if not isinstance(T, np.ndarray):
+        return f"{'None' if T is None else type(T).__name__}, expected an array"
+    if T.shape != want.shape:
+        return f"shape {T.shape}, expected {want.shape}"
+    if not np.isfinite(T).all():
+        return "NaN" if np.isnan(T).any() else "infinite entries"
+    if close(T, want):
+        return ""
+    size = np.max(np.abs(want))
+    return f"relative error {np.max(np.abs(T - want)) / size:.1g}" if size > 1e-12 else "0 is right"
+
+
+def _same(came, mistake, arrays, more):
+    try:
+        with np.errstate(all="ignore"):
+            predicted = mistake(*arrays, *more)
+    except ValueError:
+        return False
+    return all(
+        isinstance(T, np.ndarray) and T.shape == P.shape and np.allclose(T, P, rtol=1e-9, atol=1e-12, equal_nan=True)
+        for T, P in zip(came, predicted, strict=True)
+    )
+
+
+def _as_function(submission):
+    """The submission as a function whose signature admits the options that it takes."""
+
+    def fn(*arrays, **options):
+        return submission.call(list(arrays), **options)
+
+    Kind = inspect.Parameter
+    inputs = [Kind(name, Kind.POSITIONAL_ONLY) for name in ("Q", "K", "V", "dO")]
+    if submission.options is None:
+        rest = [Kind("options", Kind.VAR_KEYWORD)]
+    else:
+        names = [name for name in submission.options if name not in ("Q", "K", "V", "dO")]
+        rest = [Kind(name, Kind.KEYWORD_ONLY, default=None) for name in names if name.isidentifier()]
+    fn.__signature__ = inspect.Signature(inputs + rest)
+    return fn
+
+
+def _of_report(report, exercise):
+    missing = [name for name in exercise.required if name not in report.compared]
+    wrong = {finding.about for finding in report.findings if finding.about in NAMES}
+    others = [finding for finding in report.findings if finding.about not in NAMES]
+    rest = "not known" if missing or others else "right"
+    parts = {name: "wrong" if name in wrong else rest for name in NAMES}
+    why = [f"{finding.about}: {finding.text}" for finding in report.findings]
+    reasons = {report.not_run.get(name, "it raised, or returned something else") for name in missing}
+    why += [f"not run, and required: {', '.join(missing)} ({'; '.join(sorted(reasons))})"] if missing else []
+    named = all(len(finding.causes) == 1 for finding in report.findings if finding.about in NAMES)
+    alike = (
+        slug for finding in report.findings if len(finding.causes) > 1 for cause in finding.causes for slug in cause
+    )
+    possible = tuple(slug for slug in dict.fromkeys(alike) if slug not in report.mistakes)
+    return Judged(parts, report.mistakes, named, why, possible)

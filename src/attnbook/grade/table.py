@@ -1,0 +1,75 @@
+"""What came of grading, as a table, CSV, JSON, or a page for each student. Chapter: :doc:`/chapters/08_checking`."""
+
+import csv
+import io
+import json
+import textwrap
+from dataclasses import asdict
+
+from attnbook.diagnose.report import link, title_of
+
+WIDTH = 60
+"""Characters of the last column of the table."""
+
+
+def as_table(rows):
+    """The rows as text in columns, and a line that counts them."""
+    lines = [("file", "verdict", "points", "wrong", "why")]
+    for row in rows:
+        names = [*map(title_of, row.mistakes), *filter(None, [" or: ".join(map(title_of, row.possible))])]
+        why = textwrap.shorten("; ".join((*names, *row.why) or row.notes), WIDTH, placeholder=" …")
+        lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why))
+    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    table = ["  ".join((*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4])) for line in lines]
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not graded")}
+    return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
+
+
+def as_csv(rows):
+    """The rows as CSV, with a head; a cell that a spreadsheet would take for a formula begins with a quote."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "verdict", "points", "of", "wrong", "mistakes", "possible", "why", "notes", "seconds"))
+    for row in rows:
+        names = (" ".join(each) for each in (row.wrong, row.mistakes, row.possible))
+        cells = (row.file, row.verdict, row.points, row.of, *names)
+        writer.writerow([_inert(cell) for cell in (*cells, "; ".join(row.why), "; ".join(row.notes), row.seconds)])
+    return text.getvalue()
+
+
+def _inert(cell):
+    return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell
+
+
+def as_json(rows):
+    """The rows as JSON."""
+    return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
+
+
+def feedback(row, exercise):
+    """What a student can read: Markdown, of one submission."""
+    lines = [f"# {exercise.name}: {row.points:g} of {row.of:g} points", ""]
+    lines += [f"`{row.file}` was asked for `{exercise.asks}`.", ""]
+    if row.parts:
+        lines += ["| Part | |", "|---|---|", *(f"| {part} | {verdict} |" for part, verdict in row.parts.items()), ""]
+    for slug in row.mistakes:
+        lines += [f"**{title_of(slug)}.**{_read(slug)}", ""]
+    if row.possible:
+        lines += ["One of these, which give the same here:", ""]
+        lines += [*(f"- {title_of(slug)}.{_read(slug)}" for slug in row.possible), ""]
+    if row.why:
+        lines += ["What was seen:", "", *(f"- {_plain(line)}" for line in row.why), ""]
+    if row.notes:
+        lines += ["Also:", "", *(f"- {_plain(line)}" for line in row.notes), ""]
+    if row.verdict == "right":
+        lines += ["Everything that was asked is right.", ""]
+    return "\n".join(lines)
+
+
+def _read(slug):
+    return f" [Read about it]({link(slug)})." if link(slug) else ""
+
+
+def _plain(line):
+    """Text of a submission, without what Markdown or HTML would take for markup."""
+    return "".join("\\" + c if c in "\\`*_{}[]<>|#!&" else c for c in " ".join(line.split()))

@@ -1,0 +1,99 @@
+"""The pytest plugin of attnbook: a course's repository grades an exercise by one line.
+
+Either in its ``pytest.ini``::
+
+    [pytest]
+    attnbook_exercise = cs336-flash-torch: student.py
+
+or at the top of the file itself::
+
+    # attnbook: cs336-flash-torch
+
+Then ``pytest`` has a test for the file, which fails with the feedback that ``python -m attnbook grade`` writes. It is a
+module of its own, so that pytest imports neither numpy nor attnbook where no exercise is asked for.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+LINE = re.compile(r"^#\s*attnbook:\s*([\w-]+)\s*$", re.MULTILINE)
+"""The comment at the top of a file that names its exercise."""
+
+TOP = 500
+"""How many characters of a file are looked through for it."""
+
+
+def pytest_addoption(parser):
+    """The settings, all for the ini file."""
+    parser.addini("attnbook_exercise", "exercises to grade, a line each: NAME: FILE", type="linelist")
+    parser.addini("attnbook_limit", "seconds that a file may take", default="60")
+    parser.addini("attnbook_memory", "megabytes that a file may take", default="2048")
+
+
+def pytest_configure(config):
+    """Collect the files of the ini file too, where pytest is not told what to collect."""
+    if config.args_source is not config.ArgsSource.ARGS:
+        config.args += [str(path) for path in _of_the_ini(config) if str(path) not in config.args]
+
+
+def pytest_collect_file(file_path, parent):
+    """A test for a file of the ini file, or one that says at its top which exercise it is."""
+    name = _of_the_ini(parent.config).get(file_path) or (_at_the_top(file_path) if file_path.suffix == ".py" else None)
+    return Submission.from_parent(parent, path=file_path, exercise=name) if name else None
+
+
+class Submission(pytest.File):
+    """A file that was handed in."""
+
+    def __init__(self, exercise, **kwargs):
+        super().__init__(**kwargs)
+        self.exercise = exercise
+
+    def collect(self):
+        yield Graded.from_parent(self, name=self.exercise)
+
+
+class Graded(pytest.Item):
+    """Its exercise: right, or not."""
+
+    def runtest(self):
+        from attnbook.grade import grade
+
+        limit, memory = (float(self.config.getini(f"attnbook_{name}")) for name in ("limit", "memory"))
+        (row,) = grade([self.path], self.name, limit=limit, memory=memory)
+        if row.verdict != "right":
+            raise NotRightError(row)
+
+    def repr_failure(self, excinfo, style=None):
+        if not isinstance(excinfo.value, NotRightError):
+            return f"attnbook: {excinfo.value}"
+        from attnbook.grade import exercise, feedback
+
+        return feedback(excinfo.value.args[0], exercise(self.name))
+
+    def reportinfo(self):
+        return self.path, 0, f"attnbook: {self.name}"
+
+
+class NotRightError(Exception):
+    """What came of grading, where it is not right: a row."""
+
+
+def _of_the_ini(config):
+    """{file: the name of its exercise}, from the ini file."""
+    lines = [line.partition(":") for line in config.getini("attnbook_exercise")]
+    for name, colon, file in lines:
+        if not (name.strip() and colon and file.strip()):
+            raise pytest.UsageError(f"attnbook_exercise: expected NAME: FILE, got {name + colon + file!r}")
+    return {(config.rootpath / file.strip()).resolve(): name.strip() for name, _, file in lines}
+
+
+def _at_the_top(path):
+    try:
+        with Path(path).open(encoding="utf-8", errors="replace") as opened:
+            found = LINE.search(opened.read(TOP))
+    except OSError:
+        return None
+    return found[1] if found else None

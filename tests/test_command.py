@@ -1,0 +1,390 @@
+"""The command: its targets, its exit status, its reports for CI, and the pytest plugin."""
+
+import ast
+import html.parser
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from equations import ROOT
+from test_workflows import schema, steps, zizmor
+
+import attnbook as ab
+from attnbook.__main__ import _parser, main
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.grade import EXERCISES, exercise, rubric
+from attnbook.reports import as_html, as_junit, picture, wrong_entries
+from attnbook.reports.picture import in_words
+
+MINE = """
+    import numpy as np
+    import torch
+
+    import attnbook as ab
+    from attnbook.diagnose.mistakes import MISTAKE
+
+    wrong = MISTAKE["ds-mean"].run
+
+
+    def right(*inputs, **options):
+        O, res = ab.attention(*inputs[:3], **options)
+        return O, *ab.attention_vjp(inputs[3], res)[:3]
+
+
+    class Head:
+        def __call__(self, Q, K, V, dO):
+            return right(Q, K, V, dO)
+
+
+    class Wide(Head):
+        def __init__(self, width):
+            self.width = width
+
+
+    class Layer(torch.nn.Module):
+        def forward(self, Q, K, V):
+            return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
+
+
+    class Flash(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, Q, K, V):
+            P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
+            ctx.save_for_backward(Q, K, V, P)
+            return P @ V
+
+        @staticmethod
+        def backward(ctx, dO):
+            Q, K, V, P = ctx.saved_tensors
+            dP = dO @ V.mT
+            dS = P * (dP - (dP * P).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+            return dS @ K, dS.mT @ Q, P.mT @ dO
+
+
+    def of_torch(Q, K, V):
+        return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
+
+
+    def of_torch_by_hand(Q, K, V, dO):
+        P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
+        dS = P * torch.einsum("...ic,...jc->...ij", dO, V)
+        dS = (dS - P * dS.sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+        return P @ V, dS @ K, dS.mT @ Q, P.mT @ dO
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """The command, in this process and in a folder with ``mine.py``: (status, stdout, stderr)."""
+    (tmp_path / "mine.py").write_text(textwrap.dedent(MINE), encoding="utf-8")
+    (tmp_path / "one.py").write_text("def head(Q, K, V, dO):\n    return Q, K, V", encoding="utf-8")
+    (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["attnbook"])
+    modules = set(sys.modules)
+
+    def run(*arguments):
+        out = sys.stdout
+        try:
+            status = main(list(map(str, arguments)))
+        except SystemExit as end:
+            status = end.code
+        finally:
+            sys.stdout = out
+        return status, *capsys.readouterr()
+
+    yield run
+    for name in set(sys.modules) - modules:
+        if name in ("mine", "one", "broken") or name.startswith("attnbook_target"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["mine:right", "mine.py:right", "./mine.py:right", "mine:Head", "mine:Layer", "mine:Flash", "mine:of_torch",
+     "mine.py:of_torch_by_hand", "attnbook:attention, attention_vjp"],
+)  # fmt: skip
+def test_what_a_target_may_be(run, target):
+    status, out, err = run("diagnose", target)
+    assert (status, out.splitlines()[0]) == (0, "right: O, dQ, dK, dV"), (out, err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mine.py"], "expected module:function, got 'mine.py': it has"),
+        (["one.py"], "write one.py:head"),
+        (["broken.py"], "expected module:function, got 'broken.py'"),
+        (["mine:wright"], "has no attribute 'wright'; it has right"),
+        (["mine:Wide"], "Wide is a class, and cannot be made without arguments (TypeError:"),
+        (["nowhere.py:f"], "there is no file nowhere.py"),
+        (["broken.py:f"], "broken.py could not be imported: ZeroDivisionError: division by zero"),
+        (["mine:right", "--html", "no/such/folder.html"], "No such file or directory"),
+        (["mine:right", "--limit", "x"], "invalid float value"),
+    ],
+)
+def test_status_2_and_a_hint(run, arguments, words):
+    status, out, err = run("diagnose", *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"attnbook {ab.__version__}\n", "")
+
+
+# --- reports for CI -----------------------------------------------------------------------------------------------
+
+
+def test_all_reports_at_once(run, tmp_path):
+    status, out, _ = run("diagnose", "mine:wrong", "--json", "--junit", "report.xml", "--html", "report.html")
+    assert status == 1
+    told = json.loads(out)
+    assert told["ok"] is False
+    assert "runs" not in told
+    suite = ElementTree.parse(tmp_path / "report.xml").getroot()
+    assert int(suite.get("failures")) > 0
+    assert "ds-mean" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def raises_at_times(Q, K, V, dO, causal=False):
+    if Q.ndim == 2:
+        raise RuntimeError("a \x00 control character")
+    return MISTAKE["scale-missing-in-dq"].run(Q, K, V, dO, causal=causal)
+
+
+def test_junit():
+    report = ab.diagnose(raises_at_times)
+    suite = ElementTree.fromstring(as_junit(report, "mine:f"))
+    tests = {test.get("name"): test for test in suite}
+    assert len(tests) == int(suite.get("tests")) == report.cases
+    assert tests["batch and heads"].find("failure").get("type") == "scale-missing-in-dq"
+    assert tests["mask"].find("skipped").get("message") == "it does not take mask"
+    for kind in ("failure", "error", "skipped"):
+        counted = suite.get({"failure": "failures", "error": "errors"}.get(kind, kind))
+        assert int(counted) == len(suite.findall(f"testcase/{kind}"))
+    report = ab.diagnose((ab.attention, ab.attention_vjp))
+    right = ElementTree.fromstring(as_junit(report, "ours"))
+    counts = right.get("failures"), right.get("errors"), right.get("skipped")
+    assert counts == ("0", "0", str(len(report.not_run)))
+
+
+def test_junit_where_nothing_ran():
+    def none(*inputs, **options):
+        raise NotImplementedError("not \x01 yet")
+
+    suite = ElementTree.fromstring(as_junit(ab.diagnose(none), "f"))
+    assert int(suite.get("errors")) == 1
+    assert suite.find("testcase[@name='all cases']/error") is not None
+
+
+class Page(html.parser.HTMLParser):
+    """The elements of a page; it fails where one is closed that was not open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("slug", ["dq-transposed", "mask-forgotten-in-backward", "dk-transposed", "dead-row-nan", None])
+def test_html_stands_alone(slug):
+    report = ab.diagnose(MISTAKE[slug].run) if slug else ab.diagnose((ab.attention, ab.attention_vjp))
+    text = as_html(report, "<mine>:f & g")
+    page = Page(text)
+    assert not page.open
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.elements}
+    links = [attributes["href"] for _, attributes in page.elements if "href" in attributes]
+    assert all(address.startswith("https://attnbook.github.io/attnbook/") for address in links)
+    assert not re.findall(r"url\(|@import|\son\w+=", text)
+    drawn = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert bool(drawn) == (slug is not None)
+    assert all(" in " in attributes["aria-label"] and attributes["role"] == "img" for attributes in drawn)
+    assert "prefers-color-scheme: dark" in text
+    assert "<mine>" not in text
+
+
+RIGHT = np.zeros((2, 6, 4)) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "words"),
+    [
+        ("dQ", np.s_[...], "every entry is wrong"),
+        ("dQ", np.s_[:, 3:], "wrong in queries 3 to 5 of 6"),
+        ("dK", np.s_[:, -1], "wrong in key 5 of 6"),
+        ("dK", np.s_[:, ::2], "wrong in 3 of 6 keys"),
+        ("dV", np.s_[..., :2], "wrong in columns 0 to 1 of 4"),
+        ("O", np.s_[1], "wrong in 1 of 2 heads or sequences"),
+        ("dK", (slice(None), [0, 0, 1, 1], [1, 2, 0, 2]), "wrong in keys 0 to 1 of 6, columns 0 to 2 of 4"),
+        ("dV", np.s_[1, 2, 3], "wrong in 1 of 2 heads or sequences, key 2 of 6, column 3 of 4"),
+    ],
+)
+@pytest.mark.parametrize("by", [0.5, np.nan, np.inf])
+def test_the_pattern_in_words(name, where, words, by):
+    came = RIGHT.copy()
+    came[where] += by
+    share = wrong_entries(came, RIGHT)
+    assert in_words(name, share) == words
+    assert share.max() == 1
+    assert not wrong_entries(RIGHT, RIGHT).any()
+    drawn = picture(name, came, RIGHT, "it")
+    assert drawn.count('class="wrong"') == np.count_nonzero(share)
+    ElementTree.fromstring(drawn)
+
+
+def test_a_transposed_square_is_right_on_its_diagonal():
+    T = np.arange(16.0).reshape(4, 4)
+    assert in_words("dK", wrong_entries(T.T, T)) == "right on the diagonal only"
+    assert in_words("dK", wrong_entries(T.T + np.eye(4), T)) == "every entry is wrong"
+
+
+def test_a_large_picture_stays_small():
+    right = np.zeros((3, 7, 500, 300))
+    came = right.copy()
+    came[0, 0, 499, 299] = 1
+    drawn = picture("dQ", came, right, "it")
+    assert drawn.count('class="wrong"') == 1
+    assert "and 15 more" in drawn
+    assert len(drawn) < 2000
+
+
+def test_the_example_of_a_workflow():
+    """It is one, and its command is one that the parser knows."""
+    path = ROOT / ".github" / "examples" / "attnbook.yml"
+    for linter in (schema, zizmor):
+        status, said = linter(path)
+        assert status == 0, said
+    (line,) = [step["run"] for step in steps(path) if step.get("run", "").startswith("attnbook ")]
+    options = _parser().parse_args(line.split()[1:])
+    assert (options.junit, options.html) == ("gradients.xml", "gradients.html")
+    assert "attnbook.yml" in (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
+
+
+def test_what_teaching_shows_can_be_used(tmp_path):
+    text = (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "rubric.toml").write_text(shown, encoding="utf-8")
+    (line,) = re.findall(r"^attnbook (grade .*)$", text, re.MULTILINE)
+    options = _parser().parse_args(line.split())
+    assert rubric(exercise(options.exercise), tmp_path / "rubric.toml").total == 10
+    named = {*re.findall(r"# attnbook: ([\w-]+)", text), *re.findall(r"attnbook_exercise = ([\w-]+):", text)}
+    assert named == {"cs336-flash-torch"} <= EXERCISES.keys()
+
+
+# --- grade --------------------------------------------------------------------------------------------------------
+
+
+def head(slug):
+    return f"import attnbook as ab\nfrom attnbook.diagnose.mistakes import MISTAKE\n\n\ndef head(Q, K, V, dO):\n" \
+           f"    return MISTAKE[{slug!r}].run(Q, K, V, dO)\n"  # fmt: skip
+
+
+RIGHT_HEAD = head("causal-top-left")  # where causal is not asked for
+
+
+def test_grade_from_a_shell(run, tmp_path):
+    (tmp_path / "a.py").write_text(head("ds-mean"), encoding="utf-8")
+    (tmp_path / "b.py").write_text(RIGHT_HEAD, encoding="utf-8")
+    asked = ("grade", "a.py", "b.py", "--exercise", "attention-vjp")
+    status, out, err = run(*asked, "--feedback", "pages")
+    assert (status, err) == (1, "")
+    assert "1 right, 1 wrong, 0 not graded" in out
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["001-a.md", "002-b.md"]
+    assert run(*asked, "--csv")[1].count("\n") == 3
+    assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
+    assert run("grade", "b.py", "--exercise", "attention-vjp")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected FILES and --exercise NAME"),
+        (["a.py"], "expected FILES and --exercise NAME"),
+        (["a.py", "--exercise", "nothing"], "exercise: expected one of softmax"),
+        (["a.py", "--exercise", "softmax", "--rubric", "none.toml"], "No such file"),
+        (["a.py", "--exercise", "softmax", "--limit", "-1"], "limit: expected a number above 0"),
+        (["a.py", "--exercise", "softmax", "--csv", "--json"], "not allowed with"),
+    ],
+)
+def test_grade_status_2(run, arguments, words):
+    status, out, err = run("grade", *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_grade_lists_its_exercises(run):
+    status, out, _ = run("grade", "--list")
+    assert status == 0
+    assert "cs336-flash-torch\n  get_flashattention_autograd_function_pytorch()" in out
+
+
+# --- the pytest plugin --------------------------------------------------------------------------------------------
+
+
+def pytest_in(folder, *arguments):
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_attnbook", "-p", "no:cacheprovider", "-rA", *arguments]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # else it is there twice, where it is installed
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, env=alone)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_line_in_the_ini_file_or_in_the_file_grades_it(tmp_path):
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nattnbook_exercise =\n    attention-vjp: src/wrong.py\ntestpaths = tests\n", encoding="utf-8"
+    )
+    for folder in ("src", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "src" / "wrong.py").write_text(head("ds-mean"), encoding="utf-8")
+    (tmp_path / "tests" / "mine.py").write_text(
+        "# attnbook: attention-vjp\n" + head("causal-top-left"), encoding="utf-8"
+    )
+    (tmp_path / "tests" / "typo.py").write_text("# attnbook: atention-vjp\n", encoding="utf-8")
+    (tmp_path / "tests" / "test_more.py").write_text("def test_more():\n    pass\n", encoding="utf-8")
+    status, out = pytest_in(tmp_path)
+    assert status == 1
+    assert "PASSED tests/mine.py::attention-vjp" in out
+    assert "PASSED tests/test_more.py::test_more" in out
+    assert "FAILED src/wrong.py::attention-vjp" in out
+    assert "the mean in place of the weighted sum" in out
+    assert "FAILED tests/typo.py::atention-vjp" in out
+    assert "expected one of softmax" in out
+
+
+def test_a_line_that_cannot_be_read(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nattnbook_exercise = attention-vjp\n", encoding="utf-8")
+    status, out = pytest_in(tmp_path)
+    assert status == 4
+    assert "attnbook_exercise: expected NAME: FILE" in out
+
+
+def test_the_entry_points_name_what_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"attnbook": "attnbook.__main__:main"}
+    assert project["entry-points"]["pytest11"] == {"attnbook": "pytest_attnbook"}
+
+
+def test_the_plugin_imports_nothing_heavy():
+    tree = ast.parse((ROOT / "src" / "pytest_attnbook.py").read_text(encoding="utf-8"))
+    top = {name.name for node in tree.body if isinstance(node, ast.Import) for name in node.names}
+    top |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert top == {"re", "pathlib", "pytest"}

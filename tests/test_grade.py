@@ -1,0 +1,494 @@
+"""grade: each submission in its own process; whatever one does, its row says so, and the others are graded."""
+
+import csv
+import io
+import json
+import socket
+import textwrap
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cs336 import CANNOT_SHOW, TILED, solution
+
+from attnbook.diagnose.battery import battery
+from attnbook.diagnose.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.steps import Steps, with_mistakes
+from attnbook.grade import BOOK, EXERCISES, as_csv, as_json, as_table, exercise, feedback, grade, remote, rubric
+from attnbook.grade.grading import NOT_APART
+from attnbook.grade.judging import assignment
+from attnbook.grade.wire import HEAD as HEADER
+from attnbook.grade.wire import BrokenError, laid_out, layout, receive, send
+
+HEAD = """
+import numpy as np
+
+
+def head(Q, K, V, dO):
+    scale = Q.shape[-1] ** -0.5
+    S = scale * Q @ K.mT
+    P = np.exp(S - S.max(axis=-1, keepdims=True))
+    P /= P.sum(axis=-1, keepdims=True)
+    dP = dO @ V.mT
+    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
+    return P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO
+"""
+
+
+def at_the_top(lines):
+    return textwrap.dedent(lines) + HEAD
+
+
+def in_the_call(lines):
+    return HEAD.replace("    scale =", textwrap.indent(textwrap.dedent(lines).strip(), "    ") + "\n    scale =", 1)
+
+
+BAD = {
+    "syntax error": ("def head(Q, K, V, dO:\n", "not graded", "could not be imported: SyntaxError"),
+    "imports what is not there": (at_the_top("import not_there"), "not graded", "ModuleNotFoundError: No module named"),
+    "exits": (at_the_top("raise SystemExit(3)"), "not graded", "could not be imported: SystemExit: 3 (line 1)"),
+    "exits in a call": (in_the_call("raise SystemExit(3)"), "wrong", "raised SystemExit: 3"),
+    "exits hard": (at_the_top("import os\nos._exit(0)"), "not graded", "ended by itself, with exit status 0"),
+    "exits hard in a call": (in_the_call("import os; os._exit(7)"), "not graded", "by itself, with exit status 7"),
+    "kills itself": (at_the_top("import os, signal\nos.kill(os.getpid(), 9)\nos.abort()"), "not graded", "by SIG"),
+    "crashes": (in_the_call("import ctypes; ctypes.string_at(0)"), "not graded", "SIGSEGV"),
+    "sleeps": (at_the_top("import time\ntime.sleep(1000)"), "not graded", "no answer after"),
+    "sleeps in a call": (in_the_call("import time; time.sleep(1000)"), "not graded", "no answer after"),
+    "recurses": (in_the_call("return head(Q, K, V, dO)"), "wrong", "RecursionError"),
+    "eats memory": (in_the_call("np.ones(1 << 33)"), "wrong", "MemoryError"),
+    "opens a socket": (
+        in_the_call("import socket; socket.create_connection(('127.0.0.1', 1), 1)"), "wrong", "has no network",
+    ),
+    "forks for ever": (
+        at_the_top("import os\nwhile True: os.fork()"), "not graded", "may not start that many processes",
+    ),
+    "nothing in it": ("", "not graded", "expected a function named head or"),
+    "no function": ("head = 3", "not graded", "head is int, expected a function"),
+    "returns a view": ("def head(Q, K, V, dO):\n    return dO, Q, K[:], V.mT.mT", "wrong", "relative error"),
+    "returns too few": (HEAD.replace("P @ V, ", ""), "wrong", "returned 3 things"),
+    "returns no arrays": ("def head(Q, K, V, dO):\n    return 'a', None, print, {}", "wrong", "O is a str"),
+    "returns objects": (HEAD.replace("P @ V,", "(P @ V).astype(object),"), "wrong", "expected a"),
+    "writes into its input": (in_the_call("Q *= 2"), "wrong", "Q, which is its input, is written into"),
+    "closes everything": (at_the_top("import os\nos.closerange(0, 200)"), "not graded", "process"),
+    "a fake answer": (
+        at_the_top("import json, os\nfor fd in range(20):\n    try: os.write(fd, b'{\"ok\": true}' * 9)\n"
+                   "    except OSError: pass\n"), "not graded", "no answer",
+    ),
+}  # fmt: skip
+BAD["raises what cannot be printed"] = (
+    "class Mute(Exception):\n    def __str__(self): 1 / 0\n\n\ndef head(Q, K, V, dO):\n    raise Mute", "wrong", "Mute",
+)  # fmt: skip
+
+LATE = ("sleeps", "sleeps in a call", "a fake answer")
+
+HARMLESS = {
+    "prints a million lines": (
+        at_the_top("for _ in range(10**6): print('still here')"), 'it printed 1000000 lines, first "still here"',
+    ),
+    "forks": (at_the_top("import os\nfor _ in range(3): os.fork()"), ""),
+    "leaves children behind": (
+        at_the_top("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)"), "",
+    ),
+    "deletes its folder": (
+        at_the_top("import pathlib\nfor f in pathlib.Path(__file__).parent.glob('*'): f.unlink()"), "",
+    ),
+    "patches what could judge it": (
+        at_the_top("import sys\nimport numpy as np\nimport attnbook\nnp.allclose = lambda *a, **k: True\n"
+                   "sys.modules['attnbook.diagnose.report'].Report.ok = True\nnp.max = lambda *a: 0\n"), "attnbook",
+    ),
+}  # fmt: skip
+
+
+def write(folder, texts):
+    files = []
+    for name, text in texts.items():
+        files.append(folder / f"{name.replace(' ', '_')}.py")
+        files[-1].write_text(text, encoding="utf-8")
+    return files
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """All of them in one run, with a right one between any two that are not."""
+    folder = tmp_path_factory.mktemp("handed_in")
+    texts = {"first": HEAD} | {name: text for name, (text, *_) in (BAD | HARMLESS).items()} | {"last": HEAD}
+    files = write(folder, texts)
+    late = [name for name in texts if name in LATE]
+    soon = [name for name in texts if name not in LATE]
+    graded = {}
+    for names, limit in ((soon, 60), (late, 1)):
+        chosen = [file for name, file in zip(texts, files, strict=True) if name in names]
+        graded |= zip(names, grade(chosen, "attention-vjp", limit=limit, memory=512), strict=True)
+    assert [file.read_text(encoding="utf-8") for file in files] == list(texts.values())
+    return graded
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_it_does_is_said_in_its_row(rows, name):
+    _, verdict, words = BAD[name]
+    assert rows[name].verdict == verdict, rows[name]
+    assert words in " ".join(rows[name].why), rows[name]
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_does_no_harm_is_graded(rows, name):
+    assert rows[name].verdict == "right", rows[name]
+    assert HARMLESS[name][1] in " ".join(rows[name].notes)
+
+
+def test_the_others_are_graded(rows):
+    assert rows["first"].verdict == rows["last"].verdict == "right"
+    assert rows["first"].notes in ((), (NOT_APART,))
+
+
+def test_what_it_shares_is_noted(rows):
+    notes = " ".join(rows["returns a view"].notes)
+    assert "O shares memory with input 3" in notes
+    assert "dV shares memory with input 2" in notes
+
+
+def test_where_the_system_has_no_namespaces(tmp_path, monkeypatch):
+    """Children that leave the session end with it too, and what is written stays in the copy."""
+    monkeypatch.setattr(remote, "NAMESPACES", False)
+    mark = tmp_path / "pid"
+    leaves = f"""
+        import os, pathlib, time
+        pathlib.Path(__file__).unlink()
+        if os.fork() == 0:
+            os.setsid()
+            pathlib.Path({str(mark)!r}).write_text(str(os.getpid()))
+            time.sleep(1000)
+        while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)
+    """
+    files = write(tmp_path, {"leaves": at_the_top(leaves), "socket": BAD["opens a socket"][0], "last": HEAD})
+    rows = list(grade(files, "attention-vjp"))
+    assert [row.verdict for row in rows] == ["right", "wrong", "right"]
+    assert all(NOT_APART in row.notes for row in rows)
+    assert "has no network" in " ".join(rows[1].why)
+    assert files[0].exists()
+    assert not Path(f"/proc/{mark.read_text()}").exists()
+
+
+def test_with_namespaces_nothing_else_can_be_written(tmp_path):
+    """And there is no network below Python either."""
+    text = f"""
+        import os
+        here = open("here", "w")
+        try: open({str(tmp_path / "there")!r}, "w")
+        except OSError as error: print("kept out:", error.strerror)
+        print("network:", *os.listdir("/sys/class/net"), os.getpid())
+    """
+    files = write(tmp_path, {"writes": at_the_top(text)})
+    (row,) = grade(files, "attention-vjp")
+    assert row.verdict == "right"
+    if NOT_APART in row.notes:
+        pytest.skip("the system lets nobody have namespaces")
+    assert 'it printed 2 lines, first "kept out: Read-only file system"' in row.notes
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_fault_of_the_grader_costs_one_row(tmp_path):
+    def faulty(submission, one, seed):
+        submission.call([np.zeros((2, 2))] * 4)
+        warnings.warn("a warning is no error here", stacklevel=1)
+        raise KeyError("ours")
+
+    files = write(tmp_path, {"first": HEAD})
+    (row,) = grade(files, replace(EXERCISES["attention-vjp"], judge=faulty))
+    assert row.verdict == "not graded"
+    assert row.why == ("it could not be judged: KeyError: 'ours'",)
+
+
+# --- the exercises ------------------------------------------------------------------------------------------------
+
+
+def planted(form, slug):
+    """The text of a file that makes the mistake in a function of this form."""
+    return f"""
+from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.steps import Steps, with_mistakes
+
+from attnbook.grade import exercises as e
+
+steps = {f"with_mistakes(MISTAKE[{slug!r}])" if slug else "Steps"}
+{form}
+"""
+
+
+FORMS = {
+    "softmax-vjp": "softmax_vjp = lambda dP, P: e.softmax_vjp(dP, P, steps)[0]",
+    "multi-head-vjp": "backward = lambda *inputs: e.layer_vjp(*inputs, steps=steps)",
+    "masked-attention-vjp": "head = lambda *inputs, mask=None: steps(*inputs, mask=mask).run()",
+    "causal-attention-vjp": "head = lambda *inputs, causal=False: steps(*inputs, causal=causal).run()",
+    "grouped-attention-vjp": "head = lambda *inputs: steps(*inputs).run()",
+    "linear-vjp": "linear_vjp = e.linear_vjp",
+    "softmax": "softmax = lambda S: e.softmax(S)",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mistakes"),
+    [
+        ("softmax", []),
+        ("softmax-vjp", ["ds-mean", "ds-one-scalar", "ds-column-sum", "ds-zero"]),
+        ("linear-vjp", []),
+        ("masked-attention-vjp", ["mask-inverted", "mask-minus-1e9"]),
+        ("causal-attention-vjp", ["mask-forgotten-in-backward"]),
+        ("grouped-attention-vjp", ["group-mean"]),
+        ("multi-head-vjp", ["scale-missing-in-dk", "group-mean", "mask-forgotten-with-l"]),
+    ],
+)
+def test_an_exercise_passes_what_is_right_and_names_what_is_wrong(name, mistakes, tmp_path):
+    texts = {slug or "right": planted(FORMS[name], slug) for slug in [None, *mistakes]}
+    right, *wrong = grade(write(tmp_path, texts), name)
+    assert right.verdict == "right", right
+    assert [row.verdict for row in wrong] == ["wrong"] * len(mistakes)
+    for slug, row in zip(mistakes, wrong, strict=True):
+        assert row.mistakes == (slug,) or (slug in ALIKE and not row.mistakes and slug in row.possible), row
+        assert slug in feedback(row, EXERCISES[name])
+
+
+def test_a_head_that_takes_no_mask_is_not_right_where_masks_are_asked_for(tmp_path):
+    (row,) = grade(write(tmp_path, {"head": HEAD}), "masked-attention-vjp")
+    assert row.verdict == "wrong"
+    assert set(row.parts.values()) == {"not known"}
+    assert "not run, and required: mask" in row.why[-1]
+    assert row.points == 0
+
+
+def test_torch_by_autograd_and_by_hand(tmp_path):
+    files = {
+        "autograd": "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V",
+        "detached": "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1).detach() @ V",
+        "module": "import torch\n\n\nclass Attention(torch.nn.Module):\n    def forward(self, Q, K, V):\n"
+        "        return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V",
+    }
+    rows = list(grade(write(tmp_path, files), "attention-torch"))
+    assert [row.verdict for row in rows] == ["right", "wrong", "right"]
+    assert "dQ is None, expected" in " ".join(rows[1].why)
+
+
+def shown_by_the_signature(mistake):
+    """Whether any case of the assignment comes out wrong with it."""
+    for case in assignment():
+        right = Steps(*case.inputs, **case.options).run()
+        try:
+            came = with_mistakes(mistake)(*case.inputs, **case.options).run()
+        except ValueError:
+            return True
+        if "large" in case.name:  # in float64 it overflows no more than in float32
+            continue
+        if not all(
+            a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(came, right, strict=True)
+        ):
+            return True
+    return mistake.slug == "no-row-maximum"
+
+
+def test_what_the_assignment_cannot_show():
+    cannot = {mistake.slug for mistake in MISTAKES if not shown_by_the_signature(mistake)}
+    assert set(CANNOT_SHOW) <= cannot
+
+
+ALIKE = {
+    "mask-forgotten-in-backward",
+    "mask-forgotten-with-l",
+    "scale-twice",
+    "scale-without-root",
+    "scale-missing-in-backward",
+}
+"""Mistakes that the signature cannot tell from others: causal is its only mask, and it has no other scale than 1/√d."""
+
+SOME = ("ds-mean", "dk-not-transposed", "no-row-maximum", "mask-forgotten-in-backward", "causal-bottom-right")
+
+
+@pytest.mark.parametrize(
+    "slugs",
+    [
+        pytest.param(SOME, id="some"),
+        pytest.param(tuple(m.slug for m in MISTAKES), marks=pytest.mark.thorough, id="all"),
+    ],
+)
+def test_the_assignment_of_cs336(slugs, tmp_path):
+    texts = {"right": solution(), "in tiles": TILED} | {slug: solution(slug) for slug in slugs}
+    rows = dict(zip(texts, grade(write(tmp_path, texts), "cs336-flash-torch"), strict=True))
+    assert rows["right"].verdict == rows["in tiles"].verdict == "right", rows
+    for slug in slugs:
+        shown = shown_by_the_signature(MISTAKE[slug])
+        row = rows[slug]
+        assert row.verdict == ("wrong" if shown else "right"), row
+        assert (row.mistakes == (slug,) or (slug in ALIKE and slug in row.possible)) if shown else not row.mistakes, row
+        assert shown or slug in CANNOT_SHOW
+
+
+def test_the_log_sum_exp_that_was_saved(tmp_path):
+    by_L = "S - L[..., None]"
+    texts = {
+        "in bits": TILED.replace("z.log())[..., 0]", "z.log())[..., 0] / 0.6931").replace(by_L, by_L + " * 0.6931"),
+        "none": TILED.replace("save_for_backward(L,", "save_for_backward(L[..., None],").replace(
+            "S - L[..., None]", "S - L"
+        ),
+        "without": "import torch\n\n\nclass A(torch.autograd.Function):\n    pass",
+    }
+    bits, none, without = grade(write(tmp_path, texts), "cs336-flash-torch")
+    assert bits.parts["L"] == none.parts["L"] == "wrong"
+    assert "L: the saved tensor is not the log-sum-exp of the scores" in bits.why
+    assert "L: str, expected one saved tensor" in " ".join(none.why)
+    assert without.verdict == "wrong"
+
+
+def test_the_names_and_labels():
+    assert exercise("ex-multi-whole") is EXERCISES["multi-head-vjp"]
+    with pytest.raises(ValueError, match="exercise: expected one of softmax, softmax-vjp"):
+        exercise("ex-nowhere")
+    labels = [label for labels in BOOK.values() for label in labels]
+    chapters = "".join(p.read_text(encoding="utf-8") for p in (Path(__file__).parents[1] / "chapters").glob("*.ipynb"))
+    assert len(labels) == len(set(labels))
+    assert all(f":label: {label}" in chapters for label in labels)
+    known = {case.name for case in battery()} | {case.name for case in assignment()}
+    assert all(set(one.required) <= known for one in EXERCISES.values())
+
+
+# --- points, tables, feedback -------------------------------------------------------------------------------------
+
+WRONG = {
+    "dq.py": HEAD.replace("scale * dS @ K", "dS @ K"),
+    "=cmd.py": HEAD.replace("P.mT @ dO", "3 * P.mT @ dO + 0.1"),
+    "right.py": HEAD,
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("points")
+    for name, text in WRONG.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "rubric.toml").write_text(
+        "[points]\nO = 2\ndQ = 3\ndK = 3\ndV = 2\n[costs]\nscale-missing-in-dq = 0.5\n", encoding="utf-8"
+    )
+    files = [folder / name for name in (*WRONG, "absent.py")]
+    return list(grade(files, "attention-vjp", rubric=folder / "rubric.toml"))
+
+
+def test_points(graded):
+    assert [(row.points, row.of) for row in graded] == [(9.5, 10), (8, 10), (10, 10), (0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("points = 3", r"rubric \[points\]: expected a table"),
+        ("[points]\nP = 3", r"rubric \[points\]: expected names of O, dQ, dK, dV, got 'P'"),
+        ("[points]\nO = '3'", "rubric, O: expected a number"),
+        ("[points]\nO = -1", "rubric, O: expected a number of at least 0"),
+        ("[points]\nO = inf", "rubric, O: expected a number"),
+        ("[points]\nO = true", "rubric, O: expected a number"),
+        ("[costs]\nds-men = 3", r"rubric \[costs\]: expected names of .*got 'ds-men'"),
+        ("[bonus]\nO = 3", "rubric: expected names of points, costs"),
+        ("", r"\[points\] for O, dQ, dK, dV, got none"),
+        ("[points", "Expected"),
+    ],
+)
+def test_a_rubric_that_cannot_be_used(text, words, tmp_path):
+    (tmp_path / "r.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=words):
+        rubric(EXERCISES["attention-vjp"], tmp_path / "r.toml")
+
+
+def test_the_table_says_who_has_what_wrong_and_why(graded):
+    lines = as_table(graded).splitlines()
+    assert "wrong" in lines[1]
+    assert "the scale is missing in dQ" in lines[1]
+    assert "9.5 of 10" in lines[1]
+    assert lines[-1] == "1 right, 2 wrong, 1 not graded"
+
+
+def test_csv_and_json(graded):
+    first, second, *_ = csv.DictReader(io.StringIO(as_csv(graded)))
+    assert (first["verdict"], first["wrong"], first["mistakes"]) == ("wrong", "dQ", "scale-missing-in-dq")
+    assert second["points"] == "8"
+    assert [row["points"] for row in json.loads(as_json(graded))] == [9.5, 8, 10, 0]
+
+
+def test_a_cell_is_no_formula(graded):
+    (row,) = grade([Path("=1+1.py")], "attention-vjp")
+    assert as_csv([row]).splitlines()[1].startswith("'=1+1.py")
+
+
+def test_feedback_can_be_read(graded):
+    text = feedback(graded[0], EXERCISES["attention-vjp"])
+    assert text.startswith("# attention-vjp: 9.5 of 10 points")
+    assert "| dQ | wrong |" in text
+    assert (
+        "[Read about it](https://attnbook.github.io/attnbook/chapters/in_the_wild.html#mistake-scale-missing-in-dq)"
+        in text
+    )
+    assert "Everything that was asked is right." in feedback(graded[2], EXERCISES["attention-vjp"])
+
+
+def test_feedback_has_no_markup_of_the_submission(tmp_path):
+    text = "def head(Q, K, V, dO):\n    raise ValueError('<script>x</script> [a](b)')"
+    (row,) = grade(write(tmp_path, {"markup": text}), "attention-vjp")
+    assert "\\<script\\>x" in feedback(row, EXERCISES["attention-vjp"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"limit": 0}, "limit"), ({"limit": True}, "limit"), ({"memory": -1}, "memory"), ({"memory": "1"}, "memory")],
+)
+def test_bad_arguments(options, words):
+    with pytest.raises(ValueError, match=f"{words}: expected a number above 0"):
+        grade([], "softmax", **options)
+
+
+def test_its_folder_comes_with_it_where_it_is_alone(tmp_path):
+    (tmp_path / "helper.py").write_text(HEAD, encoding="utf-8")
+    (tmp_path / "mine.py").write_text("from helper import head", encoding="utf-8")
+    (tmp_path / "link").symlink_to("/etc")
+    (row,) = grade([tmp_path / "mine.py"], "attention-vjp")
+    assert row.verdict == "right", row
+    both = list(grade([tmp_path / "mine.py", tmp_path / "helper.py"], "attention-vjp"))
+    assert [row.verdict for row in both] == ["not graded", "right"]
+
+
+# --- what grader and submission say to each other -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "T",
+    [
+        np.arange(24.0).reshape(2, 3, 4), np.arange(24.0).reshape(4, 6).T, np.arange(24.0)[::-1],
+        np.broadcast_to(np.arange(3.0), (2, 3)), np.arange(24.0).reshape(4, 6)[::2, 1::2], np.zeros((0, 3)),
+        np.float64(3),
+    ],
+    ids=["plain", "transposed", "reversed", "expanded", "sliced", "empty", "one number"],
+)  # fmt: skip
+def test_arrays_lie_in_memory_as_they_did(T):
+    T = np.asarray(T)
+    made = laid_out(*layout(T))
+    assert np.array_equal(made, T)
+    assert T.size == 0 or made.strides == T.strides
+
+
+def test_messages_are_no_pickles_and_need_the_nonce():
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, b"n" * 16, {"a": 1}, [np.arange(3)])
+        message, (T,) = receive(there, b"n" * 16)
+        assert message == {"a": 1}
+        assert T.tolist() == [0, 1, 2]
+        send(here, b"x" * 16, {})
+        with pytest.raises(BrokenError, match="no answer"):
+            receive(there, b"n" * 16)
+    here, there = socket.socketpair()
+    with here, there:
+        body = io.BytesIO()
+        np.savez(body, np.frombuffer(b"{}", dtype=np.uint8), np.array([print], dtype=object))
+        here.sendall(HEADER.pack(b"n" * 16, body.tell()) + body.getvalue())
+        with pytest.raises(BrokenError, match="no answer"):
+            receive(there, b"n" * 16)
+        with pytest.raises(BrokenError, match="too late"):
+            receive(there, b"n" * 16, time.monotonic() - 1)
