@@ -13,7 +13,7 @@ QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax o
 	workers checks mutations mistakes diagnose bad_input devices import docstrings)
 TIER := -m "not thorough"
 
-.PHONY: help book pdf proofs quick test thorough links lighthouse serve notebooks coverage anchors benchmarks gpu format clean
+.PHONY: help book pdf proofs quick test thorough links lighthouse serve notebooks coverage atlas anchors benchmarks gpu format clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -26,6 +26,7 @@ help:
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
+	@echo "make atlas      ask diagnose about every incident of the atlas, and record its answers (3 minutes)"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (25 minutes, on an idle machine)"
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
@@ -92,6 +93,9 @@ notebooks: .venv/installed
 
 coverage: .venv/installed
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
+
+atlas: .venv/installed
+	@$(BIN)/python book/commands/record_atlas.py
 
 anchors: book
 	@$(BIN)/python tests/anchors.py

@@ -1,0 +1,231 @@
+"""The atlas: every cause is planted and run, what hides it is run too, and what is recorded of it is what comes."""
+
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from atlas import RECORD, SCRIPT, record
+from bs4 import BeautifulSoup
+from equations import ROOT
+
+from attnbook.book.atlas import CAUSES, KINDS, incidents, threads
+from attnbook.book.atlas.entries import Cause, Setting, Thread
+from attnbook.book.atlas.options import RIGHT_ROTARY
+from attnbook.book.atlas.page import counts, counts_table, filters, libraries, source, symptom, table
+from attnbook.book.atlas.plant import planted
+from attnbook.book.atlas.recorded import ANSWERS, Watched, differs, run, today
+
+every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")
+SAMPLE = ("scale-ignored-by-fusion", "dead-row", "causal-forced-in-backward", "nothing-to-do", "graph-cut")
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def test_there_are_many():
+    assert len(incidents()) >= 100
+    assert len(CAUSES) == sum(map(len, KINDS.values()))
+    assert len(CAUSES) >= 40
+    assert len(libraries()) >= 15
+
+
+@pytest.mark.parametrize("thread", incidents().values(), ids=lambda thread: f"{thread.repository}#{thread.number}")
+def test_a_thread_says_where_it_is_and_how_far_it_was_read(thread):
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", thread.repository)
+    assert thread.number > 0
+    assert 2017 <= thread.year <= 2026
+    assert thread.kind in ("issues", "pull")
+    assert thread.title.strip() == thread.title != ""
+    assert thread.read == "excerpt"
+    assert thread.note == "" or thread.note[-1] in ".!"
+
+
+def test_a_later_number_of_a_repository_is_no_earlier_year():
+    by_repository = {}
+    for thread in incidents().values():
+        by_repository.setdefault(thread.repository, []).append((thread.number, thread.year))
+    for repository, numbered in by_repository.items():
+        for (_, year), (number, later) in pairwise(sorted(numbered)):
+            assert year <= later, f"{repository} {number}"
+
+
+def test_a_thread_of_two_causes_is_the_same_in_both_but_for_its_note():
+    for _, thread in threads():
+        assert thread._replace(note="") == incidents()[thread.address]._replace(note="")
+
+
+@every_cause
+def test_a_cause_is_told_in_sentences(cause):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", cause.slug)
+    assert not cause.title.endswith(".")
+    for text in (cause.cause, cause.needs, cause.fix):
+        assert text.endswith(".")
+        assert "  " not in text
+    assert cause.spoils == ("raises",) or set(cause.spoils) <= set(RESULTS)
+    assert cause.spoils
+    assert cause.threads
+
+
+# --- what is planted ----------------------------------------------------------------------------------------------
+
+
+@every_cause
+def test_it_spoils_what_it_says_and_nothing_else(cause):
+    assert run(cause, cause.shows) == cause.spoils
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES.values() if cause.hides], ids=lambda cause: cause.slug)
+def test_a_call_that_lacks_what_a_test_needs_does_not_see_it(cause):
+    assert run(cause, cause.hides) == ()
+
+
+@pytest.mark.parametrize("setting", [Setting(), Setting(padding=1), Setting(heads=6, key_heads=2)], ids=str)
+def test_without_a_mistake_nothing_is_spoiled(setting):
+    assert run(Cause("", "", "", "", "", (), planted(), setting, None, ()), setting) == ()
+
+
+def test_a_difference_is_noticed_and_a_rounding_is_none():
+    T = np.linspace(1.0, 2.0, 6)
+    assert not differs(T * (1 + 1e-14), T)
+    assert differs(T * (1 + 1e-6), T)
+    assert differs(None, T)
+    assert differs(T[:-1], T)
+    assert differs(np.where(T > 1.9, np.nan, T), T)
+    assert not differs(None, None)
+
+
+def test_a_rotation_by_any_tables_is_right_by_differences():
+    """The steps turn both halves by the same angles; these are turned by angles of their own."""
+    shows = CAUSES["rotation-taken-back-in-the-wrong-order"].shows
+    (*inputs, dO), tables = shows.draw()
+    grads, rng, step = RIGHT_ROTARY(*inputs, dO, **tables), np.random.default_rng(3), 1e-5
+    for i, name in enumerate(("dQ", "dK")):
+        way = rng.standard_normal(inputs[i].shape)
+        up, down = ([*inputs[:i], inputs[i] + s * way, *inputs[i + 1 :]] for s in (step, -step))
+        losses = [np.sum(RIGHT_ROTARY(*moved, dO, **tables)["O"] * dO) for moved in (up, down)]
+        assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(np.sum(way * grads[name]), rel=1e-7)
+
+
+# --- what diagnose says -------------------------------------------------------------------------------------------
+
+
+def test_the_record_knows_every_cause_and_no_other():
+    assert list(record()["causes"]) == list(CAUSES), "run `make atlas`"
+    assert {of["answer"] for of in record()["causes"].values()} <= ANSWERS.keys()
+    assert all(bool(of["names"]) == (of["answer"] == "named") for of in record()["causes"].values())
+
+
+@pytest.mark.parametrize(
+    "slug", [pytest.param(slug, marks=() if slug in SAMPLE else pytest.mark.thorough) for slug in CAUSES]
+)
+def test_diagnose_says_what_is_recorded(slug):
+    answer, names = today(CAUSES[slug])
+    assert record()["causes"][slug] == {"answer": answer, "names": list(names)}, "run `make atlas`"
+
+
+def test_an_answer_follows_from_what_was_asked():
+    """The same mistake: where it shows it is seen, where no call can show it there is no case, and missed between."""
+    spoiling = planted(dQ=lambda a: a.scale * a.dQ_unscaled + np.sin(a.Q))
+    never = planted(dQ=lambda a: (1.25 if a.n_q > 10**6 else 1.0) * a.scale * a.dQ_unscaled)
+    hardly = planted(dQ=lambda a: (1 + 1e-8) * a.scale * a.dQ_unscaled)  # a float32 inside, as far as it can tell
+    asked = [
+        today(Cause("", "", "", "", "", ("dQ",), made, Setting(), None, ()))[0] for made in (spoiling, never, hardly)
+    ]
+    assert asked == ["seen", "no case", "missed"]
+
+
+def test_it_is_asked_about_the_mistake_as_large_as_it_is():
+    overflow = CAUSES["address-overflows"]
+    assert Watched(overflow).run is overflow.in_fact
+    assert run(overflow._replace(run=overflow.in_fact), overflow.shows) == ()
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def page():
+    parts = [counts_table(record()), filters(), *(table(kind, record()) for kind in KINDS)]
+    return BeautifulSoup("\n".join(parts), "html.parser")
+
+
+def test_the_page_has_a_row_for_each_cause_and_a_link_for_each_thread():
+    soup = page()
+    rows = soup.select("table.atlas tbody tr")
+    assert [row["id"] for row in rows] == [f"atlas-{slug}" for slug in CAUSES]
+    links = [item.find("a")["href"] for item in soup.select("table.atlas li")]
+    assert links == [thread.address for _, thread in threads()]
+    assert [q.text for q in soup.select("table.atlas q")] == [thread.title for _, thread in threads()]
+    ids = [tag["id"] for tag in soup.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_says_what_is_recorded():
+    for row in page().select("table.atlas tbody tr"):
+        recorded = record()["causes"][row["id"].removeprefix("atlas-")]
+        said = re.search(r"diagnose: (.*)", row.select("td")[1].get_text(" ", strip=True).replace(" :", ":"))[1]
+        assert said.startswith(recorded["answer"])
+        assert all(name in said for name in recorded["names"])
+
+
+def test_the_counts_are_computed():
+    *rows, last = counts(record())
+    assert last[1:3] == (len(CAUSES), len(incidents()))
+    answers = Counter(of["answer"] for of in record()["causes"].values())
+    assert last[3:] == tuple(answers[answer] for answer in ANSWERS)
+    assert [row[1] for row in rows] == [len(causes) for causes in KINDS.values()]
+
+
+def test_a_reproduction_is_shown_with_what_it_needs():
+    assert source("do-ignored").startswith("planted(")
+    assert source("strides-of-do").startswith("def as_if_contiguous(T):")
+    assert source("nothing-to-do").startswith("RIGHT = planted()\n\ndef refuses_empty(")
+    for slug in CAUSES:
+        compile(source(slug), slug, "exec")
+
+
+def test_a_record_that_lacks_a_cause_is_no_page():
+    known = json.loads(RECORD.read_text(encoding="utf-8"))
+    del known["causes"]["dead-row"]
+    with pytest.raises(KeyError, match="dead-row"):
+        table("Causal, windows and masks", known)
+
+
+SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
+    .map((row) => [row.id, [...row.querySelectorAll("li")].filter((item) => item.checkVisibility()).length])"""
+
+
+def test_the_filters_show_what_fits(browser):
+    """Without the script all is shown, and no filter; with it, what fits all that is chosen."""
+    script = (ROOT / "book" / "_static" / SCRIPT).read_text(encoding="utf-8")
+    sections = "".join(f"<section>{table(kind, record())}</section>" for kind in KINDS)
+    tab = browser.new_page()
+    tab.set_content(f"<!DOCTYPE html><html><body>{filters()}{sections}</body></html>")
+    assert not tab.locator(".atlas-filter").is_visible()
+    assert dict(tab.evaluate(SHOWN)) == {f"atlas-{slug}": len(cause.threads) for slug, cause in CAUSES.items()}
+    tab.add_script_tag(content=script)
+    assert tab.locator("output").text_content() == f"{len(incidents())} incidents"
+    tab.select_option("select[name=library]", "flash-attention")
+    tab.select_option("select[name=year]", "2023")
+    fits = {
+        f"atlas-{slug}": n
+        for slug, cause in CAUSES.items()
+        if (n := sum(thread.library == "flash-attention" and thread.year == 2023 for thread in cause.threads))
+    }
+    assert dict(tab.evaluate(SHOWN)) == fits
+    tab.select_option("select[name=symptom]", "dQ, dK wrong")
+    fits = {name: n for name, n in fits.items() if {"dQ", "dK"} <= set(CAUSES[name.removeprefix("atlas-")].spoils)}
+    assert dict(tab.evaluate(SHOWN)) == fits
+    assert any(symptom(CAUSES[name.removeprefix("atlas-")]) != "dQ, dK wrong" for name in fits)  # and others, with more
+    kinds = [kind for kind, causes in KINDS.items() if any(f"atlas-{cause.slug}" in fits for cause in causes)]
+    assert tab.locator("section:visible").count() == len(kinds) < len(KINDS)
+    tab.set_viewport_size({"width": 390, "height": 800})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+def test_a_library_of_no_name_is_other():
+    assert Thread("someone/something", 1, 2026, "x").library == "other"
