@@ -50,9 +50,16 @@ def test_its_checks_notice_a_wrong_op(right, wrong):
 
 
 def test_the_example_of_the_readme(capsys):
-    code, _ = blocks("README.md")
+    code, *_ = blocks("README.md")
     run(code)
     assert capsys.readouterr().out == "agrees with differences and autograd\n"
+
+
+def test_what_the_readme_asks_diagnose(capsys):
+    _, code, _ = blocks("README.md")
+    run(code)
+    said = re.search(r"# (\(.*\));", code)[1]
+    assert capsys.readouterr().out == said + "\n"
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
@@ -60,7 +67,7 @@ def test_the_model_of_the_readme(capsys, monkeypatch):
     import torch
     from torch.nn import functional
 
-    _, code = blocks("README.md")
+    *_, code = blocks("README.md")
     assert len(code.strip().splitlines()) == 10
     theirs = functional.scaled_dot_product_attention
     monkeypatch.setattr(functional, "scaled_dot_product_attention", theirs)  # put back at the end
@@ -128,7 +135,7 @@ def test_the_mistake_that_the_page_for_instructors_shows():
         lines = lines.replace(right, wrong)
     report = run(lines, ab=ab, mT=mT)["report"]
     assert report.mistakes == ("scale-missing-in-dq",)
-    assert re.search(r"\n\nthe scale is missing in dQ\n.*\n.*\n\nnot run", str(report))
+    assert re.search(r"\n\nthe scale is missing in dQ\n.*\n.*\n.*\n\nnot run", str(report))
 
 
 def test_the_layer_that_the_page_for_instructors_grades(capsys):
