@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from attnbook.diagnose.safely import within
+
 # --- a pair -------------------------------------------------------------------------------------------------------
 
 
@@ -39,25 +41,9 @@ def _pair_elsewhere(fn):
 
 def elsewhere(f):
     """f(), run in another thread; here, where there are none."""
-    box = []
-
-    def work():
-        try:
-            with np.errstate(all="ignore"):
-                box.append((f(), None))
-        except BaseException as error:
-            box.append((None, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        work()
-    else:
-        thread.join()
-    result, error = box[0]
-    if error is not None:
-        raise error
+    kind, result = within(threading.TIMEOUT_MAX, f)
+    if kind == "raised":
+        raise result
     return result
 
 

@@ -137,7 +137,11 @@ class Handed:
             allowed = np.asarray(Steps(*self.case.inputs, mask=mask, causal=causal if known else False).allowed)
 
         def added(allowed, bias):
-            return self.arrays.added(allowed, bias, self.case.dtype, self.manners.device)
+            """What to add to the scores: the bias, or 0, where ``allowed``, and −∞ elsewhere."""
+            if allowed is None:
+                return bias
+            none = self.arrays.make(np.where(allowed, 0.0, -np.inf), self.case.dtype, device=self.manners.device)
+            return none if bias is None else bias + none
 
         return SimpleNamespace(
             shape=(*Q.shape[:-1], K.shape[-2]), n_q=Q.shape[-2], n_k=K.shape[-2], d_k=Q.shape[-1],

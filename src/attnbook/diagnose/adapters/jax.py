@@ -53,12 +53,6 @@ class Arrays:
         """T in float64 NumPy, a copy; None where it does not hold real floating numbers."""
         return np.asarray(T).astype(np.float64) if jnp.issubdtype(T.dtype, jnp.floating) else None
 
-    def added(self, allowed, bias, dtype, device=""):
-        """What to add to the scores: the bias, or 0, where ``allowed`` (NumPy's, or None), and −∞ elsewhere."""
-        if allowed is None:
-            return bias
-        return jnp.where(allowed, jnp.zeros((), dtype) if bias is None else bias, -jnp.inf).astype(dtype)
-
     def beside(self, T, column):
         """T with one more column."""
         return jnp.concatenate([T, column[..., None].astype(T.dtype)], axis=-1)

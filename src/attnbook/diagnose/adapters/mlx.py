@@ -70,13 +70,6 @@ class Arrays:
         with mx.stream(mx.cpu):
             return np.array(T.astype(mx.float64)).astype(np.float64)
 
-    def added(self, allowed, bias, dtype, device=""):
-        """What to add to the scores: the bias, or 0, where ``allowed`` (NumPy's, or None), and −∞ elsewhere."""
-        if allowed is None:
-            return bias
-        none = self.make(np.where(allowed, 0.0, -np.inf), dtype)
-        return none if bias is None else bias + none
-
     def autograd(self, call, inputs, leaves, dO):
         """(O, a gradient for each of inputs and leaves); ``call(inputs, leaves)`` gives O."""
         cut = len(inputs)

@@ -40,13 +40,6 @@ class Arrays:
         """T in float64 NumPy, a copy; None where it does not hold real floating numbers."""
         return np.array(T, dtype=np.float64) if np.dtype(T.dtype).kind == "f" else None
 
-    def added(self, allowed, bias, dtype, device=""):
-        """What to add to the scores: the bias, or 0, where ``allowed`` (NumPy's, or None), and −∞ elsewhere."""
-        if allowed is None:
-            return bias
-        none = self.make(np.where(allowed, 0.0, -np.inf), dtype, device=device)
-        return none if bias is None else bias + none
-
 
 def laid_out(xp, T, memory):
     """The same values in other memory, for libraries whose arrays have strides. ValueError where it cannot be."""

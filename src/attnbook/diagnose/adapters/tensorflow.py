@@ -40,13 +40,6 @@ class Arrays:
         """T in float64 NumPy, a copy; None where it does not hold real floating numbers."""
         return np.array(tf.cast(T, tf.float64)) if T.dtype.is_floating else None
 
-    def added(self, allowed, bias, dtype, device=""):
-        """What to add to the scores: the bias, or 0, where ``allowed`` (NumPy's, or None), and −∞ elsewhere."""
-        if allowed is None:
-            return bias
-        none = self.make(np.where(allowed, 0.0, -np.inf), dtype)
-        return none if bias is None else bias + none
-
     def autograd(self, call, inputs, leaves, dO):
         """(O, a gradient or None for each of inputs and leaves); ``call(inputs, leaves)`` gives O."""
         with tf.GradientTape() as tape:

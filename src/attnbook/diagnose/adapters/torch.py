@@ -57,14 +57,6 @@ class Arrays:
         """T in float64 NumPy, a copy; None where it does not hold real floating numbers."""
         return T.detach().cpu().double().numpy().copy() if T.dtype.is_floating_point else None
 
-    def added(self, allowed, bias, dtype, device=""):
-        """What to add to the scores: the bias, or 0, where ``allowed`` (NumPy's, or None), and −∞ elsewhere."""
-        if allowed is None:
-            return bias
-        if bias is None:
-            return self.make(np.where(allowed, 0.0, -np.inf), dtype, device=device)
-        return bias.masked_fill(~torch.tensor(allowed, device=bias.device), -torch.inf)
-
     def beside(self, T, column):
         """T with one more column."""
         return torch.cat([T, column.unsqueeze(-1).to(T.dtype)], dim=-1)
