@@ -5,6 +5,8 @@ import pytest
 from right_ones import with_ops
 
 from attnbook import checks
+from attnbook.diagnose._causes import STEPS
+from attnbook.diagnose._shared import Shared
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
 
@@ -68,3 +70,36 @@ def test_a_step_of_each_option_can_be_replaced():
 def test_one_class_for_the_same_mistakes():
     mistake = type("Mistake", (), {"steps": {"dS": lambda a: a.dP}})
     assert with_mistakes(mistake) is with_mistakes(mistake)
+
+
+SMALL = [
+    pytest.param(case, marks=() if case.name in ("all options", "sink", "grouped heads") else pytest.mark.thorough)
+    for case in CASES
+    if max(map(np.size, case.inputs)) <= 1024
+]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_what_is_shared_with_the_right_calculation_is_what_each_would_compute(case):
+    options = {**case.options, **({"memory": case.memory} if case.memory else {})}
+    shared = Shared(case.inputs, options)
+    with np.errstate(all="ignore"):
+        for steps in STEPS.values():
+            try:
+                alone = steps(*case.inputs, **options).results()
+            except ValueError:
+                alone = None
+            came = shared.predicted(steps)
+            assert (came is None) == (alone is None)
+            assert all(np.array_equal(came[name], T, equal_nan=True) for name, T in (alone or {}).items())
+
+
+def test_nothing_is_shared_that_rests_on_what_is_replaced():
+    case = next(case for case in CASES if case.name == "plain")
+    shared = Shared(case.inputs, case.options)
+    left = shared.left_by(frozenset({"dP"})).keys()
+    assert {"S", "P", "O", "dV"} <= left
+    assert not {"dP", "D", "dS", "dQ", "dK"} & left
+    assert shared.left_by(frozenset({"turned"})) == {}
+    with pytest.raises(ValueError, match="read-only"):
+        shared.steps["P"][...] = 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from attnbook.diagnose._infer import factors, patterns, precisions
 from attnbook.diagnose._likely import likely
-from attnbook.diagnose._match import SMALL, cost, explains, predicted
+from attnbook.diagnose._match import SMALL, cost, explains, predicted, untouched
 from attnbook.diagnose._run import LOWER
 from attnbook.diagnose.faults import WAYS
 from attnbook.diagnose.steps import with_mistakes
@@ -83,8 +83,14 @@ class Cause:
         if key not in said:
             prediction = predicted(run, self.steps, len(self.mistakes) == 1)
             wanted = None if prediction is None else prediction.get(name)
-            said[key] = explains(run, name, wanted) or (explains(run, name, wanted, self.level) if self.level else "")
+            if wanted is not None and untouched(run, name, prediction):
+                key = (None, name, id(run), self.level)
+            if key not in said:
+                said[key] = self._held(run, name, wanted)
         return said[key]
+
+    def _held(self, run, name, wanted):
+        return explains(run, name, wanted) or (explains(run, name, wanted, self.level) if self.level else "")
 
     def explains(self, name):
         """Whether it predicts this result in every case, and more than what is right in some."""

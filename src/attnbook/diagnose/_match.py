@@ -9,6 +9,7 @@ import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose._run import EPS
+from attnbook.diagnose._shared import Shared
 
 LEVELS = {"": 0.0, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
 """How far off all may be, relative to what is right, where fn computes in less precision than it returns."""
@@ -16,7 +17,7 @@ LEVELS = {"": 0.0, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
 SMALL = 4096
 """So many scores at most has a case whose predictions are kept for the next function."""
 
-KEPT = 256
+KEPT = 2048
 """So many predictions of a case, at most, are kept."""
 
 _KEPT = WeakKeyDictionary()
@@ -32,20 +33,28 @@ def predicted(run, steps, keep=True):
     """What someone gets who goes through these steps; kept for the next function where the case is small."""
     if cost(run) > 16 * SMALL:
         return run.predicted(steps)
-    if not keep:
-        try:
-            return steps(*run.came.inputs, **run.options).results()
-        except ValueError:
-            return None
     kept, key = _KEPT.setdefault(run.case, {}), (run._key, steps)
     if key not in kept:
-        if len(kept) >= KEPT:
-            kept.clear()
-        try:
-            kept[key] = steps(*run.came.inputs, **run.options).results()
-        except ValueError:
-            kept[key] = None
+        prediction = _shared(run, kept).predicted(steps)
+        if not keep:
+            return prediction
+        kept[key] = prediction
     return kept[key]
+
+
+def _shared(run, kept):
+    """The right calculation of this run; all that is kept goes where it has become too much."""
+    if len(kept) >= KEPT:
+        kept.clear()
+    if run._key not in kept:
+        kept[run._key] = Shared(run.came.inputs, run.options)
+    return kept[run._key]
+
+
+def untouched(run, name, prediction):
+    """Whether the steps of a prediction leave this result as it is, which needs no comparing."""
+    shared = _KEPT.get(run.case, {}).get(run._key)
+    return shared is not None and prediction[name] is shared.results.get(name)
 
 
 def right_in(run, name):
@@ -58,8 +67,11 @@ def right_in(run, name):
 
 def size(T):
     """The root of the mean square of the finite entries."""
-    T = T[np.isfinite(T)]
-    return float(np.sqrt(np.mean(T * T))) if T.size else 0.0
+    square = np.vdot(T, T)
+    if not np.isfinite(square):
+        T = T[np.isfinite(T)]
+        square = np.vdot(T, T)
+    return float(square / max(T.size, 1)) ** 0.5
 
 
 def largest(T):
@@ -116,6 +128,13 @@ def precision(run, name):
 
 def _growth(run):
     """How much larger scores make the roundings of their exponentials."""
+    known = vars(run).setdefault("known", {})
+    if "growth" not in known:
+        known["growth"] = _growth_of(run)
+    return known["growth"]
+
+
+def _growth_of(run):
     Q, K = run.came.inputs[:2]
     if not Q.size or not K.size:
         return 1.0

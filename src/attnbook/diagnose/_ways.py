@@ -3,13 +3,12 @@
 A kernel's backward makes its weights from S and L, and its D from O: what is wrong in S is then wrong in another way.
 """
 
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.diagnose.steps import Steps, rowsum, unbroadcast, with_mistakes
+from attnbook.diagnose.steps import Steps, rowsum, step, unbroadcast, with_mistakes
 
 
 class Fault(NamedTuple):
@@ -27,11 +26,18 @@ class Fault(NamedTuple):
 # --- the same calculation by other steps --------------------------------------------------------------------------
 
 
-def by(a, steps):
-    """The calculation of the same inputs by other steps."""
+def copy_of(a, steps):
+    """The calculation of the same inputs by other steps, of which nothing is computed yet."""
     b = object.__new__(steps)
-    given = {name: T for name, T in vars(a).items() if not isinstance(getattr(Steps, name, None), cached_property)}
-    b.__dict__.update(given)
+    b.__dict__.update((name, T) for name, T in vars(a).items() if not isinstance(getattr(Steps, name, None), step))
+    return b
+
+
+def by(a, steps):
+    """The same, with what these steps leave as it is where that is known."""
+    b = copy_of(a, steps)
+    if a.shared:
+        vars(b).update(a.shared.left_by(steps.replaced))
     return b
 
 
@@ -117,6 +123,6 @@ def weights(P):
 
 def without(a, *options):
     """The same calculation where some options are not given."""
-    b = by(a, type(a))
-    vars(b).update(dict.fromkeys(options))
+    b = copy_of(a, type(a))
+    vars(b).update(dict.fromkeys(options), shared=None)
     return b

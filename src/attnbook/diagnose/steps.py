@@ -5,7 +5,7 @@ A mistake replaces one step. It shares no line with the package that it is there
 
 # ruff: noqa: E743, N805 (O is the output of attention; the calculation is `a`, so that a formula reads as one)
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -54,6 +54,22 @@ def as_if_contiguous(T, kind):
     return T
 
 
+class step:  # noqa: N801 (a decorator)
+    """What is computed when it is first asked for, and kept: as functools has it, without a lock for each."""
+
+    def __init__(self, func):
+        self.func, self.__doc__ = func, func.__doc__
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, a, owner=None):
+        if a is None:
+            return self
+        value = vars(a)[self.name] = self.func(a)
+        return value
+
+
 class Steps:
     """Attention and its gradients, a step at a time, in plain NumPy: what a mistake replaces one step of.
 
@@ -84,7 +100,8 @@ class Steps:
         How an input lies in memory, as in :class:`attnbook.diagnose.battery.Case`. What is right does not depend on it.
     """
 
-    dL = softcap = None
+    dL = softcap = shared = None
+    replaced = frozenset()
 
     def __init__(
         a, Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, window=None, softcap=None, sink=None,
@@ -141,88 +158,88 @@ class Steps:
         """A number a head, to be multiplied with a table."""
         return numbers[..., None, None]
 
-    @cached_property
+    @step
     def width(a):
         """The width that the scale is made of."""
         return a.d_k
 
-    @cached_property
+    @step
     def scale(a):
         """1/√d_k, where no other is given."""
         return a.width**-0.5 if a.given_scale is None else a.given_scale
 
-    @cached_property
+    @step
     def mask_allows(a):
         """(..., n_q, n_k), True where the mask lets a query attend."""
         return np.full((a.n_q, a.n_k), True) if a.mask is None else np.broadcast_to(a.mask, a.scores.shape)
 
-    @cached_property
+    @step
     def corner(a):
         """The corner that causal means, "top-left" or "bottom-right", or None."""
         return {False: None, True: "top-left"}.get(a.causal, a.causal)
 
-    @cached_property
+    @step
     def causal_allows(a):
         """(n_q, n_k), True where the key is not later than the query."""
         shift = {None: a.n_k, "top-left": 0, "bottom-right": a.n_k - a.n_q}[a.corner]
         return np.tri(a.n_q, a.n_k, shift, dtype=bool)
 
-    @cached_property
+    @step
     def later(a):
         """(n_q, n_k), by how much the key is later than the query, counted from the corner of causal."""
         shift = a.n_k - a.n_q if a.corner == "bottom-right" else 0
         return np.arange(a.n_k) - np.arange(a.n_q)[:, None] - shift
 
-    @cached_property
+    @step
     def window_allows(a):
         """(n_q, n_k), True where the key is in the query's window."""
         left, right = (a.n_q + a.n_k,) * 2 if a.window is None else a.window
         return (-left <= a.later) & (a.later <= right)
 
-    @cached_property
+    @step
     def allowed(a):
         """Where all of them allow."""
         return a.mask_allows & a.causal_allows & a.window_allows
 
     # --- forward
 
-    @cached_property
+    @step
     def k(a):
         """K, a head for each query head."""
         return a.share(a.K)
 
-    @cached_property
+    @step
     def v(a):
         """V, a head for each query head."""
         return a.share(a.V)
 
-    @cached_property
+    @step
     def products(a):
         """scale · Q Kᵀ."""
         return a.scale * (a.Q @ a.transpose(a.k))
 
-    @cached_property
+    @step
     def capped(a):
         """softcap · tanh(products / softcap), where there is a cap."""
         return a.products if a.softcap is None else a.softcap * np.tanh(a.products / a.softcap)
 
-    @cached_property
+    @step
     def scores(a):
         """What was capped, plus bias, less slopes · distance."""
         far = 0.0 if a.slopes is None else a.of_heads(a.slopes) * np.abs(a.later)
         return a.capped + (0.0 if a.bias is None else a.bias) - far
 
-    @cached_property
+    @step
     def S(a):
         """The scores, −∞ where a query must not attend."""
         return np.where(a.allowed, a.scores, -np.inf)
 
-    @cached_property
+    @step
     def column(a):
         """S with the scores of the sink as one more column."""
         return np.concatenate([a.S, np.broadcast_to(a.of_heads(a.sink), (*a.S.shape[:-1], 1))], axis=-1)
 
-    @cached_property
+    @step
     def P(a):
         """softmax(S), where the sink takes its part of each row."""
         return softmax(a.S) if a.sink is None else softmax(a.column)[..., :-1]
@@ -231,105 +248,105 @@ class Steps:
         """The entries of T that were kept, over 1 − dropout."""
         return T if kept is None else kept * T / (1 - a.dropout)
 
-    @cached_property
+    @step
     def weights(a):
         """P after dropout."""
         return a.dropped(a.P, a.kept)
 
-    @cached_property
+    @step
     def O(a):
         """P V."""
         return a.weights @ a.v
 
     # --- backward
 
-    @cached_property
+    @step
     def P_backward(a):
         """The weights that the backward uses, kept or computed again."""
         return a.P
 
-    @cached_property
+    @step
     def kept_backward(a):
         """Which weights the backward takes to have stayed."""
         return a.kept
 
-    @cached_property
+    @step
     def dO_read(a):
         """The gradient of O, as the backward reads it from memory."""
         return a.dO
 
-    @cached_property
+    @step
     def dV_heads(a):
         """Pᵀ dO, for every query head."""
         return a.transpose(a.dropped(a.P_backward, a.kept_backward)) @ a.dO_read
 
-    @cached_property
+    @step
     def dV(a):
         """Pᵀ dO, added up over the query heads that share a key head."""
         return a.gather(a.dV_heads)
 
-    @cached_property
+    @step
     def dP(a):
         """dO Vᵀ, and back through dropout."""
         return a.dropped(a.dO_read @ a.transpose(a.v), a.kept_backward)
 
-    @cached_property
+    @step
     def D(a):
         """rowsum(P ∘ dP)."""
         return rowsum(a.P_backward * a.dP)
 
-    @cached_property
+    @step
     def D_less_dL(a):
         """D − dL, where the loss uses L too."""
         return a.D if a.dL is None else a.D - a.dL[..., None]
 
-    @cached_property
+    @step
     def dS(a):
         """P ∘ (dP − D)."""
         return a.P_backward * (a.dP - a.D_less_dL)
 
-    @cached_property
+    @step
     def dproducts(a):
         """The gradient of scale · Q Kᵀ, which is dS, back through the cap."""
         return a.dS if a.softcap is None else a.dS * (1 - np.tanh(a.products / a.softcap) ** 2)
 
-    @cached_property
+    @step
     def dbias(a):
         """dS, summed where the bias was repeated."""
         return unbroadcast(a.dS, a.bias.shape)
 
-    @cached_property
+    @step
     def dsink(a):
         """Σ P_sink (dL − D), for each head."""
         dS = -softmax(a.column)[..., -1:] * a.D_less_dL
         return unbroadcast(dS, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
 
-    @cached_property
+    @step
     def dQ_unscaled(a):
         """dS K."""
         return a.dproducts @ a.k
 
-    @cached_property
+    @step
     def dQ_scale(a):
         """The factor of dQ."""
         return a.scale
 
-    @cached_property
+    @step
     def dQ(a):
         """scale · dS K."""
         return a.turned(a.dQ_scale * a.dQ_unscaled, back=True)
 
-    @cached_property
+    @step
     def dK_unscaled(a):
         """dSᵀ Q, for every query head."""
         return a.transpose(a.dproducts) @ a.Q
 
-    @cached_property
+    @step
     def dK_scale(a):
         """The factor of dK."""
         return a.scale
 
-    @cached_property
+    @step
     def dK(a):
         """scale · dSᵀ Q, added up over the query heads that share a key head."""
         return a.turned(a.gather(a.dK_scale * a.dK_unscaled), back=True)
@@ -337,14 +354,16 @@ class Steps:
 
 def with_mistakes(*mistakes):
     """The class :class:`Steps` with the steps of these mistakes in the place of the right ones."""
-    return _with_steps(tuple(step for mistake in mistakes for step in mistake.steps.items()))
+    return replacing(Steps, *mistakes)
 
 
-@lru_cache(maxsize=1024)
-def _with_steps(steps):
-    parts = vars(Steps)
-    return type(
-        "Wrong",
-        (Steps,),
-        {name: cached_property(step) if isinstance(parts[name], cached_property) else step for name, step in steps},
-    )
+def replacing(of, *mistakes):
+    """The same of a class of other steps."""
+    return with_steps(of, tuple(step for mistake in mistakes for step in mistake.steps.items()))
+
+
+@lru_cache(maxsize=4096)
+def with_steps(of, steps):
+    """The class ``of`` with these (name, function) in the place of its own."""
+    wrong = {name: step(func) if isinstance(getattr(of, name), step) else func for name, func in steps}
+    return type("Wrong", (of,), wrong | {"replaced": frozenset(wrong)})

@@ -1,11 +1,9 @@
 """Wrong steps, planted in attention and its gradients. Page: :doc:`/book/atlas`."""
 
-from functools import cached_property
-
 import numpy as np
 
 import attnbook as ab
-from attnbook.diagnose.steps import Steps, rowsum
+from attnbook.diagnose.steps import Steps, rowsum, with_steps
 
 NAMES = ("O", "dQ", "dK", "dV")
 
@@ -25,10 +23,7 @@ def planted(**steps):
     ``dsink`` where there is a bias or a sink.
     """
 
-    def like(name, wrong):
-        return cached_property(wrong) if isinstance(vars(Steps)[name], cached_property) else wrong
-
-    wrong = type("Wrong", (Steps,), {name: like(name, step) for name, step in steps.items()})
+    wrong = with_steps(Steps, tuple(steps.items()))
 
     def run(Q, K, V, dO, **options):
         with np.errstate(all="ignore"):

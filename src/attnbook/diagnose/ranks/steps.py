@@ -5,11 +5,9 @@ The table of scores falls into blocks: the queries of one rank with the keys of 
 
 # ruff: noqa: E743, N805 (as in attnbook.diagnose.steps)
 
-from functools import cached_property, lru_cache
-
 import numpy as np
 
-from attnbook.diagnose.steps import Steps, mT, rowsum
+from attnbook.diagnose.steps import Steps, mT, replacing, rowsum, step
 
 
 class OverRanks(Steps):
@@ -160,12 +158,12 @@ class OverRanks(Steps):
 
     # --- forward
 
-    @cached_property
+    @step
     def earlier(a):
         """(n_q, n_k), whether the key is not later than the query, as the ranks reckon it."""
         return np.tri(a.n_q, a.n_k, dtype=bool)
 
-    @cached_property
+    @step
     def causal_allows(a):
         """(n_q, n_k): ``earlier``, where that is asked for and rows are split."""
         return a.earlier if a.corner and a.split.kind != "heads" else Steps.causal_allows.func(a)
@@ -177,28 +175,28 @@ class OverRanks(Steps):
         T = np.broadcast_to(T, (*T.shape[:-2], a.n_q, a.n_k))
         return a.by_query_ranks(lambda rows, index: T[..., rows, :][..., index], a.columns_from)
 
-    @cached_property
+    @step
     def bias_seen(a):
         """The bias, or 0."""
         return 0.0 if a.bias is None else a.arranged(a.bias)
 
-    @cached_property
+    @step
     def mask_allows(a):
         """The mask, or True everywhere."""
         mask = True if a.mask is None else a.arranged(a.mask) > 0
         return np.broadcast_to(mask, (*a.Q.shape[:-1], a.n_k))
 
-    @cached_property
+    @step
     def products(a):
         """scale · Q Kᵀ."""
         return a.scale * a.crossed(a.Q, a.k, a.k_from)
 
-    @cached_property
+    @step
     def scores(a):
         """scale · Q Kᵀ + bias."""
         return a.products + a.bias_seen
 
-    @cached_property
+    @step
     def L_blocks(a):
         """(..., n_q, B), the log of the sum of exponentials over each block of keys."""
         blocks = []
@@ -209,17 +207,17 @@ class OverRanks(Steps):
             blocks.append(M + np.log(rowsum(np.exp(S - M))))
         return np.concatenate(blocks, axis=-1)
 
-    @cached_property
+    @step
     def sinks(a):
         """(n_q, 1), how often the sink counts."""
         return np.ones((a.n_q, 1))
 
-    @cached_property
+    @step
     def sink_seen(a):
         """The sink of each head, to be added to a table."""
         return -np.inf if a.sink is None else a.of_heads(a.sink)
 
-    @cached_property
+    @step
     def L(a):
         """(..., n_q, 1), the blocks' L merged, and the sink; +∞ where no key is allowed."""
         times = np.array(a.each(a.times))[a.split.rank_q]
@@ -229,89 +227,81 @@ class OverRanks(Steps):
         L = M + np.log(rowsum(times * np.exp(seen - M)) + a.sinks * np.exp(a.sink_seen - M))
         return np.where(np.isneginf(L), np.inf, L)
 
-    @cached_property
+    @step
     def factors(a):
         """(..., n_q, B), the factor with which the output of each block goes into the whole."""
         times = np.array(a.each(a.times))[a.split.rank_q]
         return np.where(times == 0, 0.0, times * np.exp(a.L_blocks - a.L))
 
-    @cached_property
+    @step
     def P_blocks(a):
         """(..., n_q, n_k), softmax within each block."""
         return np.exp(a.S - a.over_columns(np.where(np.isneginf(a.L_blocks), np.inf, a.L_blocks)))
 
-    @cached_property
+    @step
     def P(a):
         """The weights of the whole."""
         return a.over_columns(a.factors) * a.P_blocks
 
-    @cached_property
+    @step
     def O(a):
         """P V."""
         return a.mixed(a.weights, a.v, a.v_from)
 
     # --- backward
 
-    @cached_property
+    @step
     def allowed_backward(a):
         """Where mask and causal allow, in the backward."""
         return a.allowed
 
-    @cached_property
+    @step
     def scores_backward(a):
         """scale · Q Kᵀ + bias, computed again."""
         same = a.each(a.k_from_backward) == a.each(a.k_from)
         return a.scores if same else a.scale * a.crossed(a.Q, a.k, a.k_from_backward) + a.bias_seen
 
-    @cached_property
+    @step
     def L_backward(a):
         """The L that the backward uses: a column, or one for each block, over its keys."""
         return a.L
 
-    @cached_property
+    @step
     def P_backward(a):
         """exp(S − L), 0 where a query must not attend."""
         return np.exp(np.where(a.allowed_backward, a.scores_backward, -np.inf) - a.L_backward)
 
-    @cached_property
+    @step
     def dO_of_dV(a):
         """The dO that the backward uses in dV."""
         return a.dO_read
 
-    @cached_property
+    @step
     def dP(a):
         """dO Vᵀ."""
         return a.crossed(a.dO_read, a.v, a.v_from_backward)
 
-    @cached_property
+    @step
     def D(a):
         """rowsum(dO ∘ O)."""
         return rowsum(a.dO * a.O)
 
-    @cached_property
+    @step
     def dV_heads(a):
         """Pᵀ dO, for every query head."""
         return a.collected(a.P_backward, a.dO_of_dV, a.home_v)
 
-    @cached_property
+    @step
     def dQ_unscaled(a):
         """dS K."""
         return a.mixed(a.counted(a.dproducts), a.k, a.k_from_backward)
 
-    @cached_property
+    @step
     def dK_unscaled(a):
         """dSᵀ Q, for every query head."""
         return a.collected(a.dproducts, a.Q, a.home_k)
 
 
-@lru_cache(maxsize=256)
-def _over_ranks(steps):
-    return type("Wrong", (OverRanks,), {
-        name: cached_property(wrong) if isinstance(getattr(OverRanks, name), cached_property) else wrong
-        for name, wrong in steps
-    })  # fmt: skip
-
-
 def with_mistakes(*mistakes):
     """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones."""
-    return _over_ranks(tuple(step for mistake in mistakes for step in mistake.steps.items()))
+    return replacing(OverRanks, *mistakes)
