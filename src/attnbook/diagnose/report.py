@@ -96,8 +96,15 @@ class Report:
 
     @property
     def mistakes(self):
-        """The slugs of the mistakes that were recognized without doubt, in the order of the findings."""
+        """The slugs of the mistakes that were recognized without doubt, in the order of the findings; none for what no
+        case tells apart, which is :attr:`alike`.
+        """
         return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
+
+    @property
+    def alike(self):
+        """The causes that no case tells apart, for each finding that has several; a cause is a tuple of slugs."""
+        return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
     def __repr__(self):
         wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
@@ -135,7 +142,7 @@ class Report:
         known = {slug: {"title": title_of(slug), "link": link(slug)} for slug in sorted(slugs)}
         told = asdict(replace(self, runs=()))
         del told["runs"]
-        return json.dumps({"ok": self.ok, **told, "mistakes": known}, indent=2, ensure_ascii=False)
+        return json.dumps({"ok": self.ok, **told, "mistakes": known, "alike": self.alike}, indent=2, ensure_ascii=False)
 
 
 @np.errstate(all="ignore")  # what is wrong may overflow: that is seen in what came, and is no warning
