@@ -93,6 +93,20 @@ def test_what_no_case_tells_apart_is_said():
     assert json.loads(report.as_json())["alike"] == [[["factor-half"], ["factor-one-over-batch"]]]
 
 
+def test_few_cases_are_said_to_be_few():
+    def small(Q, K, V, dO):
+        asked.append(Q.shape)
+        if len(asked) > 7:
+            raise NotImplementedError
+        return MISTAKE["ds-mean"].run(Q, K, V, dO)
+
+    asked = []
+    report = ab.diagnose(small)
+    assert 0 < len(report.compared) < 5
+    assert f"compared in {len(report.compared)} of {report.cases} cases: in so few" in report.notes[0]
+    assert not any("in so few" in note for note in ab.diagnose(MISTAKE["ds-mean"].run).notes)
+
+
 def test_most_have_a_name():
     assert len(WRONG) >= 46
     assert sum(bool(row.names) for row in WRONG) >= 40

@@ -33,6 +33,9 @@ ALIKE = {"grouped heads": "#symptom-groups", "in memory": "#symptom-strides"}
 
 NOT_TAKEN = "it does not take "
 
+FEW = 5
+"""In fewer compared cases than these a name is said with a note."""
+
 WRAP = (
     "nothing could be compared. Wrap it as fn(Q, K, V, dO) that returns (O, dQ, dK, dV), or as fn(Q, K, V) that "
     "returns O and goes back by autograd; what one rank of several runs, as Ranks(fn)"
@@ -302,6 +305,8 @@ def _whole(runs, findings, notes):
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
         notes = (WRAP, *notes)
+    elif len(compared) < FEW and any(f.kind == "wrong" for f in findings):
+        notes = (f"compared in {len(compared)} of {len(runs)} cases: in so few, other causes may look the same", *notes)
     if not compared and not findings:
         findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
     return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
