@@ -1,11 +1,13 @@
 """What diagnose names: sixty attentions that people could have written, mistakes by chance, and never a wrong name."""
 
+import inspect
+import json
 import time
 from itertools import islice, product
 
 import numpy as np
 import pytest
-from wrong_ones import RIGHT, WRONG
+from wrong_ones import DO, DQ, RIGHT, TILE, WRONG, mT, tile
 
 import attnbook as ab
 from attnbook.diagnose._infer import FACTORS
@@ -49,6 +51,60 @@ def test_it_names_what_people_write(row):
     if not report.ok and not row.names:
         assert row.why
     assert max(map(len, str(report).splitlines())) <= 100
+
+
+FOLD = "T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3)"
+SUMMED = "more.append(dsink.sum(axis=(*range(dsink.ndim - 3), -1, -2)))"
+SKIPPED = "if bwd_causal is True and cols.start > rows.stop - 1:\n                continue\n            "
+UNMASKED = "(j <= i + shift) | (i // TILE == j // TILE)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "slug"),
+    [
+        ([FOLD], ["T.reshape(*T.shape[:-3], group, K.shape[-3], *T.shape[-2:]).sum(axis=-4)"], "group-sum-tiled"),
+        (["Z = alpha * Z + E"], ["Z = Z + E"], "merge-without-factor"),
+        (["j <= i + shift, S, -np.inf) if"], [f"{UNMASKED}, S, -np.inf) if"], "diagonal-block-unmasked"),
+        ([SUMMED], ["d = dsink.sum((-1, -2)); more.append(d[-1] if d.ndim > 1 else d)"], "dsink-of-one-batch"),
+        ([DO, DQ], [SKIPPED + DO, "dQ[..., rows, :] = bwd_scale"], "dq-overwritten"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_it_names_more_wrong_lines_of_a_kernel(right, wrong, slug):
+    source = inspect.getsource(RIGHT["kernel"][0])
+    for line, other in zip(right, wrong, strict=True):
+        assert source.count(line) == 1
+        source = source.replace(line, other)
+    names = {"np": np, "mT": mT, "tile": tile, "TILE": TILE}
+    exec(compile(source, slug, "exec"), names)
+    assert ab.diagnose(names["kernel"], library="numpy").mistakes == (slug,)
+
+
+def test_what_no_case_tells_apart_is_said():
+    """The battery has two batch entries: their mean is half of their sum."""
+
+    def fn(*inputs, **options):
+        came = Steps(*inputs, **options).results()
+        return tuple(0.5 * T if name == "dsink" else T for name, T in came.items())
+
+    report = ab.diagnose(fn)
+    assert report.mistakes == ()
+    assert report.alike == ((("factor-half",), ("factor-one-over-batch",)),)
+    assert json.loads(report.as_json())["alike"] == [[["factor-half"], ["factor-one-over-batch"]]]
+
+
+def test_few_cases_are_said_to_be_few():
+    def small(Q, K, V, dO):
+        asked.append(Q.shape)
+        if len(asked) > 7:
+            raise NotImplementedError
+        return MISTAKE["ds-mean"].run(Q, K, V, dO)
+
+    asked = []
+    report = ab.diagnose(small)
+    assert 0 < len(report.compared) < 5
+    assert f"compared in {len(report.compared)} of {report.cases} cases: in so few" in report.notes[0]
+    assert not any("in so few" in note for note in ab.diagnose(MISTAKE["ds-mean"].run).notes)
 
 
 def test_most_have_a_name():

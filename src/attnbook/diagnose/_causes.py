@@ -14,6 +14,9 @@ from attnbook.diagnose.steps import with_mistakes
 PAIRED = 40
 """Of so many mistakes at most, each of which changes the wrong result and none that is right, all pairs are tried."""
 
+YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
+"""How the names begin of what a simpler cause is taken before, where both explain the same."""
+
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
 
@@ -154,7 +157,8 @@ class Search:
         """Add the causes that explain most; several where nothing tells them apart."""
         while useful := [c for c in candidates if c.explained & self.left.keys()]:
             ranks = [
-                (-len(c.explained & self.left.keys()), c.tier, c.too_much, "options-ignored" in c.slugs) for c in useful
+                (-len(c.explained & self.left.keys()), c.too_much, c.tier, any(s.startswith(YIELDS) for s in c.slugs))
+                for c in useful
             ]
             alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]
             for name in alike[0].explained & self.left.keys():

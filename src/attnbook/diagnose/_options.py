@@ -7,8 +7,8 @@ from itertools import chain
 
 import numpy as np
 
-from attnbook.diagnose._ways import L_of, faults, in_backward, in_forward, throughout, weights, without
-from attnbook.diagnose.steps import Steps, mT, rowsum, softmax, unbroadcast
+from attnbook.diagnose._ways import L_of, dsink_of, faults, in_backward, in_forward, throughout, weights, without
+from attnbook.diagnose.steps import Steps, mT, rowsum, softmax
 
 IGNORING = {
     "window": {"window_allows": lambda a: np.full((a.n_q, a.n_k), True)},
@@ -78,9 +78,9 @@ def L_of_keys(a):
     return L_of(without(a, "sink"))
 
 
-def dsink_of(a, dL):
-    """The sink's gradient, with other numbers in the place of dL − D."""
-    return unbroadcast(softmax(a.column)[..., -1:] * dL, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
+def dsink_of_rows(a):
+    """The sink's gradient before it is summed, (b, h, n_q)."""
+    return (-softmax(a.column)[..., -1:] * a.D_less_dL).reshape(-1, a.h, a.n_q)
 
 
 FAULTS = (
@@ -106,7 +106,13 @@ FAULTS = (
               ),
     *faults("dsink-zero", "the sink's gradient is dropped", {"dsink": lambda a: 0 * a.sink}),
     *faults("dsink-without-weight", "the sink's gradient is −Σ D, without the weight of the sink",
-            {"dsink": lambda a: unbroadcast(-a.D_less_dL, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)}),
+            {"dsink": lambda a: dsink_of(a, -a.D_less_dL, 1.0)}),
+    *faults("dsink-of-one-batch", "the sink's gradient is that of one batch entry, not the sum over the batch",
+            *({"dsink": lambda a, b=b: dsink_of_rows(a)[b].sum(axis=-1)} for b in (-1, 0))),
+    *faults("dsink-of-one-row", "the sink's gradient is that of one row, not the sum over the rows",
+            *({"dsink": lambda a, i=i: dsink_of_rows(a)[..., i].sum(axis=0)} for i in (-1, 0))),
+    *faults("dsink-not-summed", "the sink's gradient is not summed over the batch",
+            {"dsink": lambda a: dsink_of_rows(a).sum(axis=-1)}),
     *faults("dsink-sign", "the sink's gradient has the other sign", {"dsink": lambda a: dsink_of(a, a.D_less_dL)}),
     *throughout("slopes-sign", "the slopes are added, not subtracted",
                 {"scores": lambda a: 2 * Steps.scores.func(without(a, "slopes")) - Steps.scores.func(a)}),

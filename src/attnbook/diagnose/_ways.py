@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.diagnose.steps import Steps, rowsum, step, unbroadcast, with_mistakes
+from attnbook.diagnose.steps import Steps, rowsum, softmax, step, unbroadcast, with_mistakes
 
 
 class Fault(NamedTuple):
@@ -66,10 +66,15 @@ def again(a):
     return np.exp(a.S - L_of(right(a)))
 
 
+def dsink_of(a, dP, weight=None):
+    """The sink's gradient, with other numbers in the place of dL − D, or another weight of the sink."""
+    dS = (softmax(a.column)[..., -1:] if weight is None else weight) * dP
+    return unbroadcast(dS, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
+
+
 def dsink_again(a):
     """The sink's gradient, where its weight is made from the forward's L."""
-    dS = -np.exp(a.of_heads(a.sink) - L_of(right(a))) * a.D_less_dL
-    return unbroadcast(dS, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
+    return dsink_of(a, -a.D_less_dL, np.exp(a.of_heads(a.sink) - L_of(right(a))))
 
 
 OF_O = {"O": lambda a: right(a).O, "D": D_of_O}
@@ -97,10 +102,12 @@ def in_backward(slug, title, steps, page=None):
 
 
 def in_forward(slug, title, steps, page=None):
-    """The forward alone does it; D is made from P, or from its O."""
+    """The forward alone does it; D is made from P, or from its O, and the weights from the scores alone, or its L."""
     wrong = with_mistakes(Fault("", "", steps))
     O = {"O": lambda a: by(a, wrong).O}
-    ways = (O, {**O, "D": D_of_O})
+    ways = [O, {**O, "D": D_of_O}]
+    if "P" not in steps:
+        ways.append({**ways[1], "P_backward": lambda a: np.exp(a.S - L_of(by(a, wrong)))})
     return [Fault(f"{slug}-in-forward", f"{title}, in the forward alone", way, page) for way in ways]
 
 

@@ -19,6 +19,7 @@ from attnbook.diagnose._ways import (
     in_backward,
     in_forward,
     made_again,
+    right,
     throughout,
     weights,
     without,
@@ -103,6 +104,10 @@ SCALES = (
      {"scale": lambda a: a.width**-0.5 * (1 if a.given_scale is None else a.given_scale)}, None),
 )  # fmt: skip
 
+TILED = MISTAKE["group-tiled"].steps
+
+OTHER = {None: None, "top-left": "bottom-right", "bottom-right": "top-left"}
+
 MASKS = (
     *((slug, MISTAKE[slug].title, MISTAKE[slug].steps, slug)
       for slug in ("causal-bottom-right", "causal-top-left", "mask-inverted", "mask-added", "mask-minus-1e9",
@@ -125,6 +130,8 @@ FAULTS = (
     *faults("mask-forgotten-with-l", MISTAKE["mask-forgotten-with-l"].title,
             {"P_backward": lambda a: np.exp(a.scores - L_of(a))}),
     *throughout("causal-forced", "causal, whether asked for or not", {"corner": lambda a: "top-left"}),
+    *throughout("causal-other-corner", "causal is lined up at the other corner",
+                {"corner": lambda a: OTHER[Steps.corner.func(a)]}),
     *throughout("causal-own-key-forbidden", "causal forbids a query its own key too", shifted_causal(-1)),
     *throughout("causal-one-key-more", "causal allows one key too many", shifted_causal(1)),
     # --- the weights of the backward
@@ -185,6 +192,13 @@ FAULTS = (
       for axis, thing in ((-3, "head"), (-4, "batch")) for T in ("dQ", "dK", "dV") for by_ in (1, -1)),
     *faults("group-sum-missing", "each query head has a dK and a dV of its own: the sum over the group is missing",
             {"gather": lambda a, dT: dT}),
+    *faults("group-sum-tiled", "summed over strangers, not over the query heads that share a key head",
+            {"gather": TILED["gather"]}),
+    *chain.from_iterable(
+        in_backward("group-tiled", MISTAKE["group-tiled"].title, steps, "group-tiled")
+        for shared in (TILED, {"share": TILED["share"]})
+        for steps in (shared, {**shared, "P_backward": lambda a: right(a).P})),
+    *in_forward("group-tiled", MISTAKE["group-tiled"].title, TILED, "group-tiled"),
     *faults("group-overwritten", "of the query heads that share a key head, one alone counts",
             {"gather": lambda a, dT: a.groups(dT)[..., -1, :, :] if a.h != a.h_kv else dT},
             {"gather": lambda a, dT: a.groups(dT)[..., 0, :, :] if a.h != a.h_kv else dT}),

@@ -33,6 +33,9 @@ ALIKE = {"grouped heads": "#symptom-groups", "in memory": "#symptom-strides"}
 
 NOT_TAKEN = "it does not take "
 
+FEW = 5
+"""In fewer compared cases than these a name is said with a note."""
+
 WRAP = (
     "nothing could be compared. Wrap it as fn(Q, K, V, dO) that returns (O, dQ, dK, dV), or as fn(Q, K, V) that "
     "returns O and goes back by autograd; what one rank of several runs, as Ranks(fn)"
@@ -96,8 +99,15 @@ class Report:
 
     @property
     def mistakes(self):
-        """The slugs of the mistakes that were recognized without doubt, in the order of the findings."""
+        """The slugs of the mistakes that were recognized without doubt, in the order of the findings; none for what no
+        case tells apart, which is :attr:`alike`.
+        """
         return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
+
+    @property
+    def alike(self):
+        """The causes that no case tells apart, for each finding that has several; a cause is a tuple of slugs."""
+        return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
     def __repr__(self):
         wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
@@ -135,7 +145,7 @@ class Report:
         known = {slug: {"title": title_of(slug), "link": link(slug)} for slug in sorted(slugs)}
         told = asdict(replace(self, runs=()))
         del told["runs"]
-        return json.dumps({"ok": self.ok, **told, "mistakes": known}, indent=2, ensure_ascii=False)
+        return json.dumps({"ok": self.ok, **told, "mistakes": known, "alike": self.alike}, indent=2, ensure_ascii=False)
 
 
 @np.errstate(all="ignore")  # what is wrong may overflow: that is seen in what came, and is no warning
@@ -295,6 +305,8 @@ def _whole(runs, findings, notes):
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
         notes = (WRAP, *notes)
+    elif len(compared) < FEW and any(f.kind == "wrong" for f in findings):
+        notes = (f"compared in {len(compared)} of {len(runs)} cases: in so few, other causes may look the same", *notes)
     if not compared and not findings:
         findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
     return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
