@@ -18,6 +18,7 @@ from test_workflows import schema, steps, zizmor
 
 import attnbook as ab
 from attnbook.__main__ import _parser, main
+from attnbook.diagnose._causes import Explained
 from attnbook.diagnose.mistakes import MISTAKE
 from attnbook.grade import EXERCISES, exercise, rubric
 from attnbook.reports import as_html, as_junit, picture, wrong_entries
@@ -257,7 +258,7 @@ def test_html_stands_alone(slug):
     assert "<mine>" not in text
 
 
-def wrong_in_all(Q, K, V, dO, mask=None, bias=None, causal=False, scale=None, sink=None):
+def wrong_in_all(Q, K, V, dO, bias=None, sink=None):
     """Wrong in every entry, by as much as chance has it."""
     rng = np.random.default_rng(0)
     inputs = np.zeros_like(dO), Q, K, V, *(T for T in (bias, sink) if T is not None)
@@ -266,7 +267,9 @@ def wrong_in_all(Q, K, V, dO, mask=None, bias=None, causal=False, scale=None, si
 
 @pytest.fixture(scope="module")
 def all_wrong():
-    return as_html(ab.diagnose(wrong_in_all), "mine:f")
+    with pytest.MonkeyPatch.context() as patch:  # no cause would be found, after long
+        patch.setattr(sys.modules["attnbook.diagnose.report"], "explain", lambda *_: Explained({}, {}, {}, {}))
+        return as_html(ab.diagnose(wrong_in_all), "mine:f")
 
 
 def test_a_page_with_everything_wrong_is_small(all_wrong):
@@ -394,10 +397,12 @@ def test_grade_from_a_shell(run, tmp_path):
     (tmp_path / "a.py").write_text(head("ds-mean"), encoding="utf-8")
     (tmp_path / "b.py").write_text(RIGHT_HEAD, encoding="utf-8")
     asked = ("grade", "a.py", "b.py", "--exercise", "attention-vjp")
-    status, out, err = run(*asked, "--feedback", "pages")
+    status, out, err = run(*asked, "--feedback", "pages", "--html", "all.html", "--junit", "all.xml")
     assert (status, err) == (1, "")
     assert "1 right, 1 wrong, 0 not graded" in out
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["001-a.md", "002-b.md"]
+    assert "1 of 2 right" in (tmp_path / "all.html").read_text(encoding="utf-8")
+    assert ElementTree.parse(tmp_path / "all.xml").getroot().get("failures") == "1"
     assert run(*asked, "--csv")[1].count("\n") == 3
     assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
     assert run("grade", "b.py", "--exercise", "attention-vjp")[0] == 0
@@ -456,6 +461,32 @@ def test_a_line_in_the_ini_file_or_in_the_file_grades_it(tmp_path):
     assert "the mean in place of the weighted sum" in out
     assert "FAILED tests/typo.py::atention-vjp" in out
     assert "expected one of softmax" in out
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course's repository, with a file to grade outside its tests."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nattnbook_exercise = softmax: mine.py\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text("softmax = lambda S: S\n", encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_more.py").write_text("def test_more():\n    pass\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["tests"], ["tests", "mine.py"], ["."]])
+def test_the_ini_file_counts_for_folders_too(course, arguments):
+    status, out = pytest_in(course, *arguments)
+    assert status == 1
+    assert out.count("FAILED mine.py::softmax") == 1
+    assert "1 failed, 1 passed" in out
+    assert "not graded:" not in out
+
+
+def test_what_is_not_graded_is_said_in_a_line(course):
+    status, out = pytest_in(course, "tests/test_more.py", "-q")
+    assert status == 0
+    assert "\nattnbook: not graded: mine.py, which pytest was not given: name it too, or a folder\n" in out
+    assert "not graded:" not in pytest_in(course, "mine.py")[1]
 
 
 def test_a_line_that_cannot_be_read(tmp_path):

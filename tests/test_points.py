@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+from xml.etree import ElementTree
 
 import pytest
 from cs336 import TILED
@@ -12,6 +14,7 @@ from attnbook.grade import EXERCISES, Rubric, as_csv, as_json, as_table, feedbac
 from attnbook.grade.grading import Row
 from attnbook.grade.judging import Judged
 from attnbook.grade.table import WRAP
+from attnbook.reports import graded_html, graded_junit
 
 PARTS = {"O": 2, "dQ": 3, "dK": 3, "dV": 2}
 
@@ -152,3 +155,42 @@ def test_the_table_cuts_no_word_and_the_other_formats_cut_nothing(text):
     assert next(csv.DictReader(io.StringIO(as_csv([row]))))["why"] == text
     assert json.loads(as_json([row]))[0]["why"] == [text]
     assert text in feedback(row, EXERCISES["softmax"]).replace("\\", "")
+
+
+# --- a page of a class, and JUnit ---------------------------------------------------------------------------------
+
+CLASS = [
+    Row("right.py", "right", 10, 10, dict.fromkeys(PARTS, "right"), (), (), ("a note",), 1.0),
+    Row("a/a_student_with_a_very_long_name_and_a_number_123456789.py", "wrong", 7, 10, judged(dQ=(A, B)).parts, (),
+        ("dQ: in 3 cases: <b>\n&", "points: none"), (), 1.0, (*A, *B)),
+    Row("a/same.py", "wrong", 5, 10, dict.fromkeys(PARTS, "not known"), (), ("the call: no",), (), 1.0),
+    Row("b/same.py", "not graded", 0, 10, {}, (), ("no answer\nafter 60 s",), (), 1.0),
+]  # fmt: skip
+
+
+def test_a_page_of_a_class():
+    text = graded_html(CLASS, EXERCISES["attention-vjp"])
+    (table,) = re.findall(r"<table>.*</table>", text, re.DOTALL)
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in table.split("<tr>")[2:]]
+    assert [row[0] for row in rows] == ["right.py", CLASS[1].file[2:], "a/same.py", "b/same.py"]
+    assert rows[1][1:] == ["7", "of", "10", "wrong", "dQ"]
+    assert "<li>dQ: in 3 cases: &lt;b&gt;\n&amp;</li>" in text
+    assert text.index("(scale-twice)") < text.index(">or: ") < text.index("(scale-without-root)")
+    assert "Not known: O, dQ, dK, dV." in text
+    assert {*re.findall(r'href="#([^"]+)"', text)} == {*re.findall(r'id="([^"]+)"', text)}
+
+
+def test_its_table_fits_a_phone(browser):
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    tab.set_content(graded_html(CLASS, EXERCISES["cs336-flash-torch"]))
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+def test_junit_of_a_class():
+    suite = ElementTree.fromstring(graded_junit(CLASS, EXERCISES["attention-vjp"]))
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["4", "2", "1"]
+    assert [[each.tag for each in test] for test in suite] == [[], ["failure"], ["failure"], ["error"]]
+    wrong = suite[1][0]
+    assert wrong.get("message") == "wrong, 7 of 10 points, wrong: dQ"
+    assert wrong.text.splitlines()[-1] == "points: none"

@@ -239,6 +239,7 @@ def _named(kind):
 def _in_words(raised):
     name, text, line = raised
     where = f" (line {line})" if line else ""
+    where += ", which is not installed here" if name == "ModuleNotFoundError" else ""
     return f"{name}: {text}{where}" if text else name + where
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import textwrap
 from dataclasses import asdict
+from pathlib import Path
 
 from attnbook.diagnose.report import link, title_of
 
@@ -63,6 +64,12 @@ def feedback(row, exercise):
         lines += ["What was seen:", "", *(f"- {_plain(line)}" for line in row.why), ""]
     if row.notes:
         lines += ["Also:", "", *(f"- {_plain(line)}" for line in row.notes), ""]
+    if row.verdict == "wrong":
+        lines += [
+            f"Try it yourself: `attnbook grade {Path(row.file).name} --exercise {exercise.name}`. "
+            "The simplest case comes first; the others are named by what they have more.",
+            "",
+        ]
     if row.verdict == "right":
         lines += ["Everything that was asked is right.", ""]
     return "\n".join(lines)

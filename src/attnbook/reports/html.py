@@ -21,6 +21,7 @@ body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sa
 a { color: var(--link) } .wrong { color: var(--wrong) } .right { color: var(--right) } .faint { color: var(--faint) }
 table { border-collapse: collapse } th, td { border-bottom: 1px solid var(--line); padding: .2rem .8rem .2rem 0;
   text-align: left; vertical-align: top }
+.name { overflow-wrap: anywhere }
 .wide { overflow-x: auto } figure { margin: 1rem 0 } figcaption { color: var(--faint) }
 svg text { font: 11px ui-monospace, monospace; fill: var(--faint) } svg .frame { fill: none; stroke: var(--line) }
 svg .wrong { fill: var(--wrong) }

@@ -15,31 +15,31 @@ def as_junit(report, target):
     target : str
         What was diagnosed; the name of the suite.
     """
-    suite = ElementTree.Element("testsuite", name=_text(f"attnbook diagnose {target}"))
+    suite = ElementTree.Element("testsuite", name=as_text(f"attnbook diagnose {target}"))
     counts = {"failures": 0, "errors": 0, "skipped": 0}
     ran = {run.name: run for run in report.runs if run.compared}
     cases = list(dict.fromkeys([*(run.name for run in report.runs), *report.compared, *report.not_run]))
     for name in cases:
-        test = ElementTree.SubElement(suite, "testcase", classname=_text(target), name=_text(name))
+        test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name=as_text(name))
         findings = [finding for finding in report.findings if name in finding.cases]
         if findings:
             kind = "error" if all(finding.about == "the call" for finding in findings) else "failure"
             counts[f"{kind}s"] += 1
             slugs = dict.fromkeys(slug for finding in findings for cause in finding.causes for slug in cause)
             here = [f"{finding.about}: {_here(finding, ran.get(name))}" for finding in findings]
-            names = _text(", ".join(slugs) or findings[0].kind)
-            element = ElementTree.SubElement(test, kind, type=names, message=_line("; ".join(here)))
+            names = as_text(", ".join(slugs) or findings[0].kind)
+            element = ElementTree.SubElement(test, kind, type=names, message=as_line("; ".join(here)))
             lines = (line for about, each in zip(here, findings, strict=True) for line in (about, *_why(each, name)))
-            element.text = _text("\n".join(lines))
+            element.text = as_text("\n".join(lines))
         if not findings and name in report.not_run:
             counts["skipped"] += 1
-            ElementTree.SubElement(test, "skipped", message=_line(report.not_run[name]))
+            ElementTree.SubElement(test, "skipped", message=as_line(report.not_run[name]))
     rest = [finding for finding in report.findings if not set(finding.cases) & set(cases)]
     if rest:  # of no case: nothing ran
         counts["errors"] += 1
-        test = ElementTree.SubElement(suite, "testcase", classname=_text(target), name="all cases")
+        test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name="all cases")
         lines = [f"{finding.about}: {finding.text}" for finding in rest]
-        ElementTree.SubElement(test, "error", message=_line("; ".join(lines))).text = _text("\n".join(lines))
+        ElementTree.SubElement(test, "error", message=as_line("; ".join(lines))).text = as_text("\n".join(lines))
     suite.attrib |= {"tests": str(len(suite)), **{name: str(count) for name, count in counts.items()}}
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
@@ -64,11 +64,11 @@ def _why(finding, case):
     yield from filter(None, [finding.likely, f"found {_in_cases(finding.cases)}"])
 
 
-def _line(value):
+def as_line(value):
     """As text of one line."""
-    return _text(" ".join(str(value).split()))
+    return as_text(" ".join(str(value).split()))
 
 
-def _text(value):
+def as_text(value):
     """As text that XML allows: no control characters."""
     return re.sub(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]", "\N{REPLACEMENT CHARACTER}", str(value))
