@@ -23,7 +23,7 @@ class Gaps:
         def call(*inputs, **options):
             results = fn(*inputs, **options)
             for name, T in self._lacking(results, inputs[3]).items():
-                why = f"{name} is None, expected an array" if T is None else f"the backward raised {sentence(T)}"
+                why = "None, expected an array" if T is None else f"the backward raised {sentence(T)}"
                 cases = self._seen.setdefault(why, {}).setdefault(name, [])
                 cases += [self.case] if self.case and self.case not in cases else []
             if isinstance(results, list):

@@ -80,7 +80,7 @@ class Rubric:
             own = "" if slug in self.costs else ", the default"
             why.append(f"points: {slug} costs {min(costs[slug], most):g}{own}")
         unnamed = [p for p, slugs in chosen.items() if not slugs]
-        why += [f"points: none for {', '.join(unnamed)}: no known mistake"] if unnamed else []
+        why += [f"points: none for {', '.join(unnamed)}: no mistake that has a name"] if unnamed else []
         return lost + self._worth(whole), why
 
     def _worth(self, parts):
