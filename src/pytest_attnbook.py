@@ -9,8 +9,9 @@ or at the top of the file itself::
 
     # attnbook: cs336-flash-torch
 
-Then ``pytest`` has a test for the file, which fails with the feedback that ``python -m attnbook grade`` writes. It is a
-module of its own, so that pytest imports neither numpy nor attnbook where no exercise is asked for.
+Then ``pytest`` has a test for the file, which fails with the feedback that ``python -m attnbook grade`` writes; so has
+``pytest FOLDER``, whatever the folder. Given files only, pytest says in a line what of the ini file it does not grade.
+This is a module of its own, so that pytest imports neither numpy nor attnbook where no exercise is asked for.
 """
 
 import re
@@ -33,9 +34,24 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Collect the files of the ini file too, where pytest is not told what to collect."""
-    if config.args_source is not config.ArgsSource.ARGS:
+    """Collect the files of the ini file too, but where pytest is told to collect files only."""
+    if not _files_only(config):
         config.args += [str(path) for path in _of_the_ini(config) if str(path) not in config.args]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say which files of the ini file were not asked for."""
+    given = {(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args}
+    left = [path.name for path in _of_the_ini(config) if path not in given]
+    if left and _files_only(config):
+        terminalreporter.write_line(
+            f"attnbook: not graded: {', '.join(left)}, which pytest was not given: name it too, or a folder"
+        )
+
+
+def _files_only(config):
+    folders = [arg for arg in config.args if (config.invocation_params.dir / arg).is_dir()]
+    return config.args_source is config.ArgsSource.ARGS and not folders
 
 
 def pytest_collect_file(file_path, parent):

@@ -18,6 +18,7 @@ from test_workflows import schema, steps, zizmor
 
 import attnbook as ab
 from attnbook.__main__ import _parser, main
+from attnbook.diagnose._causes import Explained
 from attnbook.diagnose.mistakes import MISTAKE
 from attnbook.grade import EXERCISES, exercise, rubric
 from attnbook.reports import as_html, as_junit, picture, wrong_entries
@@ -168,6 +169,9 @@ def test_junit():
     assert len(tests) == int(suite.get("tests")) == report.cases
     assert tests["batch and heads"].find("failure").get("type") == "scale-missing-in-dq"
     assert tests["mask"].find("skipped").get("message") == "it does not take mask"
+    slug = tests["batch and heads"].find("failure").text
+    assert slug.startswith("dQ: relative error")
+    assert "the scale is missing in dQ\nhttps://" in slug
     for kind in ("failure", "error", "skipped"):
         counted = suite.get({"failure": "failures", "error": "errors"}.get(kind, kind))
         assert int(counted) == len(suite.findall(f"testcase/{kind}"))
@@ -175,6 +179,37 @@ def test_junit():
     right = ElementTree.fromstring(as_junit(report, "ours"))
     counts = right.get("failures"), right.get("errors"), right.get("skipped")
     assert counts == ("0", "0", str(len(report.not_run)))
+
+
+def test_a_failure_in_junit_is_about_its_case():
+    """The errors there, and no more."""
+
+    def wrong(Q, K, V, dO):
+        O, *grads = MISTAKE["dq-transposed"].run(Q, K, V, dO)
+        return O, grads[0], 2 * grads[1], grads[2]
+
+    report = ab.diagnose(wrong)
+    suite = ElementTree.fromstring(as_junit(report, "f"))
+    runs = {run.name: run for run in report.runs}
+    told = {test.get("name"): each for test in suite for each in test if each.tag != "skipped"}
+    counts = [int(suite.get(name)) for name in ("failures", "errors")]
+    assert counts == [len(suite.findall(f"testcase/{tag}")) for tag in ("failure", "error")]
+    assert sum(counts) == len(told)
+    assert "raised ValueError: matmul" in told.pop("all cases").get("message")
+    for case, each in told.items():
+        here = [f"{name}: {runs[case].error(name)[1]}" for name in ("dQ", "dK")]
+        assert each.get("message") == "; ".join(here)
+        assert [line for line in each.text.splitlines() if ": relative" in line] == here
+        assert len(each.text) < 600
+
+
+def test_a_message_in_junit_is_one_line():
+    def raises(*inputs):
+        raise ValueError("two\nlines")
+
+    errors = ElementTree.fromstring(as_junit(ab.diagnose(raises), "f")).findall("testcase/error")
+    assert errors
+    assert all(each.get("message").endswith("raised ValueError: two lines") for each in errors)
 
 
 def test_junit_where_nothing_ran():
@@ -223,7 +258,58 @@ def test_html_stands_alone(slug):
     assert "<mine>" not in text
 
 
+def wrong_in_all(Q, K, V, dO, bias=None, sink=None):
+    """Wrong in every entry, by as much as chance has it."""
+    rng = np.random.default_rng(0)
+    inputs = np.zeros_like(dO), Q, K, V, *(T for T in (bias, sink) if T is not None)
+    return tuple(T + rng.normal(size=T.shape) for T in inputs)
+
+
+@pytest.fixture(scope="module")
+def all_wrong():
+    with pytest.MonkeyPatch.context() as patch:  # no cause would be found, after long
+        patch.setattr(sys.modules["attnbook.diagnose.report"], "explain", lambda *_: Explained({}, {}, {}, {}))
+        return as_html(ab.diagnose(wrong_in_all), "mine:f")
+
+
+def test_a_page_with_everything_wrong_is_small(all_wrong):
+    assert len(all_wrong.encode()) < 60_000
+    drawn = [attributes["aria-label"] for tag, attributes in Page(all_wrong).elements if tag == "svg"]
+    cases = {"O": "plain", "dQ": "plain", "dK": "plain", "dV": "plain", "dbias": "bias", "dsink": "sink"}
+    assert [each.partition(":")[0] for each in drawn] == [f'{name} in "{case}"' for name, case in cases.items()]
+
+
+def test_its_table_has_the_gradients_of_bias_and_sink(all_wrong):
+    (table,) = re.findall(r"<table>.*</table>", all_wrong, re.DOTALL)
+    head, *rows = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in table.split("<tr>")[1:])
+    assert head == ["Case", "O", "dQ", "dK", "dV", "dbias", "dsink"]
+    rows = {row[0]: row[1:] for row in rows}
+    assert rows["plain"] == ["wrong"] * 4 + ["", ""]
+    assert rows["bias"] == ["wrong"] * 5 + [""]
+    assert rows["sink"] == ["wrong"] * 4 + ["", "wrong"]
+
+
+def test_its_table_fits_a_phone(all_wrong, browser):
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    tab.set_content(all_wrong)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.evaluate("document.querySelector('table').scrollWidth") <= 358  # less the margins
+    assert not tab.evaluate("document.querySelector('table').closest('.wide') !== null")
+    tab.close()
+
+
 RIGHT = np.zeros((2, 6, 4)) + 1
+
+
+def cells_of(drawn):
+    """The cells that a picture fills, (row, column), of each table."""
+    tables = []
+    for group in ElementTree.fromstring(drawn):
+        if group.tag.endswith("}g"):
+            pieces = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z", "".join(each.get("d", "") for each in group))
+            assert all(there == back for _, _, there, back in pieces)
+            tables.append(sorted((int(i), int(j) + k) for j, i, n, _ in pieces for k in range(int(n))))
+    return tables
 
 
 @pytest.mark.parametrize(
@@ -248,8 +334,13 @@ def test_the_pattern_in_words(name, where, words, by):
     assert share.max() == 1
     assert not wrong_entries(RIGHT, RIGHT).any()
     drawn = picture(name, came, RIGHT, "it")
-    assert drawn.count('class="wrong"') == np.count_nonzero(share)
-    ElementTree.fromstring(drawn)
+    cells = [[(row, column) for row, column in np.argwhere(table).tolist()] for table in share]
+    assert cells_of(drawn) == cells
+    texts = [text.text for text in ElementTree.fromstring(drawn).iter() if text.tag.endswith("text")]
+    row = {"O": "query", "dQ": "query"}.get(name, "key")
+    assert texts == ["[0]", "[1]", f"{row} 0", "5", "columns 0 to 3"]
+    plural = {"query": "queries", "key": "keys"}[row]
+    assert f'aria-label="it: {words}; each row is of {plural} 0 to 5, each column of columns 0 to 3"' in drawn
 
 
 def test_a_transposed_square_is_right_on_its_diagonal():
@@ -263,7 +354,7 @@ def test_a_large_picture_stays_small():
     came = right.copy()
     came[0, 0, 499, 299] = 1
     drawn = picture("dQ", came, right, "it")
-    assert drawn.count('class="wrong"') == 1
+    assert cells_of(drawn) == [[(31, 29)], *[[]] * 5]
     assert "and 15 more" in drawn
     assert len(drawn) < 2000
 
@@ -306,10 +397,12 @@ def test_grade_from_a_shell(run, tmp_path):
     (tmp_path / "a.py").write_text(head("ds-mean"), encoding="utf-8")
     (tmp_path / "b.py").write_text(RIGHT_HEAD, encoding="utf-8")
     asked = ("grade", "a.py", "b.py", "--exercise", "attention-vjp")
-    status, out, err = run(*asked, "--feedback", "pages")
+    status, out, err = run(*asked, "--feedback", "pages", "--html", "all.html", "--junit", "all.xml")
     assert (status, err) == (1, "")
     assert "1 right, 1 wrong, 0 not graded" in out
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["001-a.md", "002-b.md"]
+    assert "1 of 2 right" in (tmp_path / "all.html").read_text(encoding="utf-8")
+    assert ElementTree.parse(tmp_path / "all.xml").getroot().get("failures") == "1"
     assert run(*asked, "--csv")[1].count("\n") == 3
     assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
     assert run("grade", "b.py", "--exercise", "attention-vjp")[0] == 0
@@ -368,6 +461,32 @@ def test_a_line_in_the_ini_file_or_in_the_file_grades_it(tmp_path):
     assert "the mean in place of the weighted sum" in out
     assert "FAILED tests/typo.py::atention-vjp" in out
     assert "expected one of softmax" in out
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course's repository, with a file to grade outside its tests."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nattnbook_exercise = softmax: mine.py\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text("softmax = lambda S: S\n", encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_more.py").write_text("def test_more():\n    pass\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["tests"], ["tests", "mine.py"], ["."]])
+def test_the_ini_file_counts_for_folders_too(course, arguments):
+    status, out = pytest_in(course, *arguments)
+    assert status == 1
+    assert out.count("FAILED mine.py::softmax") == 1
+    assert "1 failed, 1 passed" in out
+    assert "not graded:" not in out
+
+
+def test_what_is_not_graded_is_said_in_a_line(course):
+    status, out = pytest_in(course, "tests/test_more.py", "-q")
+    assert status == 0
+    assert "\nattnbook: not graded: mine.py, which pytest was not given: name it too, or a folder\n" in out
+    assert "not graded:" not in pytest_in(course, "mine.py")[1]
 
 
 def test_a_line_that_cannot_be_read(tmp_path):

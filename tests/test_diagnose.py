@@ -226,7 +226,7 @@ def test_what_is_not_known():
     report = ab.diagnose(off)
     assert found(report) == [("dQ", "wrong")]
     assert report.mistakes == ()
-    assert re.search(r'no known mistake\n  dQ: in \d+ cases, since "plain": relative error 0.08', str(report))
+    assert re.search(r'no known mistake\n  dQ: in \d+ cases, first in "plain": relative error 0.08', str(report))
 
 
 def with_a_flag(*inputs, causal=False):
@@ -322,7 +322,7 @@ def constant(result):
         (constant(None), "returned None, expected 4 arrays"),
         (constant(3.5), "returned a float, expected 4 arrays"),
         (constant((1, 2, 3, 4)), "O is an int, expected a numpy array"),
-        (lambda *inputs: [T.tolist() for T in ours(*inputs)], 'since "plain": O is a list, expected a numpy array'),
+        (lambda *inputs: [T.tolist() for T in ours(*inputs)], 'first in "plain": O is a list, expected a numpy array'),
         (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], None), "dV is None, expected a numpy array"),
         (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], V > 0), "dV has dtype bool, expected a floating one"),
         (lambda Q, K, V, dO: tuple(map(torch.tensor, ours(Q, K, V, dO))), "O is a Tensor, expected a numpy array"),
@@ -343,9 +343,9 @@ def test_the_wrong_shape_and_nan():
         return O[..., :1], dQ * np.nan, dK, np.where(dV > 0, np.inf, dV)
 
     text = str(ab.diagnose(off))
-    assert re.search(r'O: in \d+ cases, since "plain": shape \(5, 1\), expected \(5, 13\)', text)
-    assert re.search(r'dQ: in \d+ cases, since "plain": NaN', text)
-    assert re.search(r'dV: in \d+ cases, since "plain": infinite entries', text)
+    assert re.search(r'O: in \d+ cases, first in "plain": shape \(5, 1\), expected \(5, 13\)', text)
+    assert re.search(r'dQ: in \d+ cases, first in "plain": NaN', text)
+    assert re.search(r'dV: in \d+ cases, first in "plain": infinite entries', text)
     assert "right: dK\n" in text
 
 
@@ -478,7 +478,7 @@ def test_it_prints_what_why_and_where_to_read_on():
         dK is Qᵀ dS: transposed
           {LINK}dk-transposed
           explains {len(CASES) - 1} of {len(CASES) - 1} wrong cases
-          dK: in {len(CASES) - 1} cases, since "plain": shape (11, 7), expected (7, 11)
+          dK: in {len(CASES) - 1} cases, first in "plain": shape (11, 7), expected (7, 11)
 
         not run, it raised ValueError: array split does not result in an equal division:
           "rotary"

@@ -48,7 +48,10 @@ def in_the_call(lines):
 
 BAD = {
     "syntax error": ("def head(Q, K, V, dO:\n", "not graded", "could not be imported: SyntaxError"),
-    "imports what is not there": (at_the_top("import not_there"), "not graded", "ModuleNotFoundError: No module named"),
+    "imports what is not there": (
+        at_the_top("import not_there"), "not graded",
+        "ModuleNotFoundError: No module named 'not_there' (line 1), which is not installed here",
+    ),
     "exits": (at_the_top("raise SystemExit(3)"), "not graded", "could not be imported: SystemExit: 3 (line 1)"),
     "exits in a call": (in_the_call("raise SystemExit(3)"), "wrong", "raised SystemExit: 3"),
     "exits hard": (at_the_top("import os\nos._exit(0)"), "not graded", "ended by itself, with exit status 0"),
@@ -86,7 +89,8 @@ LATE = ("sleeps", "sleeps in a call", "a fake answer")
 
 HARMLESS = {
     "prints a million lines": (
-        at_the_top("for _ in range(10**6): print('still here')"), 'it printed 1000000 lines, first "still here"',
+        at_the_top("for _ in range(10**6): print('still here' + 9 * ' and here')"),
+        'it printed 1000000 lines, first "still here and here and here and here and here and here …"',
     ),
     "forks": (at_the_top("import os\nfor _ in range(3): os.fork()"), ""),
     "leaves children behind": (
@@ -268,7 +272,9 @@ def test_torch_by_autograd_and_by_hand(tmp_path):
     }
     rows = list(grade(write(tmp_path, files), "attention-torch"))
     assert [row.verdict for row in rows] == ["right", "wrong", "right"]
-    assert "dQ is None, expected" in " ".join(rows[1].why)
+    assert rows[1].why[0].startswith("dQ, dK: in ")
+    assert rows[1].why[0].endswith('first in "plain": None, expected an array')
+    assert [rows[1].parts[name] for name in ("O", "dV")] == ["right", "right"]
 
 
 def shown_by_the_signature(mistake):
@@ -426,6 +432,7 @@ def test_feedback_can_be_read(graded):
         "[Read about it](https://attnbook.github.io/attnbook/chapters/in_the_wild.html#mistake-scale-missing-in-dq)"
         in text
     )
+    assert "Try it yourself: `attnbook grade dq.py --exercise attention-vjp`." in text
     assert "Everything that was asked is right." in feedback(graded[2], EXERCISES["attention-vjp"])
 
 

@@ -207,7 +207,7 @@ def test_it_says_on_which_ranks():
 
     report = ab.diagnose(Ranks(run, ranks=3))
     texts = {finding.about: finding.text for finding in report.findings}
-    assert texts["O"] == 'in 5 cases, since "plain, 3 ranks": relative error 0.6, on rank 1 of 3'
+    assert texts["O"] == 'in 5 cases, first in "plain, 3 ranks": relative error 0.6, on rank 1 of 3'
     assert "on ranks 1 and 2 of 3" in texts["dK"]
     assert "on every rank" in ab.diagnose(Ranks(planted(PLANTED["dq-times-ranks"][2], "ring"))).findings[0].text
 
@@ -293,7 +293,7 @@ def too_few_parts(Q, K, V, dO, comm):
             "dK has shape (2, 4, 8, 3), on rank 1 of 2, expected (2, 4, 4, 3), that of its own rows",
         ),
         (on_rank(1, raises), "raised KeyError: 'no such block', on rank 1 of 2"),
-        (lambda *args: 1 / 0, 'since "plain, 1 rank": raised ZeroDivisionError: division by zero'),
+        (lambda *args: 1 / 0, 'first in "plain, 1 rank": raised ZeroDivisionError: division by zero'),
         (sends_too_far, "raised ValueError: to: expected a rank from 0 to 0, got 1"),
         (too_few_parts, "raised ValueError: parts: expected a list of 2 arrays, one a rank"),
         (waits, "deadlock: rank 0 waits to receive from rank 1, rank 1 waits to receive from rank 0"),

@@ -54,7 +54,7 @@ def test_a_step_of_each_option_can_be_replaced():
         "sink": {"column": lambda a: np.concatenate([a.S, 0 * a.S[..., :1]], axis=-1)},
         "slopes": {"scores": lambda a: a.capped},
         "rotary": {"turned": lambda a, T, back=False: T},
-        "gradient of L": {"D_less_dL": lambda a: a.D},
+        "loss that uses L, the log-sum-exp": {"D_less_dL": lambda a: a.D},
         "dropout": {"kept_backward": lambda a: ~a.kept},
         "dO transposed in memory": {"dO_read": lambda a: as_if_contiguous(a.dO, a.memory["dO"])},
     }

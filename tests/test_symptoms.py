@@ -33,8 +33,8 @@ PAIR = re.compile(r"```python\n# wrong\n([\s\S]+?)\n# right\n([\s\S]+?)\n```\n\n
 CODE = re.findall(r"^```(?:python)?\n((?:(?!```).*\n)+)```$", PAGE, re.MULTILINE)
 CLAIM = re.compile(
     r'\*\*`diagnose`\*\*(?: \(`(library|dtype)="(\w+)"`\))?: '
-    r'(?:([\w, ]+) wrong since "([^"]+)"; '
-    r"(?:names (?:\[`([\w-]+)`\]\(#mistake-\5\)|`([\w-]+)`(?: and `([\w-]+)`)?)|no name)|(right|by chance))(?!\w)"
+    r'(?:([\w, ]+) wrong, first in "([^"]+)"'
+    r"(?:: (?:\[`([\w-]+)`\]\(#mistake-\5\)|`([\w-]+)`(?: and `([\w-]+)`)?)|; no name)|(right|by chance))(?!\w)"
 )
 
 
@@ -133,7 +133,7 @@ def test_the_lines_at_its_top_run():
         ("# wrong\ndQ = dS @ k\n", ""),
         ("dQ = scale * dS @ k", "dQ = scale * k"),
         ("| [only `dV` is wrong](#symptom-dv) | which weights, which transpose |\n", ""),
-        ('**`diagnose`**: dQ wrong since "plain"; names', "It names"),
+        ('**`diagnose`**: dQ wrong, first in "plain":', "It names"),
         ("(symptom-dq)=", "(symptom-another)="),
     ],
 )

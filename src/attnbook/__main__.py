@@ -30,14 +30,10 @@ def main(arguments=None):
 def _diagnose(options, out):
     settings = {"dtype": options.dtype, "limit": options.limit, "seed": options.seed}
     report = diagnose(load(options.target), options.library, **settings)
-    if options.junit:
-        from attnbook.reports import as_junit
+    if options.junit or options.html:
+        from attnbook import reports
 
-        Path(options.junit).write_text(as_junit(report, options.target), encoding="utf-8")
-    if options.html:
-        from attnbook.reports import as_html
-
-        Path(options.html).write_text(as_html(report, options.target), encoding="utf-8")
+        _write(options, reports.as_junit, reports.as_html, report, options.target)
     print(report.as_json() if options.json else report, file=out, flush=True)
     return 0 if report.ok else 1
 
@@ -63,9 +59,20 @@ def _grade(options, out):
             folder.mkdir(parents=True, exist_ok=True)
             page = folder / f"{len(rows):03}-{Path(row.file).stem}.md"
             page.write_text(grade.feedback(row, exercise), encoding="utf-8")
+    if options.junit or options.html:
+        from attnbook import reports
+
+        _write(options, reports.graded_junit, reports.graded_html, rows, exercise)
     text = grade.as_csv(rows) if options.csv else grade.as_json(rows) if options.json else grade.as_table(rows)
     print(text.rstrip("\n"), file=out, flush=True)
     return 0 if all(row.verdict == "right" for row in rows) else 1
+
+
+def _write(options, as_junit, as_html, *what):
+    """Write the files that are asked for."""
+    for path, form in ((options.junit, as_junit), (options.html, as_html)):
+        if path:
+            Path(path).write_text(form(*what), encoding="utf-8")
 
 
 def _with_progress(rows, files):
@@ -114,6 +121,8 @@ def _parser():
     command.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="for each file, 60 by default")
     command.add_argument("--memory", type=int, default=2048, metavar="MB", help="for each file, 2048 by default")
     command.add_argument("--feedback", metavar="DIR", help="write a Markdown page for each file there")
+    command.add_argument("--junit", metavar="FILE", help="write JUnit XML too, a test for each file")
+    command.add_argument("--html", metavar="FILE", help="write one HTML page of all files too")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--csv", action="store_true", help="print the table as CSV")
     how.add_argument("--json", action="store_true", help="print it as JSON")

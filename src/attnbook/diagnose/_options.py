@@ -122,7 +122,7 @@ FAULTS = (
             {"dQ": lambda a: a.turned(a.dQ_scale * a.dQ_unscaled),
              "dK": lambda a: a.turned(a.gather(a.dK_scale * a.dK_unscaled))}),
     *faults("rotary-neighbors", "rotary pairs neighboring columns, not halves", {"turned": in_pairs}),
-    *faults("dl-sign", "the gradient of L is added to D, not subtracted",
+    *faults("dl-sign", "dL, the gradient of the log-sum-exp L, is added to D, not subtracted",
             {"D_less_dL": lambda a: a.D if a.dL is None else a.D + a.dL[..., None]}),
     *faults("dropout-drawn-anew", "the backward draws its own dropout", {"kept_backward": lambda a: a.kept_of_dV}),
     *faults("dropout-forgotten-in-backward", "the backward knows nothing of dropout",

@@ -137,8 +137,8 @@ def _in_memory(draw, dtype):
         optional = kind == "reversed"
         yield draw.case(f"dO {kind} in memory", memory={"dO": kind}, optional=optional)
         yield draw.case(f"Q, K, V {kind} in memory", memory=dict.fromkeys("QKV", kind), optional=optional)
-    yield _repeated(draw.case("dO of a sum, expanded in memory", memory={"dO": "expanded"}), dO=(0, 1, 2, 3))
-    yield _repeated(draw.case("dO of a mean, expanded in memory", memory={"dO": "expanded"}), dO=(2,))
+    yield _repeated(draw.case("dO of one number, expanded in memory", memory={"dO": "expanded"}), dO=(0, 1, 2, 3))
+    yield _repeated(draw.case("dO with all rows alike, expanded in memory", memory={"dO": "expanded"}), dO=(2,))
     yield _repeated(draw.case("K, V expanded in memory", memory=dict.fromkeys("KV", "expanded")), K=(0,), V=(0,))
 
 
@@ -173,7 +173,7 @@ def _with_options(draw, dtype):
     yield square("slopes", slopes=slopes)
     yield square("slopes, causal", slopes=slopes, causal=True)
     yield draw.turning("rotary", n)
-    yield draw.case("gradient of L", optional=True, dL=draw.of_rows())
+    yield draw.case("loss that uses L, the log-sum-exp", optional=True, dL=draw.of_rows())
     yield draw.telling("dropout", n, 0.3)
 
 

@@ -234,7 +234,7 @@ class Handed:
         if len(both) < 2 or not self.arrays.owns(both[1]) or tuple(both[1].shape) != rows:
             raise NoWordsError("it does not return L")
         if not hasattr(self.arrays, "beside"):
-            raise NoWordsError("it is not asked there for the gradient of L")
+            raise NoWordsError("it is not asked there for a loss that uses L")
 
     @property
     def start(self):

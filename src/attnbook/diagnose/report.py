@@ -60,7 +60,7 @@ class Finding:
 
     ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision",
     "raised", "returned", "too long", "changed", "nothing ran", or one of :data:`attnbook.diagnose.conduct.SAYS`.
-    ``cases`` are where, the first one being since when; ``error`` is how far off there, relative to the largest entry
+    ``cases`` are where, the simplest first; ``error`` is how far off there, relative to the largest entry
     of the right result, None where that has no meaning. ``causes`` are the mistakes that it matches, each a tuple of
     slugs: one mistake, or two at once. Several causes: the cases that ran cannot tell them apart.
     ``parts`` is for what matches no cause as a whole: for some mistakes, the cases that each of them explains.
@@ -150,7 +150,7 @@ class Report:
 
 @np.errstate(all="ignore")  # what is wrong may overflow: that is seen in what came, and is no warning
 def diagnose(fn, library=None, *, dtype="float64", limit=30.0, seed=0):
-    """Say whether an attention with a backward is right, and if not, which gradient is wrong, since when, and why.
+    """Say whether an attention with a backward is right, and if not, which gradient is wrong, where first, and why.
 
     .. math::
        dV = P^{\\mathsf T} dO \\qquad dS = P \\circ \\bigl(dP - \\operatorname{rowsum}(P \\circ dP)\\bigr) \\qquad
@@ -384,7 +384,7 @@ def _manners(call):
 
 def _in_cases(where):
     first = getattr(where[0], "name", where[0])
-    return f'in "{first}"' if len(where) == 1 else f'in {len(where)} cases, since "{first}"'
+    return f'in "{first}"' if len(where) == 1 else f'in {len(where)} cases, first in "{first}"'
 
 
 def _headline(causes, parts, findings):

@@ -12,6 +12,7 @@ from attnbook.diagnose.mistakes import MISTAKES
 from attnbook.diagnose.results import NAMES
 from attnbook.diagnose.steps import Steps, softmax, with_mistakes
 from attnbook.grade import judging
+from attnbook.grade.formulas import formula
 
 PLAIN = ("plain", "batch and heads", "one query", "one key", "square", "all axes equal", "large scores")
 MASKED = ("mask", "mask of padding", "mask with a dead row")
@@ -117,21 +118,21 @@ EXERCISES = {
             "softmax",
             "softmax(S) -> P, over the last axis",
             ("softmax",),
-            judging.formula(lambda S: (softmax(S),), _softmax_cases, WRONG_SOFTMAX),
+            formula(lambda S: (softmax(S),), _softmax_cases, WRONG_SOFTMAX),
             ("P",),
         ),
         Exercise(
             "softmax-vjp",
             "softmax_vjp(dP, P) -> dS",
             ("softmax_vjp", "softmax_backward", "yours_in_head"),
-            judging.formula(softmax_vjp, _softmax_vjp_cases, OF_SOFTMAX),
+            formula(softmax_vjp, _softmax_vjp_cases, OF_SOFTMAX),
             ("dS",),
         ),
         Exercise(
             "linear-vjp",
             "linear_vjp(dY, X, W) -> (dX, dW) of Y = X @ W",
             ("linear_vjp", "linear_backward"),
-            judging.formula(linear_vjp, _linear_cases),
+            formula(linear_vjp, _linear_cases),
             ("dX", "dW"),
         ),
         Exercise(
@@ -176,7 +177,7 @@ EXERCISES = {
             "backward(dY, X, W_Q, W_K, W_V, W_O, h) -> (dX, dW_Q, dW_K, dW_V, dW_O) of a causal layer with h query "
             "heads and one key head",
             ("backward",),
-            judging.formula(layer_vjp, _layer_cases, IN_A_LAYER),
+            formula(layer_vjp, _layer_cases, IN_A_LAYER),
             ("dX", "dW_Q", "dW_K", "dW_V", "dW_O"),
         ),
         Exercise(

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from attnbook.arrays import expected
 from attnbook.grade.exercises import exercise as exercise_of
@@ -117,7 +118,8 @@ def _row(server, path, exercise, scale, seed, settings):
         return row("not graded", {}, (), [end], notes, 0)
     right = all(verdict == "right" for verdict in judged.parts.values())
     verdict = "right" if right else "wrong"
-    return row(verdict, judged.parts, judged.mistakes, judged.why, notes, scale.of(judged), judged.possible)
+    why = [*judged.why, *scale.why(judged)]
+    return row(verdict, judged.parts, judged.mistakes, why, notes, scale.of(judged), judged.possible)
 
 
 def _imports(path):
@@ -139,7 +141,7 @@ def _of_process(submission, exercise):
     """What the process did beside its answers."""
     notes = [] if submission.apart else [NOT_APART]
     if submission.lines or submission.printed:
-        first = submission.printed.strip().partition("\n")[0][:60]
+        first = shorten(submission.printed.strip().partition("\n")[0], 60, placeholder=" …")
         notes.append(f'it printed {submission.lines} line{"" if submission.lines == 1 else "s"}, first "{first}"')
     for at, i in sorted(submission.shared.items()):
         part = exercise.parts[at] if at < len(exercise.parts) else f"result {at}"

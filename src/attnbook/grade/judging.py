@@ -1,7 +1,7 @@
 """How what a submission returns is judged, in the grader's own process. Chapter: :doc:`/chapters/08_checking`.
 
 ``attention`` and ``cs336`` ask as :func:`attnbook.diagnose.report.diagnose` does, in the cases that the exercise
-is about; ``formula`` compares with a right function, and with what the mistakes of the catalogue would give.
+is about.
 """
 
 import inspect
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnbook.checks import close
 from attnbook.diagnose._run import Run
 from attnbook.diagnose.battery import LARGE, Case, battery
 from attnbook.diagnose.calling import Caller
@@ -18,6 +17,7 @@ from attnbook.diagnose.learn import Learner
 from attnbook.diagnose.manners import Manners
 from attnbook.diagnose.report import _report
 from attnbook.diagnose.results import NAMES
+from attnbook.grade.gaps import Gaps
 
 FOREVER = 1e6
 """In seconds; a submission has a limit of its own, for all calls together."""
@@ -27,14 +27,15 @@ FOREVER = 1e6
 class Judged:
     """``parts``: {part: "right", "wrong" or "not known"}; ``why``: lines of text; ``mistakes``: slugs, sure ones only.
 
-    ``possible`` are those that the cases cannot tell apart; ``named``: whether the sure ones explain all that is wrong.
+    ``possible`` are those that the cases cannot tell apart; ``causes`` is {wrong part: mistakes that explain it, each a
+    tuple of slugs, several where the cases cannot tell}, without the parts that no known mistake explains.
     """
 
     parts: dict
     mistakes: tuple = ()
-    named: bool = False
     why: list = field(default_factory=list)
     possible: tuple = ()
+    causes: dict = field(default_factory=dict)
 
 
 class _Promised(Caller):
@@ -52,9 +53,30 @@ class _Promised(Caller):
         return self.promised
 
 
-def _report_of(fn, cases, manners):
-    call = _Promised(fn, manners)
-    runs = [Run(case, call(case)) for case in cases]
+def _judged(fn, cases, manners, exercise):
+    """What ``diagnose`` finds in these cases; where gradients are lacking, what it finds without them."""
+    gaps = Gaps()
+    judged = _of_report(_report_of(gaps.noted(fn), cases, manners, gaps), exercise)
+    if not gaps.names:
+        return judged
+    rest = _of_report(_report_of(gaps.filled(fn), cases, manners, gaps), exercise)
+    wrong = gaps.names | {name for name, verdict in judged.parts.items() if verdict == "wrong"}
+    about = [line for line in judged.why if line.partition(":")[0] in wrong]
+    said = {line.partition(":")[0] for line in about}
+    why = [*about, *gaps.why(), *(line for line in rest.why if line.partition(":")[0] not in said)]
+    parts = rest.parts | dict.fromkeys(wrong, "wrong")
+    why += ["O: right in all cases, so it counts"] if parts["O"] == "right" else []
+    causes = {name: each for name, each in (rest.causes | judged.causes).items() if name not in gaps.names}
+    found = judged if judged.causes else rest
+    return Judged(parts, found.mistakes, why, found.possible, causes)
+
+
+def _report_of(fn, cases, manners, gaps):
+    call, runs = _Promised(fn, manners), []
+    for case in cases:
+        gaps.case = case.name
+        runs.append(Run(case, call(case)))
+    gaps.case = None
     return _report(runs, call, *conduct(call, runs))
 
 
@@ -70,7 +92,7 @@ def attention(*options, grouped=False):
             if case.options.keys() <= set(options) and case.options.get("causal", True) is True
             and (grouped or not case.grouped)
         ]  # fmt: skip
-        return _of_report(_report_of(_as_function(submission), cases, Manners()), exercise)
+        return _judged(_as_function(submission), cases, Manners(), exercise)
 
     return judge
 
@@ -84,8 +106,7 @@ def cs336(submission, exercise, seed):
         saved.append((Q, K, causal, L))
         return results
 
-    report = _report_of(fn, assignment(seed), PROMISED)
-    judged = _of_report(report, exercise)
+    judged = _judged(fn, assignment(seed), PROMISED, exercise)
     text = next(filter(None, (_wrong_logsumexp(*each) for each in saved)), "") if saved else "no call returned"
     judged.parts["L"] = "wrong" if saved and text else "right" if saved else "not known"
     judged.why += [f"L: {text}"] if text else []
@@ -141,64 +162,6 @@ def _wrong_logsumexp(Q, K, causal, L):
     return "" if off <= 1e-5 * np.max(1 + np.abs(right)) else "the saved tensor is not the log-sum-exp of the scores"
 
 
-def formula(right, cases, wrong=()):
-    """A judge that compares results with those of ``right``.
-
-    ``cases(rng)`` yields (name, arrays, further arguments); ``wrong`` is {slug: function that makes this mistake}.
-    """
-
-    def judge(submission, exercise, seed):
-        off, raised, possible = {}, {}, dict(wrong)
-        for name, arrays, more in cases(np.random.default_rng(seed)):
-            wanted = right(*arrays, *more)
-            try:
-                came = submission.call([T.copy() for T in arrays], more)
-            except Exception as error:
-                raised.setdefault(f"raised {type(error).__name__}: {error}", []).append(name)
-                continue
-            came = list(came) if isinstance(came, list) else [came]
-            if len(came) != len(exercise.parts):
-                raised.setdefault(f"returned {len(came)} things, expected {', '.join(exercise.parts)}", []).append(name)
-                continue
-            for part, T, want in zip(exercise.parts, came, wanted, strict=True):
-                if text := _difference(T, want):
-                    off.setdefault(part, (text, []))[1].append(name)
-            possible = {slug: f for slug, f in possible.items() if _same(came, f, arrays, more)}
-        parts = dict.fromkeys(exercise.parts, "not known" if raised else "right") | dict.fromkeys(off, "wrong")
-        mistakes = tuple(possible)[:1] if off and len(possible) == 1 else ()
-        why = [f'{part}: in "{names[0]}": {text}' for part, (text, names) in off.items()]
-        why += [f'the call: in "{names[0]}": {text}' for text, names in raised.items()]
-        return Judged(parts, mistakes, bool(mistakes), why)
-
-    return judge
-
-
-def _difference(T, want):
-    """In words, how T differs; "" where it does not."""
-    if not isinstance(T, np.ndarray):
-        return f"{'None' if T is None else type(T).__name__}, expected an array"
-    if T.shape != want.shape:
-        return f"shape {T.shape}, expected {want.shape}"
-    if not np.isfinite(T).all():
-        return "NaN" if np.isnan(T).any() else "infinite entries"
-    if close(T, want):
-        return ""
-    size = np.max(np.abs(want))
-    return f"relative error {np.max(np.abs(T - want)) / size:.1g}" if size > 1e-12 else "0 is right"
-
-
-def _same(came, mistake, arrays, more):
-    try:
-        with np.errstate(all="ignore"):
-            predicted = mistake(*arrays, *more)
-    except ValueError:
-        return False
-    return all(
-        isinstance(T, np.ndarray) and T.shape == P.shape and np.allclose(T, P, rtol=1e-9, atol=1e-12, equal_nan=True)
-        for T, P in zip(came, predicted, strict=True)
-    )
-
-
 def _as_function(submission):
     """The submission as a function whose signature admits the options that it takes."""
 
@@ -225,9 +188,10 @@ def _of_report(report, exercise):
     why = [f"{finding.about}: {finding.text}" for finding in report.findings]
     reasons = {report.not_run.get(name, "it raised, or returned something else") for name in missing}
     why += [f"not run, and required: {', '.join(missing)} ({'; '.join(sorted(reasons))})"] if missing else []
-    named = all(len(finding.causes) == 1 for finding in report.findings if finding.about in NAMES)
+    about = {name: [finding for finding in report.findings if finding.about == name] for name in wrong}
+    causes = {name: each[0].causes for name, each in about.items() if all(finding.causes for finding in each)}
     alike = (
         slug for finding in report.findings if len(finding.causes) > 1 for cause in finding.causes for slug in cause
     )
     possible = tuple(slug for slug in dict.fromkeys(alike) if slug not in report.mistakes)
-    return Judged(parts, report.mistakes, named, why, possible)
+    return Judged(parts, report.mistakes, why, possible, causes)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -27,6 +28,9 @@ NAMESPACES = True
 
 PRINTED = 2000
 """Characters that are kept of what a submission prints."""
+
+MESSAGE = 85
+"""Characters that are kept of what an exception says."""
 
 KEPT_FILES = 4 << 20
 """Bytes of the largest file that goes into a submission's copy of its folder."""
@@ -154,11 +158,7 @@ class Submission:
 
     def _result(self, came, results, arrays):
         if "raised" in came:
-            name, text, line = came["raised"]
-            known = getattr(builtins, name, None)
-            ordinary = isinstance(known, type) and issubclass(known, Exception)
-            made = known if ordinary and known not in (UnicodeDecodeError, UnicodeEncodeError) else None
-            raise (made or type(name, (RuntimeError,), {}))(f"{text} (line {line})" if line else text)
+            raise _error(*came["raised"])
         results = iter(results)
         items = [next(results) if kind == "array" else _named(kind) for kind in came["items"]]
         for at, T in zip(came["changed"], results, strict=True):
@@ -219,14 +219,27 @@ def _left_out(folder, names):
     ]  # fmt: skip
 
 
+def _error(name, text, line):
+    """The exception, by its name, with the line in the file where it was raised."""
+    known = getattr(builtins, name, None)
+    ordinary = isinstance(known, type) and issubclass(known, Exception)
+    made = known if ordinary and known not in (UnicodeDecodeError, UnicodeEncodeError) else None
+    text = textwrap.shorten(text, MESSAGE, placeholder=" …")  # so that the line is not what is left out
+    where = f"line {line}" if line else ""
+    return (made or type(name, (RuntimeError,), {}))(f"{text} ({where})" if text and where else text or where)
+
+
 def _named(kind):
-    """Something whose type has this name."""
+    """Something whose type has this name, or an exception."""
+    if isinstance(kind, list):
+        return _error(*kind)
     return None if kind == "NoneType" else type(kind, (), {})()
 
 
 def _in_words(raised):
     name, text, line = raised
     where = f" (line {line})" if line else ""
+    where += ", which is not installed here" if name == "ModuleNotFoundError" else ""
     return f"{name}: {text}{where}" if text else name + where
 
 

@@ -2,7 +2,7 @@
 
 An example::
 
-    [points]            # for each part; parts that are not named have none
+    [points]            # needed: for each part; parts that are not named have none
     O = 2
     dQ = 3
     dK = 3
@@ -10,22 +10,29 @@ An example::
 
     [costs]             # what these mistakes cost, in place of all parts that they spoil
     scale-missing-in-dq = 1
+    default = 2         # what every other mistake that has a name costs; without it, the parts that it spoils
 """
 
+import difflib
 import tomllib
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from attnbook.arrays import expected
-from attnbook.diagnose.report import KNOWN
+from attnbook.diagnose.faults import TITLES
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """``points`` by part, ``costs`` by mistake."""
+    """``points`` by part, ``costs`` by mistake, and the cost of a mistake without one: ``default``.
+
+    Without ``default`` such a mistake costs the points of the parts that it spoils. None costs more than these.
+    """
 
     points: dict
     costs: dict = field(default_factory=dict)
+    default: float | None = None
 
     @property
     def total(self):
@@ -34,15 +41,50 @@ class Rubric:
     def of(self, judged):
         """The points of a :class:`attnbook.grade.judging.Judged`.
 
-        Where every mistake is recognized and has a cost, the costs are taken off the points of the parts that they
-        spoil; else a part has its points where it is right.
+        A wrong part whose mistakes have costs loses these; of mistakes that the cases cannot tell apart, the lower
+        cost counts. All other parts have their points where they are right.
         """
-        wrong = [part for part, verdict in judged.parts.items() if verdict == "wrong"]
         unknown = [part for part, verdict in judged.parts.items() if verdict == "not known"]
-        lost = sum(self.points.get(part, 0) for part in wrong)
-        if wrong and judged.mistakes and judged.named and all(slug in self.costs for slug in judged.mistakes):
-            lost = min(lost, sum(self.costs[slug] for slug in judged.mistakes))
-        return self.total - lost - sum(self.points.get(part, 0) for part in unknown)
+        return self.total - self._worth(unknown) - self._least(judged)[0]
+
+    def why(self, judged):
+        """How the costs were reckoned, in lines; none for a rubric that has no costs."""
+        return self._least(judged)[1] if self.costs or self.default is not None else []
+
+    def _least(self, judged):
+        """(points lost, why) of what is wrong, by whichever of the causes that are alike costs least."""
+        wrong = {p: judged.causes.get(p, ()) for p, verdict in judged.parts.items() if verdict == "wrong"}
+        choices = product(*(causes or [()] for causes in wrong.values()))
+        lost, why = min((self._lost(dict(zip(wrong, choice, strict=True))) for choice in choices), key=lambda x: x[0])
+        alike = {causes: [p for p in wrong if wrong[p] == causes] for causes in wrong.values() if len(causes) > 1}
+        ties = [
+            f"points of {', '.join(parts)}: no case tells {' from '.join(map(' with '.join, causes))}; "
+            "the lower cost counts"
+            for causes, parts in alike.items()
+        ]
+        return lost, [*ties, *why]
+
+    def _lost(self, chosen):
+        """(points lost, why), where each wrong part has these mistakes, () for none that is known."""
+        spoiled = {slug: [p for p in chosen if slug in chosen[p]] for slugs in chosen.values() for slug in slugs}
+        costs = {slug: self.costs.get(slug, self.default) for slug in spoiled}
+        whole = [p for p, slugs in chosen.items() if not slugs or any(costs[slug] is None for slug in slugs)]
+        rest = [p for p in chosen if p not in whole]
+        lost, why = 0, []
+        for slug, parts in spoiled.items():
+            if costs[slug] is None:
+                why.append(f"points: none for {', '.join(parts)}: {slug} has no cost")
+                continue
+            most = min(self._worth(rest) - lost, self._worth([p for p in parts if p in rest]))
+            lost += min(costs[slug], most)
+            own = "" if slug in self.costs else ", the default"
+            why.append(f"points: {slug} costs {min(costs[slug], most):g}{own}")
+        unnamed = [p for p, slugs in chosen.items() if not slugs]
+        why += [f"points: none for {', '.join(unnamed)}: no mistake that has a name"] if unnamed else []
+        return lost + self._worth(whole), why
+
+    def _worth(self, parts):
+        return sum(self.points.get(part, 0) for part in parts)
 
 
 def rubric(exercise, path=None):
@@ -61,18 +103,20 @@ def rubric(exercise, path=None):
     _check("rubric", read, ("points", "costs"))
     points, costs = read.get("points", {}), read.get("costs", {})
     _check("rubric [points]", points, exercise.parts)
-    _check("rubric [costs]", costs, KNOWN)
+    _check("rubric [costs]", costs, ("default", *TITLES), "names of known mistakes, or default")
     for name, value in (points | costs).items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ValueError(expected(f"rubric, {name}", "a number of at least 0", repr(value)))
     if not points:
         raise ValueError(expected("rubric", "[points] for " + ", ".join(exercise.parts), "none"))
-    return Rubric(points, costs)
+    return Rubric(points, {name: cost for name, cost in costs.items() if name != "default"}, costs.get("default"))
 
 
-def _check(where, table, known):
+def _check(where, table, known, words=""):
     if not isinstance(table, dict):
         raise ValueError(expected(where, "a table", repr(table)))
     for name in table:
         if name not in known:
-            raise ValueError(expected(where, "names of " + ", ".join(known), repr(name)))
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f" (is it {close[0]}?)" if close else ""
+            raise ValueError(expected(where, words or "names of " + ", ".join(known), repr(name) + hint))

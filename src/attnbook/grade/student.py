@@ -58,7 +58,7 @@ def _called(call, message, arrays, file):
         with np.errstate(all="ignore"):
             came = call(*inputs, *message["more"], **options)
         one = not isinstance(came, tuple | list)
-        described = [_item(T) for T in ([came] if one else came)]
+        described = [_item(T, file) for T in ([came] if one else came)]
         sys.stdout.flush()
     except BaseException as error:
         return {"raised": _described(error, file)}, ()
@@ -72,8 +72,10 @@ def _called(call, message, arrays, file):
     return message, (*results, *(inputs[i] for i in changed))
 
 
-def _item(T):
-    """("array", NumPy array), or (what it is, None)."""
+def _item(T, file):
+    """("array", NumPy array), or (the name of its type, None); of an exception (what :func:`_described` says, None)."""
+    if isinstance(T, Exception):
+        return _described(T, file), None
     if isinstance(T, np.generic):
         T = np.asarray(T)
     if not isinstance(T, np.ndarray):

@@ -5,11 +5,12 @@ import io
 import json
 import textwrap
 from dataclasses import asdict
+from pathlib import Path
 
 from attnbook.diagnose.report import link, title_of
 
-WIDTH = 60
-"""Characters of the last column of the table."""
+WRAP = textwrap.TextWrapper(60, max_lines=3, placeholder=" …", break_long_words=False, break_on_hyphens=False)
+"""For the last column of the table; the other formats have all of it."""
 
 
 def as_table(rows):
@@ -17,8 +18,10 @@ def as_table(rows):
     lines = [("file", "verdict", "points", "wrong", "why")]
     for row in rows:
         names = [*map(title_of, row.mistakes), *filter(None, [" or: ".join(map(title_of, row.possible))])]
-        why = textwrap.shorten("; ".join((*names, *row.why) or row.notes), WIDTH, placeholder=" …")
-        lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why))
+        text = "; ".join((*names, *row.why) or row.notes)
+        why = WRAP.wrap(text) or [""]
+        lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why[0]))
+        lines += [("", "", "", "", line) for line in why[1:]]
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
     table = ["  ".join((*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4])) for line in lines]
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not graded")}
@@ -61,6 +64,12 @@ def feedback(row, exercise):
         lines += ["What was seen:", "", *(f"- {_plain(line)}" for line in row.why), ""]
     if row.notes:
         lines += ["Also:", "", *(f"- {_plain(line)}" for line in row.notes), ""]
+    if row.verdict == "wrong":
+        lines += [
+            f"Try it yourself: `attnbook grade {Path(row.file).name} --exercise {exercise.name}`. "
+            "The simplest case comes first; the others are named by what they have more.",
+            "",
+        ]
     if row.verdict == "right":
         lines += ["Everything that was asked is right.", ""]
     return "\n".join(lines)

@@ -2,12 +2,14 @@
 
 from html import escape
 
-from attnbook.diagnose.report import link, symptom, title_of
-from attnbook.diagnose.results import NAMES
-from attnbook.reports.picture import in_words, picture, wrong_entries
+import numpy as np
 
-PICTURES = 3
-"""For how many cases what is wrong is drawn, the first, and those with another pattern."""
+from attnbook.diagnose.report import link, symptom, title_of
+from attnbook.diagnose.results import MORE, NAMES
+from attnbook.reports.picture import AXES, in_words, picture, wrong_entries
+
+PICTURES = 6
+"""How many results are drawn at most, each in the simplest case in which it is wrong."""
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1b1f; --faint: #5c5c66; --line: #c9c9d1; --wrong: #b3261e;
@@ -15,13 +17,15 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --paper: #16161a; --ink: #ececf1; --faint: #a9a9b4; --line: #45454f;
   --wrong: #ff8a80; --right: #7fd49a; --link: #8ec5ff } }
 body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem }
+  margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word }
 a { color: var(--link) } .wrong { color: var(--wrong) } .right { color: var(--right) } .faint { color: var(--faint) }
 table { border-collapse: collapse } th, td { border-bottom: 1px solid var(--line); padding: .2rem .8rem .2rem 0;
   text-align: left; vertical-align: top }
+.name { overflow-wrap: anywhere }
 .wide { overflow-x: auto } figure { margin: 1rem 0 } figcaption { color: var(--faint) }
 svg text { font: 11px ui-monospace, monospace; fill: var(--faint) } svg .frame { fill: none; stroke: var(--line) }
 svg .wrong { fill: var(--wrong) }
+@media (max-width: 40rem) { th, td { font-size: .8rem; padding-right: .3rem } }
 """
 
 
@@ -44,7 +48,11 @@ def as_html(report, target):
         *(f"<p>Note: {escape(note)}</p>" for note in report.notes),
         *_cases(report),
     ]
-    title = f"{'right' if report.ok else 'wrong'}: {escape(target)}"
+    return page(f"{'right' if report.ok else 'wrong'}: {escape(target)}", body)
+
+
+def page(title, body):
+    """One HTML file of these lines."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -77,45 +85,53 @@ def _named(slug):
 
 
 def _pictures(report):
-    drawn = []
-    for finding in report.findings:
-        if finding.about in NAMES:
-            drawn += _of_finding(report, finding)
+    drawn = [_of_result(report, name) for name in AXES]
+    drawn = list(filter(None, drawn))[:PICTURES]
     if drawn:
         yield "<h2>Which entries are wrong</h2>"
-        yield '<p class="faint">A table for each head; a stronger color is further off.</p>'
+        yield (
+            '<p class="faint">Each in the simplest case in which it is wrong. Numbers in brackets are those of the '
+            "leading axes, as [batch, head]; a stronger color is further off.</p>"
+        )
         yield from drawn
 
 
-def _of_finding(report, finding):
-    """Pictures of the first cases in which it is wrong, one for each pattern."""
-    seen = set()
+def _of_result(report, name):
+    """A picture of the first case in which this result is wrong; "" where none can be drawn."""
+    cases = {case for finding in report.findings if finding.about == name for case in finding.cases}
     for run in report.runs:
-        came = run.came.values[finding.about] if run.name in finding.cases and run.compared else None
-        if came is None or came.ndim < 2 or came.shape != run.right[finding.about].shape or not came.size:
+        came = run.came.values.get(name) if run.name in cases and run.compared else None
+        if came is None or came.shape != run.right[name].shape or not came.size:
             continue
-        right = run.right[finding.about]
-        words = in_words(finding.about, wrong_entries(came, right, run.case.dtype))
-        if words in seen or len(seen) >= PICTURES:
+        shape = came.shape
+        came, right = (np.atleast_2d(T) for T in (came, run.right[name]))
+        share = wrong_entries(came, right, run.case.dtype)
+        if not share.any():
             continue
-        seen.add(words)
-        title = f'{finding.about} in "{run.name}"'
-        yield (
-            f'<figure><div class="wide">{picture(finding.about, came, right, title, run.case.dtype)}</div>\n'
-            f"<figcaption>{escape(title)}, shape {came.shape}: {escape(words)}</figcaption></figure>"
+        title = f'{name} in "{run.name}"'
+        return (
+            f'<figure><div class="wide">{picture(name, came, right, title, run.case.dtype)}</div>\n'
+            f"<figcaption>{escape(title)}, shape {shape}: {escape(in_words(name, share))}</figcaption></figure>"
         )
+    return ""
 
 
 def _cases(report):
-    yield '<h2>Cases</h2>\n<div class="wide"><table>\n<tr><th>Case</th>'
-    yield "".join(f"<th>{name}</th>" for name in NAMES) + "</tr>"
+    came = {run.name: run.came.values for run in report.runs if run.compared}
     wrong = {(finding.about, case) for finding in report.findings for case in finding.cases}
-    for name in report.compared:
-        marks = ("wrong" if (result, name) in wrong else "right" for result in NAMES)
-        cells = "".join(f'<td class="{mark}">{mark}</td>' for mark in marks)
-        yield f"<tr><td>{escape(name)}</td>{cells}</tr>"
+    there = {name for values in came.values() for name in values} | {about for about, _ in wrong}
+    names = (*NAMES, *(name for name in MORE.values() if name in there))
+    yield "<h2>Cases</h2>\n<table>\n<tr><th>Case</th>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+    for case in report.compared:
+        cells = "".join(_mark(name, case, wrong, name in NAMES or name in came.get(case, ())) for name in names)
+        yield f"<tr><td>{escape(case)}</td>{cells}</tr>"
     failed = {case: f.text for f in report.findings if f.about == "the call" for case in f.cases}
-    for name, reason in {**report.not_run, **failed}.items():
-        if name not in report.compared:
-            yield f'<tr><td>{escape(name)}</td><td colspan="4" class="faint">{escape(reason)}</td></tr>'
-    yield "</table></div>"
+    for case, reason in {**report.not_run, **failed}.items():
+        if case not in report.compared:
+            yield f'<tr><td>{escape(case)}</td><td colspan="{len(names)}" class="faint">{escape(reason)}</td></tr>'
+    yield "</table>"
+
+
+def _mark(name, case, wrong, there):
+    mark = "wrong" if (name, case) in wrong else "right" if there else ""
+    return f'<td class="{mark}">{mark}</td>' if mark else "<td></td>"

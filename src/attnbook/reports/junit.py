@@ -3,9 +3,11 @@
 import re
 from xml.etree import ElementTree
 
+from attnbook.diagnose.report import _in_cases, link, title_of
+
 
 def as_junit(report, target):
-    """The report as JUnit XML text: a test for each case, failed where a finding has it, skipped where it did not run.
+    """The report as JUnit XML text: a test for each case, failed where findings have it, skipped where it did not run.
 
     Parameters
     ----------
@@ -13,33 +15,60 @@ def as_junit(report, target):
     target : str
         What was diagnosed; the name of the suite.
     """
-    suite = ElementTree.Element("testsuite", name=_text(f"attnbook diagnose {target}"))
+    suite = ElementTree.Element("testsuite", name=as_text(f"attnbook diagnose {target}"))
     counts = {"failures": 0, "errors": 0, "skipped": 0}
+    ran = {run.name: run for run in report.runs if run.compared}
     cases = list(dict.fromkeys([*(run.name for run in report.runs), *report.compared, *report.not_run]))
     for name in cases:
-        test = ElementTree.SubElement(suite, "testcase", classname=_text(target), name=_text(name))
+        test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name=as_text(name))
         findings = [finding for finding in report.findings if name in finding.cases]
-        for finding in findings:
-            kind = "failure" if finding.about != "the call" else "error"
+        if findings:
+            kind = "error" if all(finding.about == "the call" for finding in findings) else "failure"
             counts[f"{kind}s"] += 1
-            names = ", ".join(slug for cause in finding.causes for slug in cause)
-            about = f"{finding.about}: {finding.text}"
-            element = ElementTree.SubElement(test, kind, type=_text(names or finding.kind), message=_text(about))
-            element.text = _text(report)
+            slugs = dict.fromkeys(slug for finding in findings for cause in finding.causes for slug in cause)
+            here = [f"{finding.about}: {_here(finding, ran.get(name))}" for finding in findings]
+            names = as_text(", ".join(slugs) or findings[0].kind)
+            element = ElementTree.SubElement(test, kind, type=names, message=as_line("; ".join(here)))
+            lines = (line for about, each in zip(here, findings, strict=True) for line in (about, *_why(each, name)))
+            element.text = as_text("\n".join(lines))
         if not findings and name in report.not_run:
             counts["skipped"] += 1
-            ElementTree.SubElement(test, "skipped", message=_text(report.not_run[name]))
+            ElementTree.SubElement(test, "skipped", message=as_line(report.not_run[name]))
     rest = [finding for finding in report.findings if not set(finding.cases) & set(cases)]
     if rest:  # of no case: nothing ran
-        counts["errors"] += len(rest)
-        test = ElementTree.SubElement(suite, "testcase", classname=_text(target), name="all cases")
-        for finding in rest:
-            ElementTree.SubElement(test, "error", message=_text(f"{finding.about}: {finding.text}"))
+        counts["errors"] += 1
+        test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name="all cases")
+        lines = [f"{finding.about}: {finding.text}" for finding in rest]
+        ElementTree.SubElement(test, "error", message=as_line("; ".join(lines))).text = as_text("\n".join(lines))
     suite.attrib |= {"tests": str(len(suite)), **{name: str(count) for name, count in counts.items()}}
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
-def _text(value):
+def _here(finding, run):
+    """What a finding says of one case."""
+    if finding.kind == "wrong" and run is not None and finding.about in run.came.values:
+        return run.error(finding.about)[1]
+    return finding.text.removeprefix(f"{_in_cases(finding.cases)}: ")
+
+
+def _why(finding, case):
+    """What may cause it there, and where to read on, in lines."""
+    named = [
+        (("and: " if k else "or: " if i else "") + title_of(slug), link(slug))
+        for i, cause in enumerate(finding.causes)
+        for k, slug in enumerate(cause)
+    ]
+    named += [(title_of(slug), link(slug)) for slug, *cases in finding.parts if case in cases]
+    yield from (line for lines in named for line in lines if line)
+    yield from filter(None, [finding.likely, f"found {_in_cases(finding.cases)}"])
+
+
+def as_line(value):
+    """As text of one line."""
+    return as_text(" ".join(str(value).split()))
+
+
+def as_text(value):
     """As text that XML allows: no control characters."""
     return re.sub(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]", "\N{REPLACEMENT CHARACTER}", str(value))

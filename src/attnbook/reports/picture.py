@@ -7,14 +7,19 @@ from html import escape
 
 import numpy as np
 
-CELL, GAP, MOST_CELLS, MOST_SLICES = 9, 14, 32, 6
-"""Pixels of a cell and between slices; more rows or columns than this are put together; more slices are left out."""
+CELL, GAP, LETTER, LEVELS, MOST_CELLS, MOST_SLICES = 9, 14, 7, 4, 32, 6
+"""Pixels of a cell, between slices and of a letter; how many strengths of color there are; more rows or columns than
+this are put together; more slices are left out."""
 
 SLIGHT = {"float16": 1e-2, "bfloat16": 5e-2}
 """Of the largest error, by dtype, 1e-5 for all others; an entry that is off by less counts as right."""
 
-AXES = {"O": ("query", "queries"), "dQ": ("query", "queries"), "dK": ("key", "keys"), "dV": ("key", "keys")}
-"""What a row is, one and several."""
+_QUERIES, _KEYS = ("query", "queries", "column", "columns"), ("key", "keys", "column", "columns")
+AXES = {
+    "O": _QUERIES, "dQ": _QUERIES, "dK": _KEYS, "dV": _KEYS,
+    "dbias": ("query", "queries", "key", "keys"), "dsink": ("sink", "sinks", "head", "heads"),
+}  # fmt: skip
+"""What a row is, one and several, and a column."""
 
 
 def wrong_entries(came, right, dtype="float64"):
@@ -43,10 +48,9 @@ def in_words(name, share):
     if slices.size > 1 and not slices.all():
         parts.append(f"{np.count_nonzero(slices)} of {slices.size} heads or sequences")
     if not of_rows.all():
-        one, several = AXES[name]
-        parts.append(_listed(np.flatnonzero(of_rows), one, several, of_rows.size))
+        parts.append(_listed(np.flatnonzero(of_rows), *AXES[name][:2], of_rows.size))
     if not of_columns.all():
-        parts.append(_listed(np.flatnonzero(of_columns), "column", "columns", of_columns.size))
+        parts.append(_listed(np.flatnonzero(of_columns), *AXES[name][2:], of_columns.size))
     parts = parts or [f"{np.count_nonzero(wrong)} of {wrong.size} entries"]
     return "wrong in " + ", ".join(parts)
 
@@ -64,7 +68,7 @@ def picture(name, came, right, title, dtype="float64"):
 
     Parameters
     ----------
-    name : "O", "dQ", "dK" or "dV"
+    name : "O", "dQ", "dK", "dV", "dbias" or "dsink"
     came, right : array (..., n, d)
         Of one shape. Each slice over the leading axes is a table of its own; only the first ones are drawn.
     title : str
@@ -78,30 +82,59 @@ def picture(name, came, right, title, dtype="float64"):
         SVG, without scripts or links; its colors are the CSS variables --ink, --wrong and --paper.
     """
     share = wrong_entries(came, right, dtype)
-    alt = escape(f"{title}: {in_words(name, share)}")
-    tables = share.reshape(-1, *share.shape[-2:])[:MOST_SLICES]
+    rows, columns = (f"{words[0] if n == 1 else words[1]} {_range(n)}" for words, n in _axes(name, share))
+    alt = escape(f"{title}: {in_words(name, share)}; each row is of {rows}, each column of {columns}")
     lead = list(np.ndindex(share.shape[:-2]))
-    x, parts, height = 0, [], 0
-    for index, table in zip(lead, tables, strict=False):
-        cells = _fewer(_fewer(table, 0), 1)
-        rows, columns = cells.shape
+    tables = [_fewer(_fewer(table, 0), 1) for table in share.reshape(-1, *share.shape[-2:])[:MOST_SLICES]]
+    height, width = (CELL * n for n in tables[0].shape)
+    left, step = LETTER * len(AXES[name][0] + " 000"), max(width, LETTER * 8) + GAP
+    parts = []
+    for k, (index, table) in enumerate(zip(lead, tables, strict=False)):
         label = f"[{', '.join(map(str, index))}]" if index else ""
-        parts.append(f'<g transform="translate({x},14)"><text y="-4">{label}</text>')
-        parts.append(f'<rect class="frame" width="{columns * CELL}" height="{rows * CELL}"/>')
-        parts += [
-            f'<rect class="wrong" x="{j * CELL}" y="{i * CELL}" width="{CELL}" height="{CELL}" '
-            f'opacity="{0.35 + 0.65 * cells[i, j]:.2f}"/>'
-            for i, j in np.argwhere(cells > 0)
-        ]
-        parts.append("</g>")
-        x += max(columns * CELL, 10 * len(label)) + GAP
-        height = max(height, rows * CELL)
-    left = len(lead) - len(tables)
-    if left:
-        parts.append(f'<text x="{x}" y="30">and {left} more</text>')
-        x += 90
-    size = f'width="{x}" height="{height + 18}" viewBox="-1 0 {x} {height + 18}"'
+        cells = f'<rect class="frame" width="{width}" height="{height}"/>{_cells(table)}'
+        parts.append(f'<g transform="translate({left + k * step},14)"><text y="-4">{label}</text>{cells}</g>')
+    x = left + len(tables) * step
+    if len(lead) > len(tables):
+        parts.append(f'<text x="{x}" y="30">and {len(lead) - len(tables)} more</text>')
+        x += LETTER * 14
+    parts.append(_numbers(name, share.shape[-2:], left - 4, height))
+    x = max(x, left + LETTER * (len(columns) + 1))
+    size = f'width="{x}" height="{height + 32}" viewBox="-1 0 {x} {height + 32}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{alt}" {size}>{"".join(parts)}</svg>'
+
+
+def _axes(name, share):
+    """((one, several) of what a row is, how many), and the same of a column."""
+    return (AXES[name][:2], share.shape[-2]), (AXES[name][2:], share.shape[-1])
+
+
+def _range(n):
+    return f"0 to {n - 1}" if n > 1 else "0"
+
+
+def _cells(table):
+    """The wrong cells: a path for each of LEVELS strengths, a piece for each run of cells in a row."""
+    levels = np.ceil(table * LEVELS).astype(int)
+    drawn = []
+    for level in range(1, LEVELS + 1):
+        runs = []
+        for i, row in enumerate(levels == level):
+            edges = np.flatnonzero(np.diff(row, prepend=False, append=False))
+            runs += [f"M{j} {i}h{end - j}v1h{j - end}z" for j, end in zip(edges[::2], edges[1::2], strict=True)]
+        if runs:
+            opacity = f"{0.3 + 0.7 * level / LEVELS:.2f}"
+            drawn.append(f'<path class="wrong" transform="scale({CELL})" opacity="{opacity}" d="{"".join(runs)}"/>')
+    return "".join(drawn)
+
+
+def _numbers(name, shape, left, height):
+    """The first and last row, and the columns, as text beside and below the first table."""
+    one, _, column, columns = AXES[name]
+    rows = [f'<text text-anchor="end" x="{left}" y="23">{one} 0</text>']
+    if shape[0] > 1:
+        rows.append(f'<text text-anchor="end" x="{left}" y="{max(height + 13, 34)}">{shape[0] - 1}</text>')
+    below = f"{columns if shape[1] > 1 else column} {_range(shape[1])}"
+    return "".join([*rows, f'<text x="{left + 4}" y="{height + 27}">{below}</text>'])
 
 
 def _fewer(table, axis):
