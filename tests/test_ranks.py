@@ -9,7 +9,7 @@ import over_gloo
 import pytest
 import torch
 from over_ranks import RIGHT, gathered, own_heads, ring, ulysses
-from wrong_over_ranks import PLANTED, planted
+from wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, planted, turned
 
 import attnbook as ab
 from attnbook.diagnose import Ranks
@@ -159,6 +159,23 @@ def test_it_is_named_alone(slug, ranks=(1, 2, 3), seed=0):
 @pytest.mark.parametrize("slug", PLANTED)
 def test_it_is_named_alone_with_other_numbers(slug, seed):
     test_it_is_named_alone(slug, (1, 2, 3, 4), seed)
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "l-of-last-hop",
+        *(pytest.param(slug, marks=pytest.mark.thorough) for slug in (
+            "d-of-last-hop", "dkv-last-hop-only", "dq-last-hop-only", "hop-missing", "l-of-neighbor",
+            "o-at-each-merge-float16", "ring-kv-ahead", "ring-kv-late",
+        )),
+    ],
+)  # fmt: skip
+def test_it_is_named_in_another_ring(slug):
+    edits = PLANTED[slug][2]
+    for wrong in (turned(planted(edits + TURNED, "ring")), planted(edits + NOT_SKIPPED, "ring")):
+        report = ab.diagnose(Ranks(wrong, ranks=(1, 2, 3)))
+        assert names(report) == ((slug,), OF_RANKS[slug].spoils)
 
 
 def test_what_stands_in_no_catalogue_has_no_name():

@@ -1,12 +1,12 @@
 """Which known mistakes explain what came over several ranks. Chapter: :doc:`/chapters/08_checking`."""
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 
 from attnbook.diagnose.faults import FAULTS, IGNORED
 from attnbook.diagnose.mistakes import MISTAKES
 from attnbook.diagnose.ranks.mistakes import MISTAKES as OVER_RANKS
-from attnbook.diagnose.ranks.steps import with_mistakes
+from attnbook.diagnose.ranks.steps import OverRanks
 
 _ANYWHERE = ("group-sum-missing", "group-overwritten", "dq-zero", "dk-zero", "dv-zero", "nothing-comes")
 _OF_TWO = ("d-local", "l-local")  # these are there for any number of ranks
@@ -17,6 +17,14 @@ KNOWN = (
     *(fault for fault in FAULTS if fault.slug in _ANYWHERE),
 )
 """All that can be recognized over several ranks."""
+
+OTHER_RINGS = tuple(
+    {"turn": turn, "skipping": skipping, "guarded": guarded}
+    for turn in (1, -1)
+    for skipping, guarded in ((True, True), (False, False), (False, True))
+)[1:]
+"""Other rings than the usual one, in which a mistake may give other numbers: K and V go to the rank before, and under
+causal no block is skipped."""
 
 TITLES = {mistake.slug: mistake.title for mistake in OVER_RANKS}
 
@@ -31,6 +39,9 @@ def explain(runs, wrong):
     if left:
         singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN]
         causes = _cover(singles, wrong)
+        left = wrong.keys() - causes.keys()
+    for ring in OTHER_RINGS if left else ():
+        causes |= _cover([_Cause((mistake,), runs, wrong, ring) for mistake in OVER_RANKS], left)
         left = wrong.keys() - causes.keys()
     if left:
         likely = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
@@ -48,10 +59,10 @@ def _apart(mistakes):
 class _Cause:
     """One mistake, or two at once, held against everything that came; computed only as far as it agrees."""
 
-    def __init__(self, mistakes, runs, wrong):
+    def __init__(self, mistakes, runs, wrong, ring=None):
         self.mistakes, self.runs, self.wrong = mistakes, runs, wrong
         self.slugs = tuple(dict.fromkeys(mistake.slug for mistake in mistakes))
-        self.steps, self.cache = with_mistakes(*mistakes), {}
+        self.steps, self.cache = _with(*mistakes, ring=ring), {}
         self.explained = {
             name for name, where in wrong.items() if all(self.matches(name, run) for run in (*where, *runs))
         }
@@ -102,3 +113,17 @@ def _case_by_case(singles, name, where):
         found.append((cause.slugs[0], *(run.name for run in cases)))
         left = [run for run in left if run not in cases]
     return tuple(found)
+
+
+def _with(*mistakes, ring=None):
+    """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones, in this ring."""
+    steps = [step for mistake in mistakes for step in mistake.steps.items()]
+    return _over_ranks((*(ring or {}).items(), *steps))
+
+
+@lru_cache(maxsize=1024)
+def _over_ranks(steps):
+    return type("Wrong", (OverRanks,), {
+        name: cached_property(wrong) if isinstance(getattr(OverRanks, name), cached_property) else wrong
+        for name, wrong in steps
+    })  # fmt: skip

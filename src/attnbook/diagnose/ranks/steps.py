@@ -5,7 +5,7 @@ The table of scores falls into blocks: the queries of one rank with the keys of 
 
 # ruff: noqa: E743, N805 (as in attnbook.diagnose.steps)
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -16,10 +16,12 @@ class OverRanks(Steps):
     """:class:`attnbook.diagnose.steps.Steps`, with the steps that only several ranks have.
 
     ``a.split`` says who has which rows. A rank is called r where it has the queries and s where it has the keys. In a
-    ring, r meets s = r first, and then the blocks of the ranks before it: at hop t, s = r − t.
+    ring, r meets s = r first, and then the blocks of the ranks before it: at hop t, s = r − turn · t. ``skipping`` says
+    whether under causal it skips the blocks of later ranks, ``guarded`` whether an L of −∞ becomes +∞ in the backward.
+    What is right does not depend on these three; what is wrong may.
     """
 
-    split = None
+    split, turn, skipping, guarded = None, 1, True, True
 
     def run(a):
         """O, dQ, dK, dV, with no warning."""
@@ -83,7 +85,11 @@ class OverRanks(Steps):
 
     def hop(a, r, s):
         """When r meets s in a ring."""
-        return (r - s) % a.B
+        return a.turn * (r - s) % a.B
+
+    def met(a, r, t):
+        """Whom r meets at hop t."""
+        return (r - a.turn * t) % a.B
 
     def each(a, f):
         """f(r, s) for all r and s; for a method it is computed once."""
@@ -302,16 +308,3 @@ class OverRanks(Steps):
     def dK_unscaled(a):
         """dSᵀ Q, for every query head."""
         return a.collected(a.dproducts, a.Q, a.home_k)
-
-
-@lru_cache(maxsize=256)
-def _over_ranks(steps):
-    return type("Wrong", (OverRanks,), {
-        name: cached_property(wrong) if isinstance(getattr(OverRanks, name), cached_property) else wrong
-        for name, wrong in steps
-    })  # fmt: skip
-
-
-def with_mistakes(*mistakes):
-    """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones."""
-    return _over_ranks(tuple(step for mistake in mistakes for step in mistake.steps.items()))
