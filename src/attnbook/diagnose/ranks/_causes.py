@@ -5,6 +5,7 @@ from itertools import combinations
 
 from attnbook.diagnose.faults import FAULTS, IGNORED
 from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose.ranks._likely import likely
 from attnbook.diagnose.ranks.mistakes import MISTAKES as OVER_RANKS
 from attnbook.diagnose.ranks.steps import OverRanks
 
@@ -24,13 +25,14 @@ OTHER_RINGS = tuple(
     for skipping, guarded in ((True, True), (False, False), (False, True))
 )[1:]
 """Other rings than the usual one, in which a mistake may give other numbers: K and V go to the rank before, and under
-causal no block is skipped."""
+causal no block is skipped, where an L of −∞ is guarded against or not."""
 
 TITLES = {mistake.slug: mistake.title for mistake in OVER_RANKS}
 
 
 def explain(runs, wrong):
-    """({result: its causes}, {result: mistakes with the cases that each explains}), from {result: where it is wrong}.
+    """({result: its causes}, {result: mistakes with the cases that each explains}, {result: what is likely}), from
+    {result: where it is wrong}.
 
     A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
     came right goes last. Two at once are tried only where one alone does not do.
@@ -40,14 +42,24 @@ def explain(runs, wrong):
         singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN]
         causes = _cover(singles, wrong)
         left = wrong.keys() - causes.keys()
+    said = {}
     for ring in OTHER_RINGS if left else ():
-        causes |= _cover([_Cause((mistake,), runs, wrong, ring) for mistake in OVER_RANKS], left)
+        more = _cover([_Cause((mistake,), runs, wrong, ring) for mistake in OVER_RANKS], left)
+        said |= dict.fromkeys(more, _in_words(ring))
+        causes |= more
         left = wrong.keys() - causes.keys()
     if left:
-        likely = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(likely, 2) if _apart(pair)], left)
+        few = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
+        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(few, 2) if _apart(pair)], left)
         left = left - causes.keys()
-    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
+    parts = {name: _case_by_case(singles, name, wrong[name]) for name in left}
+    return causes, parts, said | {name: likely(name, wrong[name], runs) for name in left if not parts[name]}
+
+
+def _in_words(ring):
+    parts = ["K and V go to the rank before"] if ring["turn"] < 0 else []
+    parts += [] if ring["skipping"] else ["no block is skipped under causal"]
+    return f"so it is in a ring where {' and '.join(parts)}"
 
 
 def _apart(mistakes):
