@@ -174,9 +174,10 @@ def test_it_is_named_alone_with_other_numbers(slug, seed):
 )  # fmt: skip
 def test_it_is_named_in_another_ring(slug):
     edits = PLANTED[slug][2]
-    for wrong in (turned(planted(edits + TURNED, "ring")), planted(edits + NOT_SKIPPED, "ring")):
-        report = ab.diagnose(Ranks(wrong, ranks=(1, 2, 3)))
-        assert names(report) == ((slug,), OF_RANKS[slug].spoils)
+    rings = turned(planted(edits + TURNED, "ring")), planted(edits + NOT_SKIPPED, "ring")
+    back, unskipped = (ab.diagnose(Ranks(ring_, ranks=(1, 2, 3))) for ring_ in rings)
+    assert names(back) == names(unskipped) == ((slug,), OF_RANKS[slug].spoils)
+    assert "so it is in a ring where K and V go to the rank before" in words(back)
 
 
 def test_what_stands_in_no_catalogue_has_no_name():

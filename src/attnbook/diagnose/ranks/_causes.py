@@ -19,13 +19,9 @@ KNOWN = (
 )
 """All that can be recognized over several ranks."""
 
-OTHER_RINGS = tuple(
-    {"turn": turn, "skipping": skipping, "guarded": guarded}
-    for turn in (1, -1)
-    for skipping, guarded in ((True, True), (False, False), (False, True))
-)[1:]
+OTHER_RINGS = ((1, False, False), (1, False, True), (-1, True, True), (-1, False, False), (-1, False, True))
 """Other rings than the usual one, in which a mistake may give other numbers: K and V go to the rank before, and under
-causal no block is skipped, where an L of −∞ is guarded against or not."""
+causal no block is skipped, where an L of −∞ is guarded against or not: the ``ring`` of :class:`OverRanks`."""
 
 TITLES = {mistake.slug: mistake.title for mistake in OVER_RANKS}
 
@@ -44,7 +40,7 @@ def explain(runs, wrong):
         left = wrong.keys() - causes.keys()
     said = {}
     for ring in OTHER_RINGS if left else ():
-        more = _cover([_Cause((mistake,), runs, wrong, ring) for mistake in OVER_RANKS], left)
+        more = _cover([_Cause(each.mistakes, runs, wrong, ring) for each in singles if each.steps.asked], left)
         said |= dict.fromkeys(more, _in_words(ring))
         causes |= more
         left = wrong.keys() - causes.keys()
@@ -57,8 +53,9 @@ def explain(runs, wrong):
 
 
 def _in_words(ring):
-    parts = ["K and V go to the rank before"] if ring["turn"] < 0 else []
-    parts += [] if ring["skipping"] else ["no block is skipped under causal"]
+    turn, skipping, _ = ring
+    parts = ["K and V go to the rank before"] if turn < 0 else []
+    parts += [] if skipping else ["no block is skipped under causal"]
     return f"so it is in a ring where {' and '.join(parts)}"
 
 
@@ -130,7 +127,7 @@ def _case_by_case(singles, name, where):
 def _with(*mistakes, ring=None):
     """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones, in this ring."""
     steps = [step for mistake in mistakes for step in mistake.steps.items()]
-    return _over_ranks((*(ring or {}).items(), *steps))
+    return _over_ranks((("ring", ring or OverRanks.ring), *steps))
 
 
 @lru_cache(maxsize=1024)

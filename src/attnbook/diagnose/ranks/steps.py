@@ -12,16 +12,25 @@ import numpy as np
 from attnbook.diagnose.steps import Steps, mT, rowsum
 
 
+def _of_ring(i):
+    def get(a):
+        type(a).asked = True
+        return a.ring[i]
+
+    return property(get)
+
+
 class OverRanks(Steps):
     """:class:`attnbook.diagnose.steps.Steps`, with the steps that only several ranks have.
 
     ``a.split`` says who has which rows. A rank is called r where it has the queries and s where it has the keys. In a
     ring, r meets s = r first, and then the blocks of the ranks before it: at hop t, s = r − turn · t. ``skipping`` says
     whether under causal it skips the blocks of later ranks, ``guarded`` whether an L of −∞ becomes +∞ in the backward.
-    What is right does not depend on these three; what is wrong may.
+    What is right does not depend on these three, which are the ``ring``; what is wrong may, and has then ``asked``.
     """
 
-    split, turn, skipping, guarded = None, 1, True, True
+    split, ring, asked = None, (1, True, True), False
+    turn, skipping, guarded = map(_of_ring, range(3))
 
     def run(a):
         """O, dQ, dK, dV, with no warning."""
