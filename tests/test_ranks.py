@@ -192,6 +192,17 @@ def test_what_stands_in_no_catalogue_has_no_name():
     assert time.process_time() - start < 10
 
 
+def test_a_mistake_that_changes_nothing_explains_no_small_error():
+    def run(Q, K, V, dO, comm, sink=None):
+        O, dQ, dK, dV = own_heads(Q, K, V, dO, comm, sink=sink)
+        return O, (dQ if sink is None else dQ + np.sin(dQ)), dK, dV
+
+    (finding,) = ab.diagnose(Ranks(run, "heads", ranks=(1, 2)), dtype="float16").findings
+    assert finding.about == "dQ"
+    assert not finding.causes
+    assert not finding.parts
+
+
 @pytest.mark.parametrize(
     ("edits", "fn", "name", "lines"),
     [

@@ -3,6 +3,9 @@
 from functools import cached_property, lru_cache
 from itertools import combinations
 
+import numpy as np
+
+from attnbook.diagnose._match import largest
 from attnbook.diagnose.faults import FAULTS, IGNORED
 from attnbook.diagnose.mistakes import MISTAKES
 from attnbook.diagnose.ranks._likely import likely
@@ -73,7 +76,9 @@ class _Cause:
         self.slugs = tuple(dict.fromkeys(mistake.slug for mistake in mistakes))
         self.steps, self.cache = _with(*mistakes, ring=ring), {}
         self.explained = {
-            name for name, where in wrong.items() if all(self.matches(name, run) for run in (*where, *runs))
+            name
+            for name, where in wrong.items()
+            if all(self.matches(name, run) for run in (*where, *runs)) and any(self.tells(name, run) for run in where)
         }
 
     def predict(self, run):
@@ -83,6 +88,13 @@ class _Cause:
 
     def matches(self, name, run):
         return run.matches(name, self.predict(run))
+
+    def tells(self, name, run):
+        """Whether it leaves a tenth of the error at most: in 16 bits what changes little is near everything."""
+        prediction, came, right = self.predict(run), run.came.values[name], run.right[name]
+        if prediction is None or came.shape != right.shape or not np.isfinite(came).all():
+            return prediction is not None
+        return largest(came - prediction[name]) <= 0.1 * largest(came - right)
 
     def touches(self, name):
         """Whether it changes this result where that is wrong first, and nothing that is right there."""
@@ -114,7 +126,7 @@ def _case_by_case(singles, name, where):
     """((slug, the wrong cases that it explains), …), together all, or nothing."""
     found, left = [], list(where)
     while left:
-        explained = [(c, [run for run in left if c.matches(name, run)]) for c in singles]
+        explained = [(c, [run for run in left if c.matches(name, run) and c.tells(name, run)]) for c in singles]
         most = max(len(cases) for _, cases in explained)
         if not most:
             return ()
