@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,8 @@ from attnbook.book.atlas.options import RIGHT_ROTARY
 from attnbook.book.atlas.page import counts, counts_table, filters, libraries, source, symptom, table
 from attnbook.book.atlas.plant import planted
 from attnbook.book.atlas.recorded import ANSWERS, Watched, differs, run, today
+from attnbook.book.atlas.topics import TOPICS, topics
+from attnbook.diagnose.report import BOOK, link
 
 every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")
@@ -128,8 +131,11 @@ def test_diagnose_says_what_is_recorded(slug):
 
 
 def test_an_answer_follows_from_what_was_asked():
-    """The same mistake: where it shows it is seen, where no call can show it there is no case, and missed between."""
-    spoiling = planted(dQ=lambda a: a.scale * a.dQ_unscaled + np.sin(a.Q))
+    """A mistake where it shows is seen, where no call can show it there is no case, and missed between.
+
+    The first shows with one query only: what has no name is sought for in every wrong case, and that takes time.
+    """
+    spoiling = planted(dQ=lambda a: a.scale * a.dQ_unscaled + (np.sin(a.Q) if a.n_q == 1 else 0.0))
     never = planted(dQ=lambda a: (1.25 if a.n_q > 10**6 else 1.0) * a.scale * a.dQ_unscaled)
     hardly = planted(dQ=lambda a: (1 + 1e-8) * a.scale * a.dQ_unscaled)  # a float32 inside, as far as it can tell
     asked = [
@@ -147,6 +153,7 @@ def test_it_is_asked_about_the_mistake_as_large_as_it_is():
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
+@cache
 def page():
     parts = [counts_table(record()), filters(), *(table(kind, record()) for kind in KINDS)]
     return BeautifulSoup("\n".join(parts), "html.parser")
@@ -169,6 +176,37 @@ def test_the_page_says_what_is_recorded():
         said = re.search(r"diagnose: (.*)", row.select("td")[1].get_text(" ", strip=True).replace(" :", ":"))[1]
         assert said.startswith(recorded["answer"])
         assert all(name in said for name in recorded["names"])
+
+
+def test_what_diagnose_names_is_linked_where_the_book_has_a_section():
+    cells = json.loads((ROOT / "chapters" / "in_the_wild.ipynb").read_text(encoding="utf-8"))["cells"]
+    chapter = "".join("".join(cell["source"]) for cell in cells)
+    linked = 0
+    for row in page().select("table.atlas tbody tr"):
+        for name in record()["causes"][row["id"].removeprefix("atlas-")]["names"]:
+            (code,) = (code for code in row.select("td")[1].select("code") if code.text == name)
+            if link(name):
+                linked += 1
+                assert code.parent["href"] == link(name).replace(BOOK, "../")
+                assert f"({code.parent['href'].partition('#')[2]})=" in chapter
+            else:
+                assert code.parent.name == "p"
+    assert linked >= 5
+
+
+def test_a_row_has_the_words_that_people_look_for():
+    """GQA stands where query heads share a key head, and nowhere else; an option at least where the call has it."""
+    assert {slug for slugs in TOPICS.values() for slug in slugs} <= CAUSES.keys()
+    rows = {row["id"].removeprefix("atlas-"): row.find("td").get_text(" ") for row in page().select("tbody tr[id]")}
+    for slug, text in rows.items():
+        assert all(words in text for words in topics(slug))
+    shown = {slug: cause.shows for slug, cause in CAUSES.items()}
+    grouped = {slug for slug, shows in shown.items() if shows.key_heads not in (None, shows.heads)}
+    assert grouped == set(TOPICS["GQA, MQA"])
+    assert grouped == {slug for slug, text in rows.items() if "GQA" in text}
+    for option, words in (("window", "sliding window (SWA)"), ("sink", "attention sinks"), ("softcap", "softcap"),
+                          ("dropout", "dropout"), ("cos", "RoPE, rotary embeddings")):  # fmt: skip
+        assert {slug for slug, shows in shown.items() if option in shows.options} <= set(TOPICS[words])
 
 
 def test_the_counts_are_computed():
@@ -197,6 +235,13 @@ def test_a_record_that_lacks_a_cause_is_no_page():
 SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
     .map((row) => [row.id, [...row.querySelectorAll("li")].filter((item) => item.checkVisibility()).length])"""
 
+EVERY_TOPIC = """() => [...document.querySelectorAll("select[name=topic] option:not([value=''])")].map((option) => {
+    option.selected = true;
+    option.parentElement.dispatchEvent(new Event("input", { bubbles: true }));
+    const rows = [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility());
+    return [option.value, rows.map((row) => row.id.replace("atlas-", "")).sort()];
+})"""
+
 
 def test_the_filters_show_what_fits(browser):
     """Without the script all is shown, and no filter; with it, what fits all that is chosen."""
@@ -222,6 +267,16 @@ def test_the_filters_show_what_fits(browser):
     assert any(symptom(CAUSES[name.removeprefix("atlas-")]) != "dQ, dK wrong" for name in fits)  # and others, with more
     kinds = [kind for kind, causes in KINDS.items() if any(f"atlas-{cause.slug}" in fits for cause in causes)]
     assert tab.locator("section:visible").count() == len(kinds) < len(KINDS)
+    tab.select_option("select[name=class]", kinds[0])
+    assert dict(tab.evaluate(SHOWN)) == {
+        name: n for name, n in fits.items() if name.removeprefix("atlas-") in {cause.slug for cause in KINDS[kinds[0]]}
+    }
+    for name in ("class", "symptom", "library", "year"):
+        tab.select_option(f"select[name={name}]", "")
+    assert dict(tab.evaluate(EVERY_TOPIC)) == {words: sorted(slugs) for words, slugs in TOPICS.items()}
+    tab.select_option("select[name=topic]", "KV cache")
+    tab.select_option("select[name=class]", "Several ranks")
+    assert [name for name, _ in tab.evaluate(SHOWN)] == ["atlas-merged-without-the-gradient-of-l"]
     tab.set_viewport_size({"width": 390, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     tab.close()

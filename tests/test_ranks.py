@@ -9,12 +9,13 @@ import over_gloo
 import pytest
 import torch
 from over_ranks import RIGHT, gathered, own_heads, ring, ulysses
-from wrong_over_ranks import PLANTED, planted
+from wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, B, F, added, of, planted, returned, turned, visit
 
 import attnbook as ab
 from attnbook.diagnose import Ranks
 from attnbook.diagnose.faults import TITLES
 from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.ranks._likely import likely
 from attnbook.diagnose.ranks.cases import cases, split_of
 from attnbook.diagnose.ranks.comm import simulate
 from attnbook.diagnose.ranks.mistakes import MISTAKES, OF_RANKS
@@ -161,14 +162,88 @@ def test_it_is_named_alone_with_other_numbers(slug, seed):
     test_it_is_named_alone(slug, (1, 2, 3, 4), seed)
 
 
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "l-of-last-hop",
+        *(pytest.param(slug, marks=pytest.mark.thorough) for slug in (
+            "d-of-last-hop", "dkv-last-hop-only", "dq-last-hop-only", "hop-missing", "l-of-neighbor",
+            "o-at-each-merge-float16", "ring-kv-ahead", "ring-kv-late",
+        )),
+    ],
+)  # fmt: skip
+def test_it_is_named_in_another_ring(slug):
+    edits = PLANTED[slug][2]
+    rings = turned(planted(edits + TURNED, "ring")), planted(edits + NOT_SKIPPED, "ring")
+    back, unskipped = (ab.diagnose(Ranks(ring_, ranks=(1, 2, 3))) for ring_ in rings)
+    assert names(back) == names(unskipped) == ((slug,), OF_RANKS[slug].spoils)
+    assert "so it is in a ring where K and V go to the rank before" in words(back)
+
+
 def test_what_stands_in_no_catalogue_has_no_name():
     def unknown(*args, **options):
         O, dQ, dK, dV = ring(*args, **options)
         return O, dQ + 0.3 * np.sin(dQ), dK, dV
 
     start = time.process_time()
-    assert names(ab.diagnose(Ranks(unknown, ranks=(1, 2)))) == ((), ("dQ",))
+    report = ab.diagnose(Ranks(unknown, ranks=(1, 2)))
+    assert names(report) == ((), ("dQ",))
+    assert "dK is right there, so dS is: the product with K, or the sum over the hops" in words(report)
     assert time.process_time() - start < 10
+
+
+def test_a_mistake_that_changes_nothing_explains_no_small_error():
+    def run(Q, K, V, dO, comm, sink=None):
+        O, dQ, dK, dV = own_heads(Q, K, V, dO, comm, sink=sink)
+        return O, (dQ if sink is None else dQ + np.sin(dQ)), dK, dV
+
+    (finding,) = ab.diagnose(Ranks(run, "heads", ranks=(1, 2)), dtype="float16").findings
+    assert finding.about == "dQ"
+    assert not finding.causes
+    assert not finding.parts
+
+
+@pytest.mark.parametrize(
+    ("edits", "fn", "name", "lines"),
+    [
+        (of(F, visit("t != 1")), "ring", "O", [
+            "wrong in all cases on more than one rank, and in no other",
+            'as if, in "plain, 3 ranks", each rank lacked the part of the keys of the rank before it, with weights '
+            "that sum to 1 all the same",
+        ]),
+        (of(B, visit("t != 1")), "ring", "dQ", ["each rank lacked the part of the keys of the rank before it"]),
+        (added("1 + (t == 1)", "dk"), "ring", "dK", [
+            "dQ is right there, so dS is: the product with Q, or the way home, is the likeliest",
+            "each rank had the part of the queries of the rank after it 2 times",
+        ]),
+        (returned("dQ, dk, (1.5 * dv if r == 1 else dv)"), "ring", "dV", ["right but for a factor: 1.5"]),
+        (returned("(1 + r) * dQ, dk, dv"), "ring", "dQ", [
+            "wrong on every rank but rank 0", "right but for a factor: the rank's number plus 1",
+        ]),
+        (returned("dQ, dk / R, dv"), "ring", "dK", ["right but for a factor: 1 over the number of ranks"]),
+        (of(F, ("return O,", "return comm.exchange(O),")), "ring", "O", [
+            'in "plain, 3 ranks" each rank has the right part of the rank before it',
+        ]),
+        (PLANTED["dkv-reversed"][2], "gathered", "dV", [
+            'in "plain, 3 ranks" rank 0 has the right part of rank 2, rank 2 has the right part of rank 0',
+        ]),
+        (PLANTED["ring-v-other-way-backward"][2], "ring", "dQ", []),
+        (PLANTED["do-of-neighbor-in-dv"][2], "ring", "dV", [
+            "had the part of its own queries with the dO of the rank before it",
+        ]),
+        (PLANTED["dkv-kept"][2], "ring", "dK", ["had the part of its own queries for the keys of the rank before it"]),
+        (returned("dQ, dk + (0.6 * np.sin(dk) if causal and R > 1 else 0), dv"), "ring", "dK", [
+            "wrong in all cases with causal on more than one rank, and in no other",
+        ]),
+        (returned("dQ, dk + (0.6 * np.sin(dk) if r != 1 else 0), dv"), "ring", "dK", [
+            'in "plain, 3 ranks" wrong on ranks 0, 2, right on rank 1',
+        ]),
+    ],
+)  # fmt: skip
+def test_what_has_no_name_has_clues(edits, fn, name, lines):
+    runs = [run for run in Ranks(planted(edits, fn), ranks=(1, 2, 3)).runs()[0] if run.compared]
+    said = likely(name, [run for run in runs if not run.right_in(name)], runs)
+    assert all(line in said for line in lines), said
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ BACK_K = [("share(k, h), scale", "share(K, h), scale"), ("dS @ share(k, h)", "dS
 BACK_V = [("mT(share(v, h))", "mT(share(V, h))")]
 GO = "k, v = comm.exchange((k, v))"
 SEEN = "seen = [(K, V)] if t == 0 else seen; seen.append(comm.exchange(seen[-1])); "
-OTHER_WAY = "k, v = comm.exchange(k), comm.exchange(v, (r - 1) % R, (r + 1) % R)"
+BACK = "(r - 1) % R, (r + 1) % R"
+OTHER_WAY = f"k, v = comm.exchange(k), comm.exchange(v, {BACK})"
 VISIT = "if not skipped(causal, zigzag, r, s):"
 HOME = "dk, dv = comm.exchange((dk, dv))"
+GO_BACK, HOME_BACK = (GO, f"k, v = comm.exchange((k, v), {BACK})"), (HOME, f"dk, dv = comm.exchange((dk, dv), {BACK})")
 DK, DV = "dk + gather(", "dv + gather("
 RETURN = "return dQ, dk, dv"
 D = "D = rowsum(dO * O)"
@@ -79,6 +81,13 @@ OF_RING = {
     + of(B, (GO, SEEN + "k, v = seen[-1][0], seen[-2][1]")),
     "ring-v-other-way": of(F, (GO, OTHER_WAY)) + of(B, (GO, OTHER_WAY)),
     "ring-v-other-way-backward": of(B, (GO, OTHER_WAY)),
+    "ring-kv-other-way": of(F, GO_BACK) + of(B, GO_BACK, HOME_BACK),
+    "ring-kv-other-way-alone": of(F, GO_BACK) + of(B, GO_BACK),
+    "ring-kv-other-way-forward": of(F, GO_BACK),
+    "ring-kv-other-way-backward": of(B, GO_BACK, HOME_BACK),
+    "ring-kv-other-way-alone-backward": of(B, GO_BACK),
+    "ring-kv-ahead": of(F, (GO, "pass"), (VISIT, f"{GO}\n        {VISIT}"))
+    + of(B, (GO, "pass"), (HOME, "pass"), (VISIT, f"{GO}; {HOME}\n        {VISIT}")),
     "hop-missing": of(F, ("range(R)", "range(max(1, R - 1))")) + of(B, visit("(t < R - 1 or R == 1)")),
     "hop-missing-forward": of(F, ("range(R)", "range(max(1, R - 1))")),
     "hop-missing-backward": of(B, visit("(t < R - 1 or R == 1)")),
@@ -122,6 +131,7 @@ OF_RING = {
     "q-of-neighbor-in-dk": of(B, (D, D + "; other = comm.exchange(Q)"), ("mT(dS) @ Q", "mT(dS) @ other")),
     "dkv-own-queries-only": added("s == r", "dk", "dv"),
     "dkv-kept": of(B, (HOME, "pass")),
+    "dkv-other-way": of(B, HOME_BACK),
     "dkv-one-hop-short": of(B, (HOME, "if t < R - 1: dk, dv = comm.exchange((dk, dv))")),
     "dkv-one-hop-far": returned("dQ, *comm.exchange((dk, dv))"),
     "dkv-last-hop-lost": added("t < R - 1 or R == 1", "dk", "dv"),
@@ -264,6 +274,26 @@ PLANTED = {
     **{slug: ("ulysses", "rows", edits) for slug, edits in OF_ULYSSES.items()},
 }
 """slug: (the function that is spoiled, its split, [(a function that it calls, a right line, a wrong one), …])."""
+
+
+NOT_SKIPPED = of("skipped", (SKIP, "return False"))
+TURNED = [*of(F, ("s = (r - t)", "s = (r + t)")), *of(B, ("s = (r - t)", "s = (r + t)"))]
+
+
+def turned(fn):
+    """The same, where what goes around goes to the rank before."""
+
+    class Comm:
+        def __init__(self, comm):
+            self.comm, self.rank, self.size = comm, comm.rank, comm.size
+
+        def exchange(self, x):
+            return self.comm.exchange(x, (self.rank - 1) % self.size, (self.rank + 1) % self.size)
+
+    def run(Q, K, V, dO, comm, causal=False, scale=None, mask=None, bias=None):
+        return fn(Q, K, V, dO, Comm(comm), causal, scale, mask, bias)
+
+    return run
 
 
 def planted(edits, name):

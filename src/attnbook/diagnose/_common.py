@@ -38,13 +38,13 @@ FEATURES = {
 """What cases may have in common, in words, and whether one has it."""
 
 
-def in_common(name, runs):
+def in_common(name, runs, features=FEATURES):
     """What all cases have, and no other has, in which this result is wrong; or what all have, and few others; or ""."""
     runs = [run for run in runs if name in run.came.values]
     wrong = {run for run in runs if not right_in(run, name)}
     if len(wrong) < 2 or len(wrong) == len(runs):
         return ""
-    having = {words: {run for run in runs if has(run)} for words, has in FEATURES.items()}
+    having = {words: {run for run in runs if has(run)} for words, has in features.items()}
     having = {words: which for words, which in having.items() if wrong <= which and len(which) < len(runs)}
     if not having:
         return ""

@@ -58,13 +58,13 @@ SYMPTOM = {
 class Finding:
     """One thing that is wrong.
 
-    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision",
-    "raised", "returned", "too long", "changed", "nothing ran", or one of :data:`attnbook.diagnose.conduct.SAYS`.
-    ``cases`` are where, the simplest first; ``error`` is how far off there, relative to the largest entry
-    of the right result, None where that has no meaning. ``causes`` are the mistakes that it matches, each a tuple of
-    slugs: one mistake, or two at once. Several causes: the cases that ran cannot tell them apart.
-    ``parts`` is for what matches no cause as a whole: for some mistakes, the cases that each of them explains.
-    ``likely`` is for what has neither: what the arrays make likely, in words.
+    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision", "raised", "returned", "too
+    long", "changed", "nothing ran", or one of :data:`attnbook.diagnose.conduct.SAYS`. ``cases`` are where, the
+    simplest first; ``error`` is how far off there, relative to the largest right entry, None where that has no
+    meaning. ``causes`` are the mistakes that it matches, each a tuple of slugs: one, or two at once. Several causes:
+    the cases that ran cannot tell them apart. ``parts`` is for what matches no cause as a whole: for some mistakes, the
+    cases that each of them explains. ``likely`` is, line by line, what the arrays make likely where there is neither,
+    or in which ring the cause holds.
     """
 
     about: str
@@ -117,7 +117,7 @@ class Report:
         for (causes, parts), findings in _grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *_headline(causes, parts, findings)]
             for f in findings:
-                lines += [f"  {f.about}: {f.text}", *([f"    {f.likely}"] if f.likely else [])]
+                lines += [f"  {f.about}: {f.text}", *(f"    {line}" for line in f.likely.splitlines())]
         lines += ["", *("note: " + note for note in self.notes)] if self.notes else []
         lines += [""] if self.not_run else []
         lines += _reasons(self.not_run)
@@ -277,10 +277,7 @@ def _report(runs, call, shown=(), remarks=()):
     formulas = {name for name, each in causes.items() if each[0][0] in KNOWN}  # before a precision is suspected
     low = imprecise({name: where for name, where in wrong.items() if name not in formulas}, compared)[0]
     imprecisely = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
-    findings = [
-        _of_values(name, where, causes.get(name, ()), parts.get(name, ()), likely.get(name, ""))
-        for name, where in wrong.items()
-    ]
+    findings = _all_of_values(wrong, causes, parts, likely)
     crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{_in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
@@ -291,12 +288,10 @@ def _report(runs, call, shown=(), remarks=()):
 def _over_ranks(runs, notes):
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
-    causes, parts = of_ranks().explain(compared, wrong)
+    causes, parts, likely = of_ranks().explain(compared, wrong)
     low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
     findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
-    findings += [
-        _of_values(name, where, causes.get(name, ()), parts.get(name, ()), "") for name, where in wrong.items()
-    ]
+    findings += _all_of_values(wrong, causes, parts, likely)
     return _whole(runs, findings + _of_calls(runs, causes, {}), (*_precisions(compared), *notes))
 
 
@@ -312,12 +307,16 @@ def _whole(runs, findings, notes):
     return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
 
 
-def _of_values(name, where, causes, parts, likely=""):
+def _all_of_values(wrong, *known):
+    return [_of_values(name, where, *(of.get(name, ()) for of in known)) for name, where in wrong.items()]
+
+
+def _of_values(name, where, causes, parts, likely):
     error, text = where[0].error(name)
     text = f"{_in_cases(where)}: {text}"
     if not causes and not parts and name != "O" and not where[0].right_in("O"):
         text += "; O is wrong there too: set that right first"
-    return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts, likely)
+    return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts, likely or "")
 
 
 def _of_precision(name, where, words):

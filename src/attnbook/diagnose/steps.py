@@ -354,12 +354,7 @@ class Steps:
 
 def with_mistakes(*mistakes):
     """The class :class:`Steps` with the steps of these mistakes in the place of the right ones."""
-    return replacing(Steps, *mistakes)
-
-
-def replacing(of, *mistakes):
-    """The same of a class of other steps."""
-    return with_steps(of, tuple(step for mistake in mistakes for step in mistake.steps.items()))
+    return with_steps(Steps, tuple(step for mistake in mistakes for step in mistake.steps.items()))
 
 
 @lru_cache(maxsize=4096)

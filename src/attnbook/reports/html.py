@@ -68,8 +68,7 @@ def _findings(report):
     yield "<h2>What is wrong</h2>"
     for finding in report.findings:
         yield f'<h3 class="wrong">{escape(finding.about)}</h3>\n<p>{escape(finding.text)}</p>'
-        if finding.likely:
-            yield f"<p>{escape(finding.likely)}</p>"
+        yield from (f"<p>{escape(line)}</p>" for line in finding.likely.splitlines())
         options = [" and ".join(map(_named, cause)) for cause in finding.causes]
         if options:
             yield f"<p>{'; or: '.join(options)}</p>"

@@ -11,6 +11,8 @@ from html import escape
 from attnbook.book.atlas import CAUSES, KINDS, MODULES, incidents, threads
 from attnbook.book.atlas.entries import Cause
 from attnbook.book.atlas.recorded import ANSWERS
+from attnbook.book.atlas.topics import TOPICS, topics
+from attnbook.diagnose.report import BOOK, link
 
 RUN = Cause._fields.index("run")
 COLUMNS = ("What goes wrong", "What you see, and what shows it", "Where people met it")
@@ -58,6 +60,8 @@ def counts_table(record):
 def filters():
     """HTML: what to filter by. Hidden until the script shows it."""
     offered = {
+        "class": KINDS,
+        "topic": TOPICS,
         "symptom": list(dict.fromkeys(symptom(cause) for cause in sorted(CAUSES.values(), key=_simple_first))),
         "library": libraries(),
         "year": sorted({str(thread.year) for _, thread in threads()}, reverse=True),
@@ -81,13 +85,15 @@ def table(kind, record):
     rows = "\n".join(_row(cause, record["causes"][cause.slug]) for cause in causes)
     caption = f"{kind}: {len(causes)} causes"
     return (
-        f'<table class="atlas"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table>"
+        f'<table class="atlas" data-class="{escape(kind)}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
     )
 
 
 def _row(cause, recorded):
-    answer, names = recorded["answer"], "".join(f" <code>{escape(name)}</code>" for name in recorded["names"])
+    answer, names = recorded["answer"], "".join(f" {_named(name)}" for name in recorded["names"])
+    also = escape("; ".join(topics(cause.slug)))
+    topic = f'<p class="topics">{also}</p>' if also else ""
     hidden = " Asserted: without that, everything is right." if cause.hides else ""
     seen = (
         f'<p class="wrong">{escape(symptom(cause).capitalize() if cause.spoils == ("raises",) else symptom(cause))}</p>'
@@ -96,14 +102,23 @@ def _row(cause, recorded):
     )
     what = (
         f'<p><b>{_words(cause.title)}</b> <a class="here" href="#atlas-{cause.slug}" aria-label="Link to this row: '
-        f'{escape(cause.title)}">#</a></p><p>{_words(cause.cause)}</p><details><summary>The reproduction</summary>'
+        f'{escape(cause.title)}">#</a></p>{topic}<p>{_words(cause.cause)}</p>'
+        "<details><summary>The reproduction</summary>"
         f'<pre tabindex="0" role="group" aria-label="The reproduction of {cause.slug}">'
         f"{escape(source(cause.slug))}</pre></details>"
     )
     where = "".join(_item(thread) for thread in cause.threads)
     parts = zip(COLUMNS, (what, seen, f"<ul>{where}</ul>"), strict=True)
     cells = "".join(f'<td data-head="{head}">{text}</td>' for head, text in parts)
-    return f'<tr id="atlas-{cause.slug}" data-symptom="{escape(symptom(cause))}">{cells}</tr>'
+    data = f'data-symptom="{escape(symptom(cause))}" data-topics="{also}"'
+    return f'<tr id="atlas-{cause.slug}" {data}>{cells}</tr>'
+
+
+def _named(name):
+    """What diagnose says, linked to its section where the book has one."""
+    address = link(name)
+    code = f"<code>{escape(name)}</code>"
+    return f'<a href="{address.replace(BOOK, "../")}">{code}</a>' if address else code
 
 
 def _item(thread):
@@ -179,6 +194,7 @@ table.atlas p { margin: 0 0 0.4em; }
 table.atlas ul { margin: 0; padding: 0; list-style: none; }
 table.atlas li { margin: 0 0 0.5em; }
 table.atlas pre { font-size: 0.85em; max-width: 100%; overflow-x: auto; overflow-wrap: normal; }
+table.atlas .topics { color: var(--pst-color-text-muted, #555); font-size: 0.9em; }
 table.atlas .wrong { color: var(--ab-orange, #c24e00); font-weight: 600; }
 table.atlas [hidden] { display: none; }
 table.atlas-counts :is(th, td) { padding: 0.15em 0.8em 0.15em 0; text-align: right; }

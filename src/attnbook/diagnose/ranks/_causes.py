@@ -3,10 +3,15 @@
 from functools import cached_property
 from itertools import combinations
 
+import numpy as np
+
+from attnbook.diagnose._match import largest
 from attnbook.diagnose.faults import FAULTS, IGNORED
 from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose.ranks._likely import likely
 from attnbook.diagnose.ranks.mistakes import MISTAKES as OVER_RANKS
-from attnbook.diagnose.ranks.steps import with_mistakes
+from attnbook.diagnose.ranks.steps import OverRanks
+from attnbook.diagnose.steps import with_steps
 
 _ANYWHERE = ("group-sum-missing", "group-overwritten", "dq-zero", "dk-zero", "dv-zero", "nothing-comes")
 _OF_TWO = ("d-local", "l-local")  # these are there for any number of ranks
@@ -18,11 +23,16 @@ KNOWN = (
 )
 """All that can be recognized over several ranks."""
 
+OTHER_RINGS = ((1, False, False), (1, False, True), (-1, True, True), (-1, False, False), (-1, False, True))
+"""Other rings than the usual one, in which a mistake may give other numbers: K and V go to the rank before, and under
+causal no block is skipped, where an L of −∞ is guarded against or not: the ``ring`` of :class:`OverRanks`."""
+
 TITLES = {mistake.slug: mistake.title for mistake in OVER_RANKS}
 
 
 def explain(runs, wrong):
-    """({result: its causes}, {result: mistakes with the cases that each explains}), from {result: where it is wrong}.
+    """({result: its causes}, {result: mistakes with the cases that each explains}, {result: what is likely}), from
+    {result: where it is wrong}.
 
     A mistake that explains several results goes before one that explains fewer, and one that would also spoil what
     came right goes last. Two at once are tried only where one alone does not do.
@@ -32,11 +42,25 @@ def explain(runs, wrong):
         singles = [_Cause((mistake,), runs, wrong) for mistake in KNOWN]
         causes = _cover(singles, wrong)
         left = wrong.keys() - causes.keys()
+    said = {}
+    for ring in OTHER_RINGS if left else ():
+        more = _cover([_Cause(each.mistakes, runs, wrong, ring) for each in singles if each.steps.asked], left)
+        said |= dict.fromkeys(more, _in_words(ring))
+        causes |= more
+        left = wrong.keys() - causes.keys()
     if left:
-        likely = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(likely, 2) if _apart(pair)], left)
+        few = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
+        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(few, 2) if _apart(pair)], left)
         left = left - causes.keys()
-    return causes, {name: _case_by_case(singles, name, wrong[name]) for name in left}
+    parts = {name: _case_by_case(singles, name, wrong[name]) for name in left}
+    return causes, parts, said | {name: likely(name, wrong[name], runs) for name in left if not parts[name]}
+
+
+def _in_words(ring):
+    turn, skipping, _ = ring
+    parts = ["K and V go to the rank before"] if turn < 0 else []
+    parts += [] if skipping else ["no block is skipped under causal"]
+    return f"so it is in a ring where {' and '.join(parts)}"
 
 
 def _apart(mistakes):
@@ -48,12 +72,14 @@ def _apart(mistakes):
 class _Cause:
     """One mistake, or two at once, held against everything that came; computed only as far as it agrees."""
 
-    def __init__(self, mistakes, runs, wrong):
+    def __init__(self, mistakes, runs, wrong, ring=None):
         self.mistakes, self.runs, self.wrong = mistakes, runs, wrong
         self.slugs = tuple(dict.fromkeys(mistake.slug for mistake in mistakes))
-        self.steps, self.cache = with_mistakes(*mistakes), {}
+        self.steps, self.cache = _with(*mistakes, ring=ring), {}
         self.explained = {
-            name for name, where in wrong.items() if all(self.matches(name, run) for run in (*where, *runs))
+            name
+            for name, where in wrong.items()
+            if all(self.matches(name, run) for run in (*where, *runs)) and any(self.tells(name, run) for run in where)
         }
 
     def predict(self, run):
@@ -63,6 +89,13 @@ class _Cause:
 
     def matches(self, name, run):
         return run.matches(name, self.predict(run))
+
+    def tells(self, name, run):
+        """Whether it leaves a tenth of the error at most: in 16 bits what changes little is near everything."""
+        prediction, came, right = self.predict(run), run.came.values[name], run.right[name]
+        if prediction is None or came.shape != right.shape or not np.isfinite(came).all():
+            return prediction is not None
+        return largest(came - prediction[name]) <= 0.1 * largest(came - right)
 
     def touches(self, name):
         """Whether it changes this result where that is wrong first, and nothing that is right there."""
@@ -94,7 +127,7 @@ def _case_by_case(singles, name, where):
     """((slug, the wrong cases that it explains), …), together all, or nothing."""
     found, left = [], list(where)
     while left:
-        explained = [(c, [run for run in left if c.matches(name, run)]) for c in singles]
+        explained = [(c, [run for run in left if c.matches(name, run) and c.tells(name, run)]) for c in singles]
         most = max(len(cases) for _, cases in explained)
         if not most:
             return ()
@@ -102,3 +135,9 @@ def _case_by_case(singles, name, where):
         found.append((cause.slugs[0], *(run.name for run in cases)))
         left = [run for run in left if run not in cases]
     return tuple(found)
+
+
+def _with(*mistakes, ring=None):
+    """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones, in this ring."""
+    steps = [step for mistake in mistakes for step in mistake.steps.items()]
+    return with_steps(OverRanks, (("ring", ring or OverRanks.ring), *steps))

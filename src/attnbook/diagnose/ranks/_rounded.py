@@ -10,7 +10,7 @@ def _hops(a, part, partial, carried):
     out = [None] * a.B
     for r in range(a.B):
         for t in range(a.B):
-            new = partial(part(r, (r - t) % a.B))
+            new = partial(part(r, a.met(r, t)))
             out[r] = carried(new if t == 0 else out[r] + new)
     whole = np.empty((*out[0].shape[:-2], a.n_q, out[0].shape[-1]))
     for rows, T in zip(a.split.queries, out, strict=True):
@@ -23,7 +23,7 @@ def _hops_home(a, part, partial, carried):
     out = [None] * a.B
     for s in range(a.B):
         for t in range(a.B):
-            new = partial(part((s + t) % a.B, s))
+            new = partial(part((s + a.turn * t) % a.B, s))
             out[s] = carried(new if t == 0 else out[s] + new)
     whole = np.empty((*out[0].shape[:-2], a.n_k, out[0].shape[-1]))
     for rows, T in zip(a.split.keys, out, strict=True):
@@ -77,7 +77,7 @@ def _rounded_merges(c):
         for r, rows in enumerate(a.split.queries):
             L, T = np.broadcast_to(a.sink_seen, (*a.Q.shape[:-1], 1))[..., rows, :], 0.0
             for t in range(a.B):
-                s = (r - t) % a.B
+                s = a.met(r, t)
                 new = a.L_blocks[..., rows, s : s + 1]
                 block = _block(a, a.P_blocks, r, s) @ a.v[..., a.split.keys[s], :]
                 both = np.logaddexp(L, new)

@@ -34,7 +34,12 @@ def own(a, r, s):
 
 def before(a, r, s):
     """The block of the hop before: what a rank still has when it does not wait for what comes."""
-    return s if s == r else (s + 1) % a.B
+    return s if s == r else (s + a.turn) % a.B
+
+
+def ahead(a, r, s):
+    """The block of the next hop: what a rank has that sends on what it has before it uses it."""
+    return (s - a.turn) % a.B
 
 
 def other_way(a, r, s):
@@ -81,17 +86,17 @@ def own_column(a, T):
 
 def skips(a):
     """Whether the blocks of later ranks are skipped, since no key of theirs is seen."""
-    return bool(a.corner) and a.split.kind == "rows"
+    return a.skipping and bool(a.corner) and a.split.kind == "rows"
 
 
 def is_last(a, r, s):
     """Whether s is the last block that r visits."""
-    return s == (0 if skips(a) else (r + 1) % a.B)
+    return s == next(u for t in range(a.B)[::-1] if (u := a.met(r, t)) <= r or not skips(a))
 
 
 def is_last_home(a, r, s):
     """Whether r is the last rank that visits the block of s."""
-    return r == (a.B - 1 if skips(a) else (s - 1) % a.B)
+    return r == next(u for t in range(a.B)[::-1] if (u := (s + a.turn * t) % a.B) >= s or not skips(a))
 
 
 def last_column(a, T):
@@ -100,9 +105,9 @@ def last_column(a, T):
     return np.take_along_axis(T, np.broadcast_to(last, (*T.shape[:-1], 1)), axis=-1)
 
 
-def safe(L):
+def safe(a, L):
     """L, +∞ where no key is allowed."""
-    return np.where(np.isneginf(L), np.inf, L)
+    return np.where(np.isneginf(L), np.inf, L) if a.guarded else L
 
 
 def by_block(a, T):
@@ -116,7 +121,7 @@ def block_outputs(a):
 
 
 def neighbor(a, T):
-    return a.of_rank(T, lambda r: (r - 1) % a.B)
+    return a.of_rank(T, lambda r: (r - a.turn) % a.B)
 
 
 # --- merging
@@ -128,7 +133,7 @@ def merged(a):
     for r, rows in enumerate(a.split.queries):
         L, w = np.broadcast_to(a.sink_seen, (*a.Q.shape[:-1], 1))[..., rows, 0], {}
         for t in range(a.B):
-            s = (r - t) % a.B
+            s = a.met(r, t)
             new = a.L_blocks[..., rows, s]
             alive = ~np.isneginf(new)  # a block with no key for a query is skipped
             both, first = np.logaddexp(L, new), np.isneginf(L)

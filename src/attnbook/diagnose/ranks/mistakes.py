@@ -6,6 +6,7 @@ Chapter: :doc:`/chapters/08_checking`. What one rank alone gets wrong is in :mod
 import numpy as np
 
 from attnbook.diagnose.ranks import _wrong as w
+from attnbook.diagnose.ranks._around import AROUND
 from attnbook.diagnose.ranks._places import PLACES
 from attnbook.diagnose.ranks._wrong import RanksMistake
 from attnbook.diagnose.steps import rowsum
@@ -14,81 +15,7 @@ _ALL, _GRADS, _QK, _KV = ("O", "dQ", "dK", "dV"), ("dQ", "dK", "dV"), ("dQ", "dK
 _NOT_DV = ("O", "dQ", "dK")
 
 MISTAKES = (
-    # --- what goes around
-    RanksMistake(
-        "ring-kv-stale", "every hop uses the K and V of the first one", _ALL,
-        {"k_from": w.own, "k_from_backward": w.own},
-    ),
-    RanksMistake(
-        "ring-kv-stale-forward", "every hop of the forward uses the K and V of the first one", _ALL,
-        {"k_from": w.own},
-    ),
-    RanksMistake(
-        "ring-kv-stale-backward", "every hop of the backward uses the K and V of the first one", _GRADS,
-        {"k_from_backward": w.own}, ("diffusers#14265",),
-    ),
-    RanksMistake(
-        "ring-k-stale", "every hop uses the K of the first one, with the right V", _ALL,
-        {"k_from": w.own, "k_from_backward": w.own, "v_from": lambda a, r, s: s,
-        "v_from_backward": lambda a, r, s: s},
-    ),
-    RanksMistake(
-        "ring-v-stale", "every hop uses the V of the first one, with the right K", _NOT_DV,
-        {"v_from": w.own, "v_from_backward": w.own},
-    ),
-    RanksMistake(
-        "ring-v-stale-backward", "every hop of the backward uses the V of the first one, with the right K", _QK,
-        {"v_from_backward": w.own},
-    ),
-    RanksMistake(
-        "ring-kv-late", "a hop does not wait: it uses the K and V of the hop before", _ALL,
-        {"k_from": w.before, "k_from_backward": w.before},
-    ),
-    RanksMistake(
-        "ring-kv-late-backward", "a hop of the backward does not wait: it uses the K and V of the hop before", _GRADS,
-        {"k_from_backward": w.before},
-    ),
-    RanksMistake(
-        "ring-v-late", "V comes a hop later than K", _NOT_DV,
-        {"v_from": w.before, "v_from_backward": w.before},
-    ),
-    RanksMistake(
-        "ring-v-other-way", "V goes around the other way than K", _NOT_DV,
-        {"v_from": w.other_way, "v_from_backward": w.other_way},
-    ),
-    RanksMistake(
-        "ring-v-other-way-backward", "in the backward V goes around the other way than K", _QK,
-        {"v_from_backward": w.other_way},
-    ),
-    # --- how often
-    RanksMistake(
-        "hop-missing", "one hop too few: the last block is not visited", _ALL,
-        {"times": w.last, "times_backward": w.last},
-    ),
-    RanksMistake("hop-missing-forward", "one hop too few in the forward", _ALL, {"times": w.last}),
-    RanksMistake("hop-missing-backward", "one hop too few in the backward", _GRADS, {"times_backward": w.last}),
-    RanksMistake(
-        "hop-twice", "one hop too many: the own block is counted twice", _ALL,
-        {"times": w.first_twice, "times_backward": w.first_twice},
-    ),
-    RanksMistake("hop-twice-forward", "one hop too many in the forward", _ALL, {"times": w.first_twice}),
-    RanksMistake("hop-twice-backward", "one hop too many in the backward", _GRADS, {"times_backward": w.first_twice}),
-    RanksMistake(
-        "own-block-missing", "K and V are sent on before they are used: the own block is not visited", _ALL,
-        {"times": w.not_first, "times_backward": w.not_first},
-    ),
-    RanksMistake(
-        "own-block-missing-backward", "in the backward the own block is not visited", _GRADS,
-        {"times_backward": w.not_first},
-    ),
-    RanksMistake(
-        "own-block-only", "each rank attends to its own keys only", _ALL,
-        {"times": w.first_only, "times_backward": w.first_only},
-    ),
-    RanksMistake(
-        "own-block-only-backward", "in the backward each rank knows its own keys only", _GRADS,
-        {"times_backward": w.first_only},
-    ),
+    *AROUND,
     # --- merging
     RanksMistake(
         "hops-without-factor", "the outputs of the blocks are added up without their factors", _NOT_DV,
@@ -112,15 +39,15 @@ MISTAKES = (
     ),
     RanksMistake(
         "l-of-hop", "in the backward each hop uses the L of its own block", _GRADS,
-        {"L_backward": lambda a: a.over_columns(w.safe(a.L_blocks))},
+        {"L_backward": lambda a: a.over_columns(w.safe(a, a.L_blocks))},
     ),
     RanksMistake(
         "l-of-own-block", "the backward's L is that of the rank's own keys", _GRADS,
-        {"L_backward": lambda a: w.own_column(a, w.safe(a.L_blocks))},
+        {"L_backward": lambda a: w.own_column(a, w.safe(a, a.L_blocks))},
     ),
     RanksMistake(
         "l-of-last-hop", "the backward's L is that of the last hop", _GRADS,
-        {"L_backward": lambda a: w.last_column(a, w.safe(a.L_blocks))},
+        {"L_backward": lambda a: w.last_column(a, w.safe(a, a.L_blocks))},
     ),
     RanksMistake(
         "l-of-neighbor", "the backward uses the L of the rank before", _GRADS,
@@ -137,7 +64,8 @@ MISTAKES = (
     ),
     RanksMistake(
         "l-and-d-of-hop", "each hop of the backward uses the L and D of its own block", _GRADS,
-        {"L_backward": lambda a: a.over_columns(w.safe(a.L_blocks)), "D": lambda a: a.over_columns(w.block_outputs(a))},
+        {"L_backward": lambda a: a.over_columns(w.safe(a, a.L_blocks)),
+        "D": lambda a: a.over_columns(w.block_outputs(a))},
     ),
     RanksMistake(
         "d-of-own-block", "D is the sum over the rank's own keys", _QK,
@@ -182,11 +110,11 @@ MISTAKES = (
     ),
     RanksMistake(
         "dkv-one-hop-short", "dK and dV come one hop short of home: they are the next rank's", _KV,
-        {"home_k": lambda a, r, s: (s - 1) % a.B},
+        {"home_k": lambda a, r, s: (s - a.turn) % a.B},
     ),
     RanksMistake(
         "dkv-one-hop-far", "dK and dV go one hop too far: they are the rank's before", _KV,
-        {"home_k": lambda a, r, s: (s + 1) % a.B},
+        {"home_k": lambda a, r, s: (s + a.turn) % a.B},
     ),
     RanksMistake(
         "dkv-last-hop-lost", "what the last hop adds to dK and dV is lost", _KV,
@@ -199,6 +127,9 @@ MISTAKES = (
     RanksMistake(
         "dkv-last-hop-only", "each hop overwrites dK and dV: only the last part comes home", _KV,
         {"home_k": lambda a, r, s: s if w.is_last_home(a, r, s) else None},
+    ),
+    RanksMistake(
+        "dkv-other-way", "dK and dV go around the other way than K and V", _KV, {"home_k": w.other_way},
     ),
     RanksMistake(
         "dkv-reversed", "parts of dK and dV are sent to the ranks in the reverse order", _KV,
@@ -215,11 +146,11 @@ MISTAKES = (
     RanksMistake("dv-kept", "dV does not travel with V; dK does", ("dV",), {"home_v": w.own}),
     RanksMistake(
         "dk-one-hop-short", "dK comes one hop short of home; dV does not", ("dK",),
-        {"home_k": lambda a, r, s: (s - 1) % a.B, "home_v": lambda a, r, s: s},
+        {"home_k": lambda a, r, s: (s - a.turn) % a.B, "home_v": lambda a, r, s: s},
     ),
     RanksMistake(
         "dv-one-hop-short", "dV comes one hop short of home; dK does not", ("dV",),
-        {"home_v": lambda a, r, s: (s - 1) % a.B},
+        {"home_v": lambda a, r, s: (s - a.turn) % a.B},
     ),
     RanksMistake(
         "dq-last-hop-only", "each hop overwrites dQ: only the last part is left", ("dQ",),

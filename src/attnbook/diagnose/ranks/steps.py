@@ -7,17 +7,28 @@ The table of scores falls into blocks: the queries of one rank with the keys of 
 
 import numpy as np
 
-from attnbook.diagnose.steps import Steps, mT, replacing, rowsum, step
+from attnbook.diagnose.steps import Steps, mT, rowsum, step
+
+
+def _of_ring(i):
+    def get(a):
+        type(a).asked = True
+        return a.ring[i]
+
+    return property(get)
 
 
 class OverRanks(Steps):
     """:class:`attnbook.diagnose.steps.Steps`, with the steps that only several ranks have.
 
     ``a.split`` says who has which rows. A rank is called r where it has the queries and s where it has the keys. In a
-    ring, r meets s = r first, and then the blocks of the ranks before it: at hop t, s = r − t.
+    ring, r meets s = r first, and then the blocks of the ranks before it: at hop t, s = r − turn · t. ``skipping`` says
+    whether under causal it skips the blocks of later ranks, ``guarded`` whether an L of −∞ becomes +∞ in the backward.
+    What is right does not depend on these three, which are the ``ring``; what is wrong may, and has then ``asked``.
     """
 
-    split = None
+    split, ring, asked = None, (1, True, True), False
+    turn, skipping, guarded = map(_of_ring, range(3))
 
     def run(a):
         """O, dQ, dK, dV, with no warning."""
@@ -81,7 +92,11 @@ class OverRanks(Steps):
 
     def hop(a, r, s):
         """When r meets s in a ring."""
-        return (r - s) % a.B
+        return a.turn * (r - s) % a.B
+
+    def met(a, r, t):
+        """Whom r meets at hop t."""
+        return (r - a.turn * t) % a.B
 
     def each(a, f):
         """f(r, s) for all r and s; for a method it is computed once."""
@@ -300,8 +315,3 @@ class OverRanks(Steps):
     def dK_unscaled(a):
         """dSᵀ Q, for every query head."""
         return a.collected(a.dproducts, a.Q, a.home_k)
-
-
-def with_mistakes(*mistakes):
-    """The class :class:`OverRanks` with the steps of these mistakes in the place of the right ones."""
-    return replacing(OverRanks, *mistakes)
