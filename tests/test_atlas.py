@@ -19,7 +19,7 @@ from attnbook.book.atlas.page import counts, counts_table, filters, libraries, s
 from attnbook.book.atlas.plant import planted
 from attnbook.book.atlas.recorded import ANSWERS, Watched, differs, run, today
 from attnbook.book.atlas.topics import TOPICS, topics
-from attnbook.diagnose.report import BOOK, link
+from attnbook.diagnose.links import BOOK, link
 
 every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")

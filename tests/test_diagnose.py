@@ -18,8 +18,8 @@ import attnbook as ab
 from attnbook.arrays import mT
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.calling import LIBRARIES
+from attnbook.diagnose.links import BOOK
 from attnbook.diagnose.mistakes import MISTAKE
-from attnbook.diagnose.report import BOOK
 
 OURS = ab.attention, ab.attention_vjp
 CASES = [case.name for case in battery()]
@@ -599,3 +599,32 @@ def test_status_2_for_bad_usage(run, arguments, words):
     assert (status, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_where_nothing_is_taken_what_came_furthest_is_said_first():
+    def broken(Q, K, V, dO):
+        assert Q.ndim == 4, "(b, h, n, d)"
+        if Q.shape[-2] % 16:
+            raise ValueError("n must be a multiple of 16")
+        return no_such_name  # noqa: F821
+
+    report = ab.diagnose(broken)
+    tried = [note for note in report.notes if note.startswith("tried")]
+    assert "NameError" in tried[0]
+    assert "multiple of 16" in tried[1]
+    assert report.compared == ()
+    assert "from symptom to cause" not in str(report)
+
+
+def test_a_dO_that_is_refused_is_worth_a_note():
+    def contiguous(Q, K, V, dO):
+        if dO.size and not dO.flags.c_contiguous:
+            raise ValueError("dO must be contiguous")
+        O, res = ab.attention(Q, K, V)
+        return O, *ab.attention_vjp(dO, res)[:3]
+
+    report = ab.diagnose(contiguous)
+    assert report.ok
+    (note,) = (note for note in report.notes if note.startswith("it refuses"))
+    assert all(f'"dO {how} in memory"' in note for how in ("transposed", "sliced", "of one number, expanded"))
+    assert not any(note.startswith("it refuses") for note in ab.diagnose((ab.attention, ab.attention_vjp)).notes)

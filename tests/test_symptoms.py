@@ -20,8 +20,8 @@ import attnbook as ab
 from attnbook.checks import check_vjp
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.calling import NAMES
+from attnbook.diagnose.links import BOOK, SYMPTOM
 from attnbook.diagnose.mistakes import MISTAKE
-from attnbook.diagnose.report import BOOK, SYMPTOM
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")

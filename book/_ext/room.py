@@ -13,6 +13,7 @@ MOVED = {  # where it was: links to there still arrive
     "attnbook.diagnose.steps.": "attnbook.diagnose.mistakes.",
     "attnbook.diagnose.faults.IGNORED": "attnbook.diagnose.report.IGNORED",
     "attnbook.diagnose.faults.KNOWN": "attnbook.diagnose.report.KNOWN",
+    "attnbook.diagnose.links.": "attnbook.diagnose.report.",
 }
 
 

@@ -19,7 +19,7 @@ from attnbook.diagnose.handing import Handed, fitted
 from attnbook.diagnose.learn import Learner
 from attnbook.diagnose.manners import Manners
 from attnbook.diagnose.results import NAMES, ReturnedError, a_kind, backward_of, gradients_of, named
-from attnbook.diagnose.safely import refuses, sentence, within
+from attnbook.diagnose.safely import reached, refuses, sentence, within
 
 __all__ = ["LIBRARIES", "NAMES", "Caller", "Came", "within"]
 
@@ -32,7 +32,7 @@ class Came(NamedTuple):
     ``inputs`` are Q, K, V, dO and ``options`` the options as they were handed over, rounded to the case's dtype, in
     float64 NumPy, heads first; ``changed`` are the names of the inputs that the function wrote into; ``absent`` those
     of the gradients for which there was None, in ``values`` 0 for Q, K and V. ``refused``: whether a statement of the
-    function's own raised.
+    function's own raised; ``reached`` how far it came before.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Came(NamedTuple):
     dtypes: dict | None = None
     absent: tuple = ()
     refused: bool = False
+    reached: tuple = ()
 
 
 class Caller:
@@ -52,7 +53,8 @@ class Caller:
     ``form`` is "vjp", ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``; "pair", a forward that returns (O, residuals)
     and a ``backward(dO, residuals) -> (dQ, dK, dV, ...)``; or "autograd", ``fn(Q, K, V, **options) -> O`` on arrays
     whose library has a way back of its own. ``library`` None is found out. ``manners`` are what it takes, learned
-    when they are first asked for; ``tries`` then are the calls that it refused.
+    when they are first asked for; ``tries`` then are the calls that it refused, with
+    what it raised, that which came furthest first.
     """
 
     def __init__(self, fn, library=None, limit=30.0, dtype="float64"):
@@ -113,7 +115,7 @@ class Caller:
                     raise
                 learner = Learner(self.call, self.arrays, self.known, self.dtype)
                 manners = learner.manners(quick)
-                self.tries |= {f"{self.library}, {what}": why for what, why in learner.tries.items()}
+                self.tries |= {f"{self.library}, {what}": why for what, why in learner.whys().items()}
                 if manners is not None:
                     self.learner = learner
                     return manners
@@ -171,9 +173,9 @@ class Caller:
                 return Came("not run", "it raised " + sentence(result))
             memory = case.memory
             if memory and ("dO" not in memory or refuses(result)):  # who calls can lay out inputs, but not dO
-                return Came("not run", "it raised " + sentence(result))
+                return Came("not run", "it raised " + sentence(result), refused=refuses(result))
             return Came("raised", sentence(result), inputs=handed.originals, options=handed.rounded(),
-                        refused=refuses(result))  # fmt: skip
+                        refused=refuses(result), reached=reached(result))  # fmt: skip
         return self._read(case, handed, result, changed)
 
     def _run(self, case, handed):

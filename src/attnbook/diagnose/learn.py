@@ -73,7 +73,7 @@ class Ask:
 class Learner:
     """Asks ``call(case, manners)``, and remembers the answers.
 
-    ``tries`` are the refusals, (what was asked, what was raised); ``crashed`` those (case, came) that were no statement
+    ``tries`` are the refusals, {what was asked: what came}; ``crashed`` those (case, came) that were no statement
     of the function's own, and may be its mistake; ``too_long`` whether an answer did not come.
     """
 
@@ -90,8 +90,13 @@ class Learner:
             came = self.answers[ask] = self.call(ask.case(), ask.manners())
             self.too_long |= came.kind == "too long"
             if came.kind in ("raised", "not run"):
-                self.tries[ask.in_words()] = came.text.removeprefix("it raised ")
+                self.tries[ask.in_words()] = came
         return self.answers[ask]
+
+    def whys(self):
+        """{what was asked: what was raised}, what came furthest first."""
+        tries = sorted(self.tries.items(), key=lambda each: each[1].reached, reverse=True)
+        return {what: came.text.removeprefix("it raised ") for what, came in tries}
 
     def takes(self, ask):
         """Whether it is taken: anything that comes is an answer, and so is nothing in time."""
@@ -101,7 +106,7 @@ class Learner:
         """What it takes; None where nothing is taken, if ``quick`` where it looks to want other arrays."""
         base = simple = self._simple()
         if base is None:
-            if quick and all(why.startswith(("TypeError", "AttributeError")) for why in self.tries.values()):
+            if quick and all(why.startswith(("TypeError", "AttributeError")) for why in self.whys().values()):
                 return None
             base = self._narrow()
         if base is None or (quick and self.came(base).kind == "returned"):
@@ -153,7 +158,7 @@ class Learner:
                     shapeless = shapeless or (ask if self.takes(ask) else None)
                     if len(self.tries) > TRIES or time.monotonic() > self.until:
                         return shapeless
-            if len(set(list(self.tries.values())[before:])) == 1 and n != SIZES[0][0]:
+            if len({came.text for came in list(self.tries.values())[before:]}) == 1 and n != SIZES[0][0]:
                 return shapeless  # whatever the sizes are, it says the same
         return shapeless
 

@@ -5,7 +5,6 @@ result with :class:`attnbook.diagnose.steps.Steps`, and what is wrong with all m
 """
 
 import json
-import textwrap
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -15,43 +14,17 @@ from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose._asked import swallowed
 from attnbook.diagnose._causes import explain
 from attnbook.diagnose._run import Run, imprecise, wrong_in
+from attnbook.diagnose._words import FEW, WRAP, grouped, headline, in_cases, manners_of, precisions, reasons, wrapped
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.calling import NAMES, Caller, Came
 from attnbook.diagnose.conduct import conduct
-from attnbook.diagnose.faults import KNOWN, PAGES, TITLES
+from attnbook.diagnose.faults import KNOWN, TITLES
 from attnbook.diagnose.limits import limited
+from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
-
-BOOK = "https://attnbook.github.io/attnbook/"
-"""Where the book is published; links of a report begin with it."""
 
 DTYPES = tuple(DIAGNOSE)
 """The dtypes that ``diagnose`` can be asked to hand over."""
-
-ALIKE = {"grouped heads": "#symptom-groups", "in memory": "#symptom-strides"}
-"""Where the page of symptoms goes on, by what the names of all wrong cases have in common."""
-
-NOT_TAKEN = "it does not take "
-
-FEW = 5
-"""In fewer compared cases than these a name is said with a note."""
-
-WRAP = (
-    "nothing could be compared. Wrap it as fn(Q, K, V, dO) that returns (O, dQ, dK, dV), or as fn(Q, K, V) that "
-    "returns O and goes back by autograd; what one rank of several runs, as Ranks(fn)"
-)
-"""What to do with a function that could be asked nothing."""
-
-SYMPTOM = {
-    ("dQ",): "#symptom-dq",
-    ("dK",): "#symptom-dk",
-    ("dV",): "#symptom-dv",
-    ("dQ", "dK"): "#symptom-dq-dk",
-    ("dK", "dV"): "#symptom-dk-dv",
-    ("dQ", "dK", "dV"): "#symptom-all",
-    ("O", "dQ", "dK", "dV"): "#symptom-forward",
-}
-"""Where the page of symptoms goes on, by what is wrong; at its top for all else, or for O where that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +87,15 @@ class Report:
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
         lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
-        for (causes, parts), findings in _grouped(((f.causes, f.parts), f) for f in self.findings):
-            lines += ["", *_headline(causes, parts, findings)]
+        for (causes, parts), findings in grouped(((f.causes, f.parts), f) for f in self.findings):
+            lines += ["", *headline(causes, parts, findings)]
             for f in findings:
                 lines += [f"  {f.about}: {f.text}", *(f"    {line}" for line in f.likely.splitlines())]
         lines += ["", *("note: " + note for note in self.notes)] if self.notes else []
-        lines += [""] if self.not_run else []
-        lines += _reasons(self.not_run)
-        lines += [] if self.ok else ["", f"from symptom to cause: {self._symptom()}"]
-        return "\n".join(_wrapped(line) for line in lines)
+        if self.compared and self.not_run:  # else the notes say what was tried
+            lines += ["", *reasons(self.not_run)]
+        lines += [] if self.ok or not self.compared else ["", f"from symptom to cause: {self._symptom()}"]
+        return "\n".join(wrapped(line) for line in lines)
 
     def _symptom(self):
         """Where the book goes on: from what all wrong cases are, or else from which results are wrong."""
@@ -239,28 +212,6 @@ def _takes_any_text(run, call):
     return none.kind == "values" and np.array_equal(none.values["O"], run.came.values["O"], equal_nan=True)
 
 
-def link(slug):
-    """Where the book explains the mistake; None for what has no section."""
-    return f"{BOOK}chapters/in_the_wild.html#mistake-{PAGES[slug]}" if PAGES.get(slug) else None
-
-
-def symptom(wrong):
-    """Where the book goes on from which results are wrong."""
-    return f"{BOOK}book/symptoms.html{SYMPTOM.get(NAMES if 'O' in wrong else tuple(wrong), '')}"
-
-
-def title_of(slug):
-    """What the mistake is, in words."""
-    return TITLES[slug] if slug in TITLES else of_ranks().TITLES[slug]
-
-
-def of_ranks():
-    """The search for what goes wrong over several ranks: what few need is not loaded by all."""
-    from attnbook.diagnose.ranks import _causes
-
-    return _causes
-
-
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
@@ -280,9 +231,9 @@ def _report(runs, call, shown=(), remarks=()):
     findings = _all_of_values(wrong, causes, parts, likely)
     crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
-    findings += [Finding(about, kind, f"{_in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
+    findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole(runs, findings, (*_manners(call), *_precisions(compared), *remarks))
+    return _whole(runs, findings, (*manners_of(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs, notes):
@@ -292,7 +243,7 @@ def _over_ranks(runs, notes):
     low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
     findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings += _all_of_values(wrong, causes, parts, likely)
-    return _whole(runs, findings + _of_calls(runs, causes, {}), (*_precisions(compared), *notes))
+    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes))
 
 
 def _whole(runs, findings, notes):
@@ -313,7 +264,7 @@ def _all_of_values(wrong, *known):
 
 def _of_values(name, where, causes, parts, likely):
     error, text = where[0].error(name)
-    text = f"{_in_cases(where)}: {text}"
+    text = f"{in_cases(where)}: {text}"
     if not causes and not parts and name != "O" and not where[0].right_in("O"):
         text += "; O is wrong there too: set that right first"
     return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts, likely or "")
@@ -321,7 +272,7 @@ def _of_values(name, where, causes, parts, likely):
 
 def _of_precision(name, where, words):
     error, text = where[0].error(name)
-    return Finding(name, "precision", f"{_in_cases(where)}: {text}, {words}", tuple(run.name for run in where), error)
+    return Finding(name, "precision", f"{in_cases(where)}: {text}, {words}", tuple(run.name for run in where), error)
 
 
 def _of_calls(runs, causes, steps):
@@ -333,11 +284,11 @@ def _of_calls(runs, causes, steps):
             seen.append(((run.came.kind, what), run))
         seen += [(("changed", f"{T}, which is its input, is written into"), run) for T in run.came.changed]
     found = []
-    for (kind, what), where in _grouped(seen):
+    for (kind, what), where in grouped(seen):
         text = "raised " + where[0].came.text if kind == "raised" else what
         same = [each for each in dict.fromkeys(causes.values()) if kind == "raised" and _raise(each, steps, where)]
         names = tuple(run.name for run in where)
-        found.append(Finding("the call", kind, f"{_in_cases(where)}: {text}", names, None, *same[:1]))
+        found.append(Finding("the call", kind, f"{in_cases(where)}: {text}", names, None, *same[:1]))
     return found
 
 
@@ -345,95 +296,3 @@ def _raise(causes, steps, runs):
     """Whether the cause, where it is known, does not run in these cases either."""
     steps = steps.get(causes[0]) if len(causes) == 1 else None
     return steps is not None and all(run.predicted(steps) is None for run in runs)
-
-
-def _precisions(compared):
-    notes = []
-    how = {name: {run.right_in(name) for run in compared} for name in NAMES}
-    low = [name for name in NAMES if "float32" in how[name] and "" not in how[name]]
-    if low:
-        notes.append(", ".join(low) + ": right to the precision of float32 only, though float64 went in")
-    dtypes = _grouped(
-        ((run.came.dtypes[name], run.case.dtype), name)
-        for name in NAMES for run in compared if run.came.dtypes[name] != run.case.dtype
-    )  # fmt: skip
-    dtypes = [(list(dict.fromkeys(names)), *both) for both, names in dtypes]
-    other = (
-        f"{', '.join(names)} {'are' if names[1:] else 'is'} {came} where {went} went in" for names, came, went in dtypes
-    )
-    wider = _grouped((run.came.text, run.name) for run in compared if run.came.text)
-    more = (f"fewer than four axes raise {why}; four were handed over in {_quoted(names)}" for why, names in wider)
-    return (*notes, *other, *more)
-
-
-def _manners(call):
-    """What it takes, in a line, and where it takes nothing, what was tried."""
-    if not call.took:
-        tries = _grouped((why, what) for what, why in call.tries.items())
-        yield from (f"tried {what[0]}{f' and {len(what) - 1} more' * (len(what) > 1)}: {why}" for why, what in tries)
-        return
-    if words := call.manners.in_words(call.dtype):
-        yield "it takes " + "; ".join(words)
-    if never := call.never_given():
-        yield "given in no case: " + ", ".join(never)
-
-
-# --- words --------------------------------------------------------------------------------------------------------
-
-
-def _in_cases(where):
-    first = getattr(where[0], "name", where[0])
-    return f'in "{first}"' if len(where) == 1 else f'in {len(where)} cases, first in "{first}"'
-
-
-def _headline(causes, parts, findings):
-    lines = []
-    for i, slugs in enumerate(causes):
-        for j, slug in enumerate(slugs):
-            lines.append(("and: " if j else "or: " if i else "") + title_of(slug))
-            lines += [f"  {link(slug)}"] if link(slug) else []
-    wrong = len({case for f in findings for case in f.cases})
-    lines += [f"  explains {wrong} of {wrong} wrong cases"] if causes and findings[0].kind == "wrong" else []
-    for slug, *cases in parts:
-        lines.append(
-            f"{title_of(slug)}: explains {len(cases)} of {wrong}, {_quoted(cases[:3])}{' …' * (len(cases) > 3)}"
-        )
-        lines += [f"  {link(slug)}"] if link(slug) else []
-    if not lines and any(f.kind == "wrong" for f in findings):
-        lines.append("no known mistake")
-    if not lines and any(f.kind == "precision" for f in findings):
-        lines.append("computed in less precision than it takes")
-    return lines or ["not as asked"]
-
-
-def _reasons(not_run):
-    """Why cases were not run: the options that are not taken on one line, every other reason with its cases."""
-    by_reason = _grouped((reason, name) for name, reason in not_run.items())
-    without = {reason: len(names) for reason, names in by_reason if reason.startswith(NOT_TAKEN)}
-    single = [reason.removeprefix(NOT_TAKEN) for reason in without if " together" not in reason]
-    single = [each for each in single if each.partition("=")[0] not in set(single) - {each}]  # causal, and its corner
-    if single:
-        yield f"not run, {NOT_TAKEN}{', '.join(single)}: {sum(without.values())} cases"
-    for reason, names in by_reason:
-        if not single or reason not in without:
-            yield f"not run, {reason}: {_quoted(names)}"
-
-
-def _wrapped(line):
-    """The line, broken to fit a page; a link stays as it is."""
-    if BOOK in line:
-        return line
-    deeper = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, 88, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
-
-
-def _quoted(names):
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def _grouped(pairs):
-    """(key, [each value that stands beside it]), in the order in which the keys come."""
-    groups = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups.items()

@@ -48,6 +48,15 @@ def refuses(error):
     return raised and home not in ("numpy", "array_api_compat")
 
 
+def reached(error):
+    """How far it came: the line in which each of its calls stands, from the outermost on."""
+    trace, lines = error.__traceback__, []
+    while trace is not None:
+        lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return tuple(lines)
+
+
 def sentence(error):
     """The exception in one short line."""
     words = textwrap.shorten(str(error), 100, placeholder=" …")

@@ -6,7 +6,7 @@ It is compared with a right one, and with what the mistakes of the catalogue wou
 import numpy as np
 
 from attnbook.checks import close
-from attnbook.diagnose.report import _in_cases
+from attnbook.diagnose._words import in_cases
 from attnbook.grade.judging import Judged
 
 
@@ -35,8 +35,8 @@ def formula(right, cases, wrong=()):
             possible = {slug: f for slug, f in possible.items() if _same(came, f, arrays, more)}
         parts = dict.fromkeys(exercise.parts, "not known" if raised else "right") | dict.fromkeys(off, "wrong")
         alike = tuple(possible) if off else ()
-        why = [f"{part}: {_in_cases(names)}: {text}" for part, (text, names) in off.items()]
-        why += [f"the call: {_in_cases(names)}: {text}" for text, names in raised.items()]
+        why = [f"{part}: {in_cases(names)}: {text}" for part, (text, names) in off.items()]
+        why += [f"the call: {in_cases(names)}: {text}" for text, names in raised.items()]
         sure, unsure = (alike, ()) if len(alike) == 1 else ((), alike)
         return Judged(parts, sure, why, unsure, dict.fromkeys(off, tuple((slug,) for slug in alike)))
 

@@ -4,7 +4,7 @@ from functools import wraps
 
 import numpy as np
 
-from attnbook.diagnose.report import _in_cases
+from attnbook.diagnose._words import in_cases
 from attnbook.diagnose.results import NAMES
 from attnbook.diagnose.safely import sentence
 from attnbook.diagnose.steps import Steps
@@ -59,7 +59,7 @@ class Gaps:
     def why(self):
         """What did not come, in lines."""
         return [
-            f"{', '.join(names)}: {_in_cases(next(iter(names.values())))}: {text}" for text, names in self._seen.items()
+            f"{', '.join(names)}: {in_cases(next(iter(names.values())))}: {text}" for text, names in self._seen.items()
         ]
 
     def _lacking(self, results, dO):

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
-from attnbook.diagnose.report import link, title_of
+from attnbook.diagnose.links import link, title_of
 
 WRAP = textwrap.TextWrapper(60, max_lines=3, placeholder=" …", break_long_words=False, break_on_hyphens=False)
 """For the last column of the table; the other formats have all of it."""

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
-from attnbook.diagnose.report import link, title_of
+from attnbook.diagnose.links import link, title_of
 from attnbook.reports.html import page
 from attnbook.reports.junit import as_line, as_text
 

@@ -4,7 +4,7 @@ from html import escape
 
 import numpy as np
 
-from attnbook.diagnose.report import link, symptom, title_of
+from attnbook.diagnose.links import link, symptom, title_of
 from attnbook.diagnose.results import MORE, NAMES
 from attnbook.reports.picture import AXES, in_words, picture, wrong_entries
 

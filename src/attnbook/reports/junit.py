@@ -3,7 +3,8 @@
 import re
 from xml.etree import ElementTree
 
-from attnbook.diagnose.report import _in_cases, link, title_of
+from attnbook.diagnose._words import in_cases
+from attnbook.diagnose.links import link, title_of
 
 
 def as_junit(report, target):
@@ -49,7 +50,7 @@ def _here(finding, run):
     """What a finding says of one case."""
     if finding.kind == "wrong" and run is not None and finding.about in run.came.values:
         return run.error(finding.about)[1]
-    return finding.text.removeprefix(f"{_in_cases(finding.cases)}: ")
+    return finding.text.removeprefix(f"{in_cases(finding.cases)}: ")
 
 
 def _why(finding, case):
@@ -61,7 +62,7 @@ def _why(finding, case):
     ]
     named += [(title_of(slug), link(slug)) for slug, *cases in finding.parts if case in cases]
     yield from (line for lines in named for line in lines if line)
-    yield from filter(None, [finding.likely, f"found {_in_cases(finding.cases)}"])
+    yield from filter(None, [finding.likely, f"found {in_cases(finding.cases)}"])
 
 
 def as_line(value):

@@ -12,7 +12,7 @@ from attnbook.book.atlas import CAUSES, KINDS, MODULES, incidents, threads
 from attnbook.book.atlas.entries import Cause
 from attnbook.book.atlas.recorded import ANSWERS
 from attnbook.book.atlas.topics import TOPICS, topics
-from attnbook.diagnose.report import BOOK, link
+from attnbook.diagnose.links import BOOK, link
 
 RUN = Cause._fields.index("run")
 COLUMNS = ("What goes wrong", "What you see, and what shows it", "Where people met it")
