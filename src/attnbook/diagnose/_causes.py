@@ -1,12 +1,15 @@
 """Which known causes, one or several at once, would give what came. Chapter: :doc:`/chapters/in_the_wild`."""
 
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, compress
 from typing import NamedTuple
+
+import numpy as np
 
 from attnbook.diagnose._infer import factors, patterns, precisions
 from attnbook.diagnose._likely import likely
 from attnbook.diagnose._match import SMALL, cost, explains, predicted, untouched
+from attnbook.diagnose._near import near
 from attnbook.diagnose._run import LOWER
 from attnbook.diagnose.faults import WAYS
 from attnbook.diagnose.steps import with_mistakes
@@ -21,9 +24,12 @@ TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
 
 STEPS = {id(way): with_mistakes(way) for way in WAYS}
+ALL = tuple(STEPS.values())
 ORDER = {way.slug: i for i, way in reversed(list(enumerate(WAYS)))}
 BASIC = [way for i, way in enumerate(WAYS) if ORDER[way.slug] == i]
 """The first way of every cause."""
+
+OF_BASIC = tuple(STEPS[id(way)] for way in BASIC)
 
 
 class Explained(NamedTuple):
@@ -175,7 +181,7 @@ class Search:
 
     def alone(self):
         """One cause."""
-        return [Cause(self, (way,)) for way in self.ways] + self._inferred(factors)
+        return self._singles() + self._inferred(factors)
 
     def on_top(self):
         """What explains another result, with one or two more that leave that result alone."""
@@ -215,7 +221,7 @@ class Search:
         """One cause at the level of a lower precision, where one shows; then where errors are."""
         shown = {run.right_in(name) for run in self.small for name in run.came.values}
         for level in (level for words, level in LOWER.items() if words in shown):
-            causes = [Cause(self, (way,), level) for way in self.ways]
+            causes = self._singles(level)
             if any(cause.explained for cause in causes):
                 return causes
         return self._inferred(patterns)
@@ -235,6 +241,15 @@ class Search:
 
     # --- what they are made of
 
+    def _singles(self, level=""):
+        """Single causes, those that are near enough where one of the results is wrong first."""
+        if not self.ways:
+            return []
+        firsts = [(name, where[0]) for name, where in self.left.items()]
+        maybe = np.any([near(run, name, ALL, level or self.level) for name, run in firsts], axis=0)
+        few = {id(steps) for steps, may in zip(ALL, maybe, strict=True) if may}
+        return [Cause(self, (way,), level) for way in self.ways if id(STEPS[id(way)]) in few]
+
     def _inferred(self, how):
         return [Inferred(*each) for each in how(self.runs, self.left)] if self.ways else []
 
@@ -247,9 +262,12 @@ class Search:
 
     def _cases(self, name):
         """(way, the small cases that it explains), for the basic ones."""
-        ways = [way for way in self.basic if way.slug != "options-ignored"]
-        where = self.cheap[name]
-        return [(way, [run for run in where if Cause(self, (way,)).matches(name, run) == "yes"]) for way in ways]
+        explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
+        for run in self.cheap[name]:
+            for way in compress(BASIC, near(run, name, OF_BASIC, self.level)):
+                if way.slug in explained and Cause(self, (way,)).matches(name, run) == "yes":
+                    explained[way.slug].append(run)
+        return [(way, explained[way.slug]) for way in self.basic if way.slug in explained]
 
     def _most_cases(self, name):
         """The ways that explain most of them, three at most."""

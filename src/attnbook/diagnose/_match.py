@@ -29,31 +29,30 @@ def cost(run):
     return Q.size * K.shape[-2]
 
 
-def predicted(run, steps, keep=True):
-    """What someone gets who goes through these steps; kept for the next function where the case is small."""
+def predicted(run, steps, often=True):
+    """What someone gets who goes through these steps; kept where the case is small, if it will be asked ``often``."""
     if cost(run) > 16 * SMALL:
         return run.predicted(steps)
-    kept, key = _KEPT.setdefault(run.case, {}), (run._key, steps)
+    shared = keep(run, (), lambda: Shared(run.came.inputs, run.options))
+    if not often:
+        return shared.predicted(steps)
+    return keep(run, steps, lambda: shared.predicted(steps))
+
+
+def keep(run, what, compute):
+    """``compute()``, kept for this case and its inputs; all that is kept goes where it has become too much."""
+    kept, key = _KEPT.setdefault(run.case, {}), (run._key, what)
     if key not in kept:
-        prediction = _shared(run, kept).predicted(steps)
-        if not keep:
-            return prediction
-        kept[key] = prediction
+        made = compute()
+        if len(kept) >= KEPT:
+            kept.clear()
+        kept[key] = made
     return kept[key]
-
-
-def _shared(run, kept):
-    """The right calculation of this run; all that is kept goes where it has become too much."""
-    if len(kept) >= KEPT:
-        kept.clear()
-    if run._key not in kept:
-        kept[run._key] = Shared(run.came.inputs, run.options)
-    return kept[run._key]
 
 
 def untouched(run, name, prediction):
     """Whether the steps of a prediction leave this result as it is, which needs no comparing."""
-    shared = _KEPT.get(run.case, {}).get(run._key)
+    shared = _KEPT.get(run.case, {}).get((run._key, ()))
     return shared is not None and prediction[name] is shared.results.get(name)
 
 
@@ -93,14 +92,8 @@ def explains(run, name, wanted, level=""):
         return ""
     at_right = came.shape == right.shape and np.array_equal(finite, np.isfinite(right))
     off = came[finite] - wanted[finite]
-    if level:
-        near = size(off) <= LEVELS[level] * _growth(run) * size(wanted)
-        measure = size
-    else:
-        bound = max(run.sizes.get(name, 0.0), largest(wanted[finite]))
-        near = largest(off) <= 10 * DIAGNOSE[dtype := precision(run, name)] * EPS[dtype] * bound
-        measure = largest
-    if not near:
+    measure = size if level else largest
+    if not measure(off) <= allowed(run, name, size(wanted) if level else largest(wanted[finite]), level):
         return ""
     if not at_right:
         return "yes"
@@ -110,6 +103,14 @@ def explains(run, name, wanted, level=""):
     if level:
         return "harmless" if error <= LEVELS[level] * _growth(run) * size(right) and gap <= 3 * error else ""
     return "harmless" if right_in(run, name) and (gap <= 3 * error or run.harmless(name, {name: wanted})) else ""
+
+
+def allowed(run, name, measured, level=""):
+    """How far what came may be from a prediction that measures so much: the largest of it, or at a level the mean."""
+    if level:
+        return LEVELS[level] * _growth(run) * measured
+    dtype = precision(run, name)
+    return 10 * DIAGNOSE[dtype] * EPS[dtype] * np.maximum(run.sizes.get(name, 0.0), measured)
 
 
 def _overflows_alike(run, wanted, came):
