@@ -628,3 +628,43 @@ def test_a_dO_that_is_refused_is_worth_a_note():
     (note,) = (note for note in report.notes if note.startswith("it refuses"))
     assert all(f'"dO {how} in memory"' in note for how in ("transposed", "sliced", "of one number, expanded"))
     assert not any(note.startswith("it refuses") for note in ab.diagnose((ab.attention, ab.attention_vjp)).notes)
+
+
+@pytest.mark.parametrize("turned", [lambda dV: np.swapaxes(dV, -1, -2), lambda dV: dV.sum(), lambda dV: dV[..., :1]])
+def test_a_shape_that_no_known_mistake_gives(turned):
+    def fn(Q, K, V, dO):
+        O, dQ, dK, dV = ours(Q, K, V, dO)
+        return O, dQ, dK, turned(dV)
+
+    (finding,) = ab.diagnose(fn).findings
+    assert (finding.about, finding.causes) == ("dV", ())
+    assert "expected (7, 13)" in finding.text
+    assert "P" not in finding.likely
+
+
+def test_an_option_that_is_ignored_is_not_named_for_another():
+    def no_window(Q, K, V, dO, window_size=(-1, -1)):
+        return ours(Q, K, V, dO)
+
+    def no_dropout(Q, K, V, dO, dropout=0.0):
+        return ours(Q, K, V, dO)
+
+    assert causes(no_window) == ("window-ignored",)
+    assert causes(no_dropout) == ("dropout-ignored",)
+
+
+def test_tiles_are_asked_under_the_corner_that_it_has():
+    """As flash-attn, whose causal is lined up at the bottom right: the last rows of dQ, where no block is full."""
+
+    def fn(q, k, v, dout, causal=False, window_size=(-1, -1), softmax_scale=None):
+        if window_size != (-1, -1):
+            raise NotImplementedError("no windows")
+        Q, K, V, dO = (np.swapaxes(T, 1, 2) for T in (q, k, v, dout))
+        O, dQ, dK, dV = ours(Q, K, V, dO, causal="bottom-right" if causal else False, scale=softmax_scale)
+        if causal and Q.shape[2] > K.shape[2] > 64:
+            dQ[..., Q.shape[2] // 64 * 64 :, :] = 0
+        return tuple(np.swapaxes(T, 1, 2) for T in (O, dQ, dK, dV))
+
+    (finding,) = ab.diagnose(fn).findings
+    assert finding.about == "dQ"
+    assert "129 queries, 127 keys, causal" in finding.cases

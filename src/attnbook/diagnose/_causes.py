@@ -20,6 +20,9 @@ PAIRED = 40
 YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
 """How the names begin of what a simpler cause is taken before, where both explain the same."""
 
+OPTIONS = {"mask", "bias", "causal", "scale", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
+"""How the names begin of what is about an option."""
+
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
 
@@ -150,6 +153,9 @@ class Search:
         shown = {run.right_in(name) for run in self.small for name in run.came.values}
         self.level = "float32" if "float32" in shown else ""  # who computes in less precision makes mistakes in it
         self.found, self.said, self.order = {}, {}, {}
+        given = (run.came.options.items() for run in self.runs)
+        self.given = {name.lower() for options in given for name, T in options if T is not None and T is not False}
+        self.given |= {"scale"} | ({"rotary"} if "cos" in self.given else set())
         for name, where in self.wrong.items():
             seen = set(map(id, where))
             self.order[name] = [*where, *(r for r in self.runs if id(r) not in seen and name in r.came.values)]
@@ -159,11 +165,15 @@ class Search:
         """What has no cause yet."""
         return {name: where for name, where in self.wrong.items() if name not in self.found}
 
+    def _yields(self, slug):
+        """Whether another cause of the same numbers is likelier: it is about an option that was never given."""
+        return slug.startswith(YIELDS) or slug.partition("-")[0] in OPTIONS - self.given
+
     def cover(self, candidates):
         """Add the causes that explain most; several where nothing tells them apart."""
         while useful := [c for c in candidates if c.explained & self.left.keys()]:
             ranks = [
-                (-len(c.explained & self.left.keys()), c.too_much, c.tier, any(s.startswith(YIELDS) for s in c.slugs))
+                (-len(c.explained & self.left.keys()), c.too_much, c.tier, any(map(self._yields, c.slugs)))
                 for c in useful
             ]
             alike = [c for c, rank in zip(useful, ranks, strict=True) if rank == min(ranks)]

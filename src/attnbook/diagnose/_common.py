@@ -28,11 +28,13 @@ FEATURES = {
     f"with {name}": lambda run, name=name: not (run.came.options.get(name) is None or run.came.options[name] is False)
     for name in ("mask", "bias", "causal", "scale", "window", "softcap", "sink", "slopes", "dropout", "dL")
 } | {
-    f"with more than {size} {things}{tail}": lambda run, i=i, axis=axis, size=size, tail=tail: (
+    f"with {things} {size}{tail}": lambda run, i=i, axis=axis, size=size, tail=tail: (
         _size(run, i, axis) > size and not (tail and _size(run, i, axis) % size == 0)
     )
     for (i, axis, things), size, tail in product(
-        ((0, -2, "queries"), (1, -2, "keys"), (0, -1, "columns")), (16, 32, 64, 128), ("", ", no multiple of them")
+        ((0, -2, "more queries than"), (1, -2, "more keys than"), (0, -1, "a width d above")),
+        (16, 32, 64, 128),
+        ("", ", no multiple of it"),
     )
 }  # fmt: skip
 """What cases may have in common, in words, and whether one has it."""
@@ -50,5 +52,5 @@ def in_common(name, runs, features=FEATURES):
         return ""
     words = min(having, key=lambda each: len(having[each]))
     if having[words] == wrong:
-        return f"wrong in all cases {words}, and in no other"
+        return f"wrong in all cases {words}, and in no other that was asked"
     return f"wrong only {words}" if 2 * len(having[words]) <= len(runs) else ""

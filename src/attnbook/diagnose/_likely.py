@@ -17,11 +17,12 @@ NEAR = 1e-6
 def likely(name, where, runs):
     """A sentence on what is wrong before this result, from the simplest case that it can be solved in; or ""."""
     said = [in_common(name, runs), _where(name, where)]
-    for run in sorted(where, key=cost):
+    shapely = all(run.came.values[name].shape == run.right[name].shape for run in where)
+    for run in sorted(where, key=cost) if shapely else ():
         Q, K = run.came.inputs[:2]
         plain = Q.shape[:-2] == K.shape[:-2] and not {"cos", "dropout", "softcap", "dL", "sink"} & run.options.keys()
-        came, right = run.came.values[name], run.right[name]
-        solvable = plain and Q.size and K.size and came.shape == right.shape and np.isfinite(came).all()
+        came = run.came.values[name]
+        solvable = plain and Q.size and K.size and np.isfinite(came).all()
         if solvable and (name == "O" or right_in(run, "O")):
             with np.errstate(all="ignore"):
                 said.append(_solved(name, run, Steps(*run.came.inputs, **run.options)))

@@ -3,6 +3,8 @@
 :func:`attnbook.diagnose._match.explains` looks at what is left.
 """
 
+import math
+
 import numpy as np
 
 from attnbook.diagnose._match import allowed, keep, predicted
@@ -36,7 +38,7 @@ def _stacked(run, name, shape, steps):
     predictions = [predicted(run, each) for each in steps]
     fits = [p is not None and p.get(name) is not None and p[name].shape == shape for p in predictions]
     rows = [p[name].ravel() for p, fit in zip(predictions, fits, strict=True) if fit]
-    wanted = np.array(rows).reshape(len(rows), -1)
+    wanted = np.array(rows).reshape(len(rows), math.prod(shape))
     finite = np.where(np.isfinite(wanted), wanted, 0.0)
     many = np.maximum(np.isfinite(wanted).sum(axis=1), 1)
     mean = np.sqrt((finite * finite).sum(axis=1) / many)

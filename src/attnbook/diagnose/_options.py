@@ -17,6 +17,7 @@ IGNORING = {
     "slopes": {"scores": lambda a: Steps.scores.func(without(a, "slopes"))},
     "rotary": {"turned": lambda a, T, back=False: T},
     "dL": {"D_less_dL": lambda a: a.D},
+    "dropout": {"dropped": lambda a, T, kept: T},
 }
 """The steps of who does nothing with an option."""
 
@@ -128,7 +129,7 @@ FAULTS = (
     *faults("dropout-forgotten-in-backward", "the backward knows nothing of dropout",
             {"kept_backward": lambda a: None}),
     *faults("dropout-factor-missing", "what dropout leaves is not divided by 1 − p",
-            {"dropped": weight_of(lambda a: 1.0)}),
+            {"dropped": weight_of(lambda a: np.nan if a.kept is not None and np.all(a.kept) else 1.0)}),
     *faults("dropout-factor-missing-in-backward", "the backward does not divide by 1 − p what dropout leaves",
             backward_with(weight_of(lambda a: 1.0))),
     *faults("dropout-factor-wrong-in-backward", "the backward divides by p, not by 1 − p, what dropout leaves",

@@ -112,17 +112,20 @@ def _simple(draw, dtype):
 
 
 def _of_sizes(draw, dtype):
-    """Around the edges of tiles of 64 and 128, past the second one, and at widths that are padded."""
+    """Around the edges of tiles of 64 and 128, past the second one, and at widths that are padded; under the corner of
+    causal that the function has.
+    """
     tiles = partial(draw.case, sized=True)
+    causal = True if draw.manners.corner == "top-left" else draw.manners.corner
     yield tiles("64 queries and keys", (2,), of=(64, 64, 64, 64))
     yield tiles("63 queries, 65 keys", (2,), of=(63, 65, 80, 64))
-    yield tiles("65 queries, 63 keys, causal", (2,), of=(65, 63, 64, 80), causal=True)
-    yield tiles("a batch of 65, causal", (2, 2), of=(65, 65, 64, 64), causal=True)
+    yield tiles("65 queries, 63 keys, causal", (2,), of=(65, 63, 64, 80), causal=causal)
+    yield tiles("a batch of 65, causal", (2, 2), of=(65, 65, 64, 64), causal=causal)
     yield tiles("127 queries, 129 keys", (2,), of=(127, 129, 96, 96))
-    yield tiles("129 queries, 127 keys, causal", (2,), of=(129, 127, 64, 64), causal=True)
-    yield tiles("128 queries and keys, causal", (2,), of=(128, 128, 128, 128), causal=True)
+    yield tiles("129 queries, 127 keys, causal", (2,), of=(129, 127, 64, 64), causal=causal)
+    yield tiles("128 queries and keys, causal", (2,), of=(128, 128, 128, 128), causal=causal)
     yield tiles("257 queries, 300 keys", (), of=(257, 300, 64, 64))
-    yield tiles("300 queries, 257 keys, causal", (), of=(300, 257, 96, 80), causal=True)
+    yield tiles("300 queries, 257 keys, causal", (), of=(300, 257, 96, 80), causal=causal)
     yield tiles("width 256", (2,), of=(33, 20, 256, 128))
     case = draw.case("long sums", (), of=(300, 300, 16, 16))
     Q, K, V, dO = case.inputs  # weights alike and terms of one sign: a sum in 16 bits loses the last of them
