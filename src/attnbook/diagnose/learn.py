@@ -94,9 +94,12 @@ class Learner:
         return self.answers[ask]
 
     def whys(self):
-        """{what was asked: what was raised}, what came furthest first."""
-        tries = sorted(self.tries.items(), key=lambda each: each[1].reached, reverse=True)
-        return {what: came.text.removeprefix("it raised ") for what, came in tries}
+        """{what was asked: what was raised}, what came furthest first; the same statement says the same."""
+        tries, said = sorted(self.tries.items(), key=lambda each: each[1].reached, reverse=True), {}
+        return {
+            what: said.setdefault(came.reached or came.text, came.text.removeprefix("it raised "))
+            for what, came in tries
+        }
 
     def takes(self, ask):
         """Whether it is taken: anything that comes is an answer, and so is nothing in time."""
