@@ -5,7 +5,7 @@ import pytest
 from right_ones import with_ops
 
 from attnbook import checks
-from attnbook.diagnose._causes import STEPS
+from attnbook.diagnose._causes import classes
 from attnbook.diagnose._shared import Shared
 from attnbook.diagnose.battery import battery
 from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
@@ -84,7 +84,7 @@ def test_what_is_shared_with_the_right_calculation_is_what_each_would_compute(ca
     options = {**case.options, **({"memory": case.memory} if case.memory else {})}
     shared = Shared(case.inputs, options)
     with np.errstate(all="ignore"):
-        for steps in STEPS.values():
+        for steps in classes().values():
             try:
                 alone = steps(*case.inputs, **options).results()
             except ValueError:

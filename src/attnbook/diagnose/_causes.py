@@ -1,6 +1,6 @@
 """Which known causes, one or several at once, would give what came. Chapter: :doc:`/chapters/in_the_wild`."""
 
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations, compress
 from typing import NamedTuple
 
@@ -26,13 +26,21 @@ OPTIONS = {"mask", "bias", "causal", "scale", "window", "softcap", "sink", "slop
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
 
-STEPS = {id(way): with_mistakes(way) for way in WAYS}
-ALL = tuple(STEPS.values())
 ORDER = {way.slug: i for i, way in reversed(list(enumerate(WAYS)))}
 BASIC = [way for i, way in enumerate(WAYS) if ORDER[way.slug] == i]
 """The first way of every cause."""
 
-OF_BASIC = tuple(STEPS[id(way)] for way in BASIC)
+
+@cache
+def classes():
+    """{id(way): its steps}: a class each, made when something is wrong first."""
+    return {id(way): with_mistakes(way) for way in WAYS}
+
+
+@cache
+def classes_of(basic):
+    """Those of all ways, or of the basic ones."""
+    return tuple(classes()[id(way)] for way in (BASIC if basic else WAYS))
 
 
 class Explained(NamedTuple):
@@ -86,7 +94,7 @@ class Cause:
     def __init__(self, search, mistakes, level=""):
         self.mistakes = tuple(sorted(mistakes, key=lambda mistake: ORDER[mistake.slug]))
         self.slugs = tuple(dict.fromkeys(mistake.slug for mistake in self.mistakes))
-        self.steps = STEPS[id(mistakes[0])] if len(mistakes) == 1 else with_mistakes(*mistakes)
+        self.steps = classes()[id(mistakes[0])] if len(mistakes) == 1 else with_mistakes(*mistakes)
         self.search, self.level = search, level or search.level
 
     def matches(self, name, run):
@@ -256,9 +264,9 @@ class Search:
         if not self.ways:
             return []
         firsts = [(name, where[0]) for name, where in self.left.items()]
-        maybe = np.any([near(run, name, ALL, level or self.level) for name, run in firsts], axis=0)
-        few = {id(steps) for steps, may in zip(ALL, maybe, strict=True) if may}
-        return [Cause(self, (way,), level) for way in self.ways if id(STEPS[id(way)]) in few]
+        maybe = np.any([near(run, name, classes_of(False), level or self.level) for name, run in firsts], axis=0)
+        few = set(map(id, compress(WAYS, maybe)))
+        return [Cause(self, (way,), level) for way in self.ways if id(way) in few]
 
     def _inferred(self, how):
         return [Inferred(*each) for each in how(self.runs, self.left)] if self.ways else []
@@ -274,7 +282,7 @@ class Search:
         """(way, the small cases that it explains), for the basic ones."""
         explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
         for run in self.cheap[name]:
-            for way in compress(BASIC, near(run, name, OF_BASIC, self.level)):
+            for way in compress(BASIC, near(run, name, classes_of(True), self.level)):
                 if way.slug in explained and Cause(self, (way,)).matches(name, run) == "yes":
                     explained[way.slug].append(run)
         return [(way, explained[way.slug]) for way in self.basic if way.slug in explained]
