@@ -212,6 +212,44 @@ def test_a_message_in_junit_is_one_line():
     assert all(each.get("message").endswith("raised ValueError: two lines") for each in errors)
 
 
+OLD = """
+    import attnbook as ab
+
+
+    def old(Q, K, V, dO, mask=None):
+        O, res = ab.attention(Q, K, V, mask=mask)
+        return O, *ab.attention_vjp(dO, res)[:3]
+
+
+    def new(Q, K, V, dO, mask=None):
+        if mask is not None:
+            raise TypeError("unsupported mask")
+        return old(Q, K, V, dO)
+"""
+
+
+def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(run, tmp_path):
+    (tmp_path / "kernel.py").write_text(textwrap.dedent(OLD), encoding="utf-8")
+    status, out, err = run("diagnose", "kernel.py:old", "--json")
+    before = len(json.loads(out)["compared"])
+    asked = ("--at-least", before, "--junit", "report.xml")
+    assert (status, err) == (0, "")
+    assert run("diagnose", "kernel.py:old", *asked)[0] == 0
+    assert not ElementTree.parse(tmp_path / "report.xml").findall("testcase/failure")
+    status, out, _ = run("diagnose", "kernel.py:new", "--json")
+    report = json.loads(out)
+    now, cases = len(report["compared"]), report["cases"]
+    assert (status, report["ok"], now < before) == (0, True, True)
+    status, out, err = run("diagnose", "kernel.py:new", *asked)
+    assert (status, out.splitlines()[0]) == (1, "right: O, dQ, dK, dV")
+    line = f"compared in {now} of {cases} cases, expected at least {before}"
+    assert err == line + "\n"
+    suite = ElementTree.parse(tmp_path / "report.xml").getroot()
+    assert [failure.get("message") for failure in suite.findall("testcase/failure")] == [line]
+    assert suite.get("failures") == "1"
+    assert int(suite.get("tests")) == len(suite)
+
+
 def test_junit_where_nothing_ran():
     def none(*inputs, **options):
         raise NotImplementedError("not \x01 yet")
@@ -368,6 +406,7 @@ def test_the_example_of_a_workflow():
     (line,) = [step["run"] for step in steps(path) if step.get("run", "").startswith("attnbook ")]
     options = _parser().parse_args(line.split()[1:])
     assert (options.junit, options.html) == ("gradients.xml", "gradients.html")
+    assert options.at_least > 0
     assert "attnbook.yml" in (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
 
 
