@@ -235,6 +235,13 @@ def test_a_record_that_lacks_a_cause_is_no_page():
 SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
     .map((row) => [row.id, [...row.querySelectorAll("li")].filter((item) => item.checkVisibility()).length])"""
 
+RESTORED = """() => {
+    for (const [name, value] of [["topic", "dropout"], ["class", ""]]) {
+        document.querySelector(`select[name=${name}]`).value = value;
+    }
+    dispatchEvent(new PageTransitionEvent("pageshow"));
+}"""
+
 EVERY_TOPIC = """() => [...document.querySelectorAll("select[name=topic] option:not([value=''])")].map((option) => {
     option.selected = true;
     option.parentElement.dispatchEvent(new Event("input", { bubbles: true }));
@@ -277,6 +284,8 @@ def test_the_filters_show_what_fits(browser):
     tab.select_option("select[name=topic]", "KV cache")
     tab.select_option("select[name=class]", "Several ranks")
     assert [name for name, _ in tab.evaluate(SHOWN)] == ["atlas-merged-without-the-gradient-of-l"]
+    tab.evaluate(RESTORED)
+    assert {name.removeprefix("atlas-") for name, _ in tab.evaluate(SHOWN)} == set(TOPICS["dropout"])
     tab.set_viewport_size({"width": 390, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     tab.close()

@@ -29,6 +29,7 @@
 
   form.addEventListener("input", show);
   form.addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("pageshow", show); // a browser that goes back restores what was chosen, and fires no input
   form.hidden = false;
   show();
 }
