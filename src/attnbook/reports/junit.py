@@ -73,7 +73,7 @@ def _why(finding, case):
     ]
     named += [(title_of(slug), link(slug)) for slug, *cases in finding.parts if case in cases]
     yield from (line for lines in named for line in lines if line)
-    yield from filter(None, [finding.likely, f"found {in_cases(finding.cases)}"])
+    yield from filter(None, [finding.likely])
 
 
 def as_line(value):
