@@ -24,7 +24,8 @@
     for (const section of document.querySelectorAll("section:has(> table.atlas)")) {
       section.hidden = !section.querySelector("tbody tr:not([hidden])");
     }
-    form.querySelector("output").textContent = `${found.size} incident${found.size === 1 ? "" : "s"}`;
+    const none = found.size ? "" : ": choose less";
+    form.querySelector("output").textContent = `${found.size} incident${found.size === 1 ? "" : "s"}${none}`;
   };
 
   form.addEventListener("input", show);
