@@ -1,5 +1,6 @@
 """The atlas: every cause is planted and run, what hides it is run too, and what is recorded of it is what comes."""
 
+import ast
 import json
 import re
 from collections import Counter
@@ -225,6 +226,32 @@ def test_a_reproduction_is_shown_with_what_it_needs():
         compile(source(slug), slug, "exec")
 
 
+@every_cause
+def test_what_is_shown_runs_with_the_imports_that_are_shown(cause):
+    row = page().find(id=f"atlas-{cause.slug}")
+    *body, last = ast.parse(row.find("pre").text).body
+    names = {}
+    exec(compile(ast.Module(body, []), cause.slug, "exec"), names)
+    if isinstance(last, ast.Expr):
+        made = eval(compile(ast.Expression(last.value), cause.slug, "eval"), names)
+    else:
+        exec(compile(ast.Module([last], []), cause.slug, "exec"), names)
+        made = names[last.name if isinstance(last, ast.FunctionDef) else last.targets[0].id]
+    assert run(cause._replace(run=made), cause.shows) == cause.spoils
+
+
+def test_what_the_answers_mean_is_said_before_their_table():
+    said = counts_table(record())
+    assert all(said.index(meaning) < said.index("<table") for meaning in ANSWERS.values())
+
+
+def test_a_symptom_says_that_more_may_be_wrong():
+    said = {option["value"]: option.text for option in page().select("select[name=symptom] option")}
+    assert said.pop("") == "all"
+    words = {symptom(cause) for cause in CAUSES.values()}
+    assert said == {each: each if each == "an error" else f"at least {each}" for each in words}
+
+
 def test_a_record_that_lacks_a_cause_is_no_page():
     known = json.loads(RECORD.read_text(encoding="utf-8"))
     del known["causes"]["dead-row"]
@@ -234,6 +261,13 @@ def test_a_record_that_lacks_a_cause_is_no_page():
 
 SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
     .map((row) => [row.id, [...row.querySelectorAll("li")].filter((item) => item.checkVisibility()).length])"""
+
+RESTORED = """() => {
+    for (const [name, value] of [["topic", "dropout"], ["class", ""]]) {
+        document.querySelector(`select[name=${name}]`).value = value;
+    }
+    dispatchEvent(new PageTransitionEvent("pageshow"));
+}"""
 
 EVERY_TOPIC = """() => [...document.querySelectorAll("select[name=topic] option:not([value=''])")].map((option) => {
     option.selected = true;
@@ -277,8 +311,17 @@ def test_the_filters_show_what_fits(browser):
     tab.select_option("select[name=topic]", "KV cache")
     tab.select_option("select[name=class]", "Several ranks")
     assert [name for name, _ in tab.evaluate(SHOWN)] == ["atlas-merged-without-the-gradient-of-l"]
+    tab.evaluate(RESTORED)
+    assert {name.removeprefix("atlas-") for name, _ in tab.evaluate(SHOWN)} == set(TOPICS["dropout"])
     tab.set_viewport_size({"width": 390, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    place = tab.locator("table.atlas a.here:visible").first.bounding_box()
+    assert min(place["width"], place["height"]) >= 24
+    kind = next(iter(KINDS))
+    other = next(words for words, slugs in TOPICS.items() if not {cause.slug for cause in KINDS[kind]} & set(slugs))
+    tab.select_option("select[name=class]", kind)
+    tab.select_option("select[name=topic]", other)
+    assert tab.locator("output").text_content() == "0 incidents: choose less"
     tab.close()
 
 

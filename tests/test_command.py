@@ -5,6 +5,7 @@ import html.parser
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -81,6 +82,10 @@ MINE = """
 """
 
 
+MADE = ("mine", "one", "broken", "kernel", "pack", "ran", "mine_over")
+"""What the tests write and import."""
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """The command, in this process and in a folder with ``mine.py``: (status, stdout, stderr)."""
@@ -104,7 +109,7 @@ def run(tmp_path, monkeypatch, capsys):
 
     yield run
     for name in set(sys.modules) - modules:
-        if name in ("mine", "one", "broken") or name.startswith("attnbook_target"):
+        if name.partition(".")[0] in MADE or name.startswith("attnbook_target"):
             del sys.modules[name]
 
 
@@ -136,6 +141,46 @@ def test_status_2_and_a_hint(run, arguments, words):
     status, out, err = run("diagnose", *arguments)
     assert (status, out) == (2, "")
     assert words in err
+
+
+def test_a_folder_that_is_missing_is_noticed_before_anything_runs(run, tmp_path):
+    (tmp_path / "ran.py").write_text("from pathlib import Path\nPath('ran').touch()\n", encoding="utf-8")
+    (tmp_path / "there").mkdir()
+    for option in ("--junit", "--html"):
+        status, out, err = run("diagnose", "ran.py:f", option, "no/folder.xml")
+        assert (status, out) == (2, "")
+        assert "'no'" in err
+        assert not (tmp_path / "ran").exists()
+    status, *_ = run("diagnose", "ran.py:f", "--junit", "there/report.xml")
+    assert status == 2
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_function_that_ends_the_process(tmp_path):
+    (tmp_path / "ends.py").write_text("import os\n\n\ndef f(Q, K, V, dO):\n    os.abort()\n", encoding="utf-8")
+    asked = [sys.executable, "-m", "attnbook", "diagnose", "ends.py:f", "--junit", "report.xml"]
+    assert subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode == -signal.SIGABRT
+    assert not (tmp_path / "report.xml").exists()
+
+
+def test_a_file_of_a_package_is_named_as_a_module(run, tmp_path, monkeypatch):
+    (tmp_path / "pack" / "deep").mkdir(parents=True)
+    (tmp_path / "pack" / "steps.py").write_text("from attnbook import attention, attention_vjp", encoding="utf-8")
+    (tmp_path / "pack" / "heads.py").write_text("from .steps import attention, attention_vjp", encoding="utf-8")
+    _, _, err = run("diagnose", "pack/heads.py:attention,attention_vjp")
+    name = "pack.heads:attention,attention_vjp"
+    assert f"no known parent package: name it as a module, {name}" in err
+    assert run("diagnose", name)[0] == 0
+    monkeypatch.chdir(tmp_path / "pack" / "deep")
+    _, _, err = run("diagnose", "../heads.py:attention")
+    assert "the folder above its package, and name it as a module, as in package.heads:attention" in err
+
+
+def test_a_function_over_ranks_is_asked_by_the_name_of_its_ranks(run, tmp_path):
+    text = "from over_ranks import RIGHT\nfrom attnbook.diagnose import Ranks\nover = Ranks(*RIGHT['all-gather'])\n"
+    (tmp_path / "mine_over.py").write_text(text, encoding="utf-8")
+    status, out, err = run("diagnose", "mine_over.py:over")
+    assert (status, out.splitlines()[0]) == (0, "right: O, dQ, dK, dV"), (out, err)
 
 
 def test_version(run):
@@ -200,6 +245,7 @@ def test_a_failure_in_junit_is_about_its_case():
         here = [f"{name}: {runs[case].error(name)[1]}" for name in ("dQ", "dK")]
         assert each.get("message") == "; ".join(here)
         assert [line for line in each.text.splitlines() if ": relative" in line] == here
+        assert "cases" not in each.text
         assert len(each.text) < 600
 
 
@@ -210,6 +256,44 @@ def test_a_message_in_junit_is_one_line():
     errors = ElementTree.fromstring(as_junit(ab.diagnose(raises), "f")).findall("testcase/error")
     assert errors
     assert all(each.get("message").endswith("raised ValueError: two lines") for each in errors)
+
+
+OLD = """
+    import attnbook as ab
+
+
+    def old(Q, K, V, dO, mask=None):
+        O, res = ab.attention(Q, K, V, mask=mask)
+        return O, *ab.attention_vjp(dO, res)[:3]
+
+
+    def new(Q, K, V, dO, mask=None):
+        if mask is not None:
+            raise TypeError("unsupported mask")
+        return old(Q, K, V, dO)
+"""
+
+
+def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(run, tmp_path):
+    (tmp_path / "kernel.py").write_text(textwrap.dedent(OLD), encoding="utf-8")
+    status, out, err = run("diagnose", "kernel.py:old", "--json")
+    before = len(json.loads(out)["compared"])
+    asked = ("--at-least", before, "--junit", "report.xml")
+    assert (status, err) == (0, "")
+    assert run("diagnose", "kernel.py:old", *asked)[0] == 0
+    assert not ElementTree.parse(tmp_path / "report.xml").findall("testcase/failure")
+    status, out, _ = run("diagnose", "kernel.py:new", "--json")
+    report = json.loads(out)
+    now, cases = len(report["compared"]), report["cases"]
+    assert (status, report["ok"], now < before) == (0, True, True)
+    status, out, err = run("diagnose", "kernel.py:new", *asked)
+    assert (status, out.splitlines()[0]) == (1, "right: O, dQ, dK, dV")
+    line = f"compared in {now} of {cases} cases, expected at least {before}"
+    assert err == line + "\n"
+    suite = ElementTree.parse(tmp_path / "report.xml").getroot()
+    assert [failure.get("message") for failure in suite.findall("testcase/failure")] == [line]
+    assert suite.get("failures") == "1"
+    assert int(suite.get("tests")) == len(suite)
 
 
 def test_junit_where_nothing_ran():
@@ -368,6 +452,7 @@ def test_the_example_of_a_workflow():
     (line,) = [step["run"] for step in steps(path) if step.get("run", "").startswith("attnbook ")]
     options = _parser().parse_args(line.split()[1:])
     assert (options.junit, options.html) == ("gradients.xml", "gradients.html")
+    assert options.at_least > 0
     assert "attnbook.yml" in (ROOT / "book" / "teaching.md").read_text(encoding="utf-8")
 
 

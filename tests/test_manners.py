@@ -359,6 +359,22 @@ def came_of(fn, name, library=None):
     return call(case)
 
 
+@pytest.mark.parametrize(
+    ("backward", "takes"),
+    [
+        (lambda dO, res: ab.attention_vjp(dO, res), False),
+        (lambda dO, res, scale=None: ab.attention_vjp(dO, res), False),
+        (lambda dO, res, *, dL=None: ab.attention_vjp(dO, res, dL), False),
+        (lambda dO, res, dlse=None: ab.attention_vjp(dO, res, dlse), True),
+        (lambda *given: ab.attention_vjp(*given), True),
+        (ab.attention_vjp, True),
+    ],
+)
+def test_a_backward_is_asked_for_dL_where_it_takes_a_third_argument(backward, takes):
+    came = came_of((ab.attention, backward), "loss that uses L, the log-sum-exp")
+    assert (came.kind, came.text) == (("values", "") if takes else ("not run", "it does not take dL"))
+
+
 def test_gradients_of_a_bias_and_a_sink():
     came = came_of((ab.attention, ab.attention_vjp), "bias", "torch")
     assert came.values["dbias"].shape == came.options["bias"].shape

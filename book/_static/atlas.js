@@ -24,11 +24,13 @@
     for (const section of document.querySelectorAll("section:has(> table.atlas)")) {
       section.hidden = !section.querySelector("tbody tr:not([hidden])");
     }
-    form.querySelector("output").textContent = `${found.size} incident${found.size === 1 ? "" : "s"}`;
+    const none = found.size ? "" : ": choose less";
+    form.querySelector("output").textContent = `${found.size} incident${found.size === 1 ? "" : "s"}${none}`;
   };
 
   form.addEventListener("input", show);
   form.addEventListener("submit", (event) => event.preventDefault());
+  addEventListener("pageshow", show); // a browser that goes back restores what was chosen, and fires no input
   form.hidden = false;
   show();
 }

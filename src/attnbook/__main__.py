@@ -1,10 +1,12 @@
 """The command ``attnbook``, or ``python -m attnbook``: ``diagnose`` and ``grade`` from a shell.
 
-Exit status: 0 where nothing is wrong, 1 where something is, 2 where the command cannot be understood.
+Exit status: 0 where nothing is wrong, 1 where something is or too few cases were compared, 2 where the command cannot
+be understood.
 """
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from attnbook import __version__
@@ -12,7 +14,9 @@ from attnbook.diagnose.adapters import LIBRARIES
 from attnbook.diagnose.report import DTYPES, diagnose
 from attnbook.loading import load
 
-STATUS = "Exit status: 0 nothing is wrong, 1 something is, 2 the command cannot be understood."
+STATUS = "Exit status: 0 nothing is wrong, 1 something is{}, 2 the command cannot be understood."
+
+ENDED = " Where fn ends the process (os.abort), it is the shell's, 128 + the signal, and no file is written."
 
 
 def main(arguments=None):
@@ -33,9 +37,14 @@ def _diagnose(options, out):
     if options.junit or options.html:
         from attnbook import reports
 
-        _write(options, reports.as_junit, reports.as_html, report, options.target)
+        _write(options, partial(reports.as_junit, at_least=options.at_least), reports.as_html, report, options.target)
     print(report.as_json() if options.json else report, file=out, flush=True)
-    return 0 if report.ok else 1
+    few = len(report.compared) < options.at_least
+    if few:
+        from attnbook import reports
+
+        print(reports.too_few(report, options.at_least), file=sys.stderr)
+    return 1 if few or not report.ok else 0
 
 
 def _grade(options, out):
@@ -93,24 +102,34 @@ def _with_progress(rows, files):
 
 def _parser():
     prog = "python -m attnbook" if Path(sys.argv[0]).stem == "__main__" else "attnbook"
-    parser = argparse.ArgumentParser(prog=prog, description="The gradients of attention.", epilog=STATUS)
+    parser = argparse.ArgumentParser(prog=prog, description="The gradients of attention.", epilog=STATUS.format(""))
     parser.add_argument("--version", action="version", version=f"attnbook {__version__}")
     commands = parser.add_subparsers(required=True, metavar="diagnose, grade")
     command = _command(
         commands, "diagnose", _diagnose,
         "say whether an attention with a backward is right, and which known mistake it makes if not",
+        " or fewer cases than --at-least were compared",
+        ENDED,
     )  # fmt: skip
     command.add_argument(
         "target",
         metavar="module:function",
-        help="or file.py:function: fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV); module:forward,backward for a pair; "
-        "a class for an instance of it; with torch also fn(Q, K, V, **options) -> O, whose backward is autograd's",
+        help="or file.py:function: fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV); module:forward,backward for a pair, "
+        "(O, residuals) and backward(dO, residuals), which gets dL, the gradient of the log-sum-exp L, where it takes "
+        "a third argument; a class for an instance of it; what Ranks(fn) made in the file, by its name; with torch "
+        "also fn(Q, K, V, **options) -> O, whose backward is autograd's",
     )
     command.add_argument("--library", choices=LIBRARIES, help="whose arrays it is given; found out by default")
     command.add_argument("--dtype", choices=DTYPES, default="float64", help="of these arrays")
     command.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="for each case, 30 by default")
-    command.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, for CI")
-    command.add_argument("--html", metavar="FILE", help="write it as one HTML file too, with pictures of what is wrong")
+    command.add_argument(
+        "--at-least", type=int, default=0, metavar="N",
+        help="fail where fewer than N cases were compared: an option that raises reads as one that is not taken",
+    )  # fmt: skip
+    command.add_argument("--junit", type=_file, metavar="FILE", help="write the report as JUnit XML too, for CI")
+    command.add_argument(
+        "--html", type=_file, metavar="FILE", help="write it as one HTML file too, with pictures of what is wrong"
+    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     command = _command(commands, "grade", _grade, "grade files that were handed in, each in a process of its own")
@@ -121,8 +140,8 @@ def _parser():
     command.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="for each file, 60 by default")
     command.add_argument("--memory", type=int, default=2048, metavar="MB", help="for each file, 2048 by default")
     command.add_argument("--feedback", metavar="DIR", help="write a Markdown page for each file there")
-    command.add_argument("--junit", metavar="FILE", help="write JUnit XML too, a test for each file")
-    command.add_argument("--html", metavar="FILE", help="write one HTML page of all files too")
+    command.add_argument("--junit", type=_file, metavar="FILE", help="write JUnit XML too, a test for each file")
+    command.add_argument("--html", type=_file, metavar="FILE", help="write one HTML page of all files too")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--csv", action="store_true", help="print the table as CSV")
     how.add_argument("--json", action="store_true", help="print it as JSON")
@@ -130,8 +149,16 @@ def _parser():
     return parser
 
 
-def _command(commands, name, run, text):
-    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=STATUS)
+def _file(path):
+    """The path of a file to write; an error before anything runs, where its folder is missing."""
+    if not Path(path).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"No such file or directory: {str(Path(path).parent)!r}")
+    return path
+
+
+def _command(commands, name, run, text, or_else="", more=""):
+    status = STATUS.format(or_else) + more
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=status)
     command.set_defaults(run=run)
     return command
 

@@ -30,7 +30,12 @@ def load(target):
     home, _, names = target.rpartition(":")
     if not home or not names:
         raise ValueError(f"expected module:function, got {target!r}{_what_is_in(target)}")
-    module = _imported(home)
+    try:
+        module = _imported(home)
+    except ImportError as error:
+        if not home.endswith(".py") or "attempted relative import" not in str(error):
+            raise
+        raise ImportError(f"{error}: {_as_module(home, names)}") from error
     found = tuple(_called(_named(module, name.strip()), name.strip()) for name in names.split(","))
     return found if len(found) > 1 else found[0]
 
@@ -59,6 +64,14 @@ def _of_file(path):
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _as_module(home, names):
+    """How to name a file of a package."""
+    *above, last = Path(os.path.relpath(home)).with_suffix("").parts
+    if ".." in above:
+        return f"go to the folder above its package, and name it as a module, as in package.{last}:{names}"
+    return f"name it as a module, {'.'.join([*above, last])}:{names}"
 
 
 def _named(module, name):

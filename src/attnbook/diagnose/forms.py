@@ -35,6 +35,21 @@ class Signature:
         return bool(self.names) and "cu_seqlens_q" in self.names
 
 
+def takes_dL(fn, form, known):
+    """Whether a loss that uses L may hand dL over: by name, or to a backward as its third argument."""
+    if form != "pair":
+        return form != "vjp" or known.names is None or "dL" in known.names
+    try:
+        shown = inspect.signature(fn[1])
+    except (TypeError, ValueError):  # it does not show
+        return True
+    try:
+        third = list(shown.bind("dO", "residuals", "dL").arguments)[2:]
+    except TypeError:
+        return False
+    return not OPTIONS.intersection(third)
+
+
 def by_place(fn, known):
     """fn, which takes no keywords, with its options as keywords."""
 

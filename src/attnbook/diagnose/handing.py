@@ -11,6 +11,7 @@ import numpy as np
 
 from attnbook.diagnose import calling
 from attnbook.diagnose.adapters.words import NoWordsError, say, vocabularies
+from attnbook.diagnose.forms import takes_dL
 from attnbook.diagnose.steps import Steps
 
 INPUTS = ("Q", "K", "V", "dO")
@@ -94,7 +95,7 @@ class Handed:
 
     def __init__(self, caller, case, manners):
         self.arrays, self.case, self.manners, self.known = caller.arrays, case, manners, caller.known
-        self.form = caller.form
+        self.form, self.fn = caller.form, caller.fn
         self.inputs, self.dO = self._inputs()
         self.originals = tuple(self._read())
         self.ours = {name: self._option(name, value) for name, value in case.options.items()}
@@ -123,7 +124,7 @@ class Handed:
         """The keywords of the call, with ``leaves`` in the place of options of these names."""
         options = self.ours | leaves
         dL = {"dL": options.pop("dL")} if "dL" in options else {}
-        if self.form == "vjp" and dL and self.known.names is not None and "dL" not in self.known.names:
+        if dL and not takes_dL(self.fn, self.form, self.known):
             raise NoWordsError("it does not take dL")
         said = say(self.names, options, self._about()) | (dL if self.form != "autograd" else {})
         return said | self._packed()

@@ -35,7 +35,9 @@ def named(result, case, names=NAMES, who=""):
 
 
 def backward_of(pair, inputs, options, case):
-    """O and the gradients of a pair: the forward gives (O, residuals), and the backward takes dO and them."""
+    """O and the gradients of a pair: the forward gives (O, residuals), and the backward takes dO and them.
+
+    A loss that uses L hands it dL as a third argument, where it takes one."""
     forward, backward = pair
     *inputs, dO = inputs
     options = dict(options)

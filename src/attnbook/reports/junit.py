@@ -7,7 +7,12 @@ from attnbook.diagnose._words import in_cases
 from attnbook.diagnose.links import link, title_of
 
 
-def as_junit(report, target):
+def too_few(report, at_least):
+    """What to say where fewer cases were compared than were asked for."""
+    return f"compared in {len(report.compared)} of {report.cases} cases, expected at least {at_least}"
+
+
+def as_junit(report, target, at_least=0):
     """The report as JUnit XML text: a test for each case, failed where findings have it, skipped where it did not run.
 
     Parameters
@@ -15,6 +20,8 @@ def as_junit(report, target):
     report : attnbook.diagnose.Report
     target : str
         What was diagnosed; the name of the suite.
+    at_least : int
+        Where fewer cases were compared, one more test has failed.
     """
     suite = ElementTree.Element("testsuite", name=as_text(f"attnbook diagnose {target}"))
     counts = {"failures": 0, "errors": 0, "skipped": 0}
@@ -41,6 +48,10 @@ def as_junit(report, target):
         test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name="all cases")
         lines = [f"{finding.about}: {finding.text}" for finding in rest]
         ElementTree.SubElement(test, "error", message=as_line("; ".join(lines))).text = as_text("\n".join(lines))
+    if len(report.compared) < at_least:
+        counts["failures"] += 1
+        test = ElementTree.SubElement(suite, "testcase", classname=as_text(target), name="cases that were compared")
+        ElementTree.SubElement(test, "failure", type="too few", message=too_few(report, at_least))
     suite.attrib |= {"tests": str(len(suite)), **{name: str(count) for name, count in counts.items()}}
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
@@ -62,7 +73,7 @@ def _why(finding, case):
     ]
     named += [(title_of(slug), link(slug)) for slug, *cases in finding.parts if case in cases]
     yield from (line for lines in named for line in lines if line)
-    yield from filter(None, [finding.likely, f"found {in_cases(finding.cases)}"])
+    yield from filter(None, [finding.likely])
 
 
 def as_line(value):

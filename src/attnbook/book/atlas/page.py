@@ -52,8 +52,9 @@ def counts_table(record):
     meaning = "".join(f"<li><b>{answer}</b>: {escape(says)}</li>" for answer, says in ANSWERS.items())
     caption = f"What diagnose makes of the causes of each class, recorded on {record['date']} by make atlas"
     return (
+        f"<ul>{meaning}</ul>\n"
         f'<div class="pst-scrollable-table-container"><table class="atlas-counts"><caption>{caption}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\n<ul>{meaning}</ul>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -68,10 +69,16 @@ def filters():
     }
     fields = "".join(
         f'<label>{name.capitalize()} <select name="{name}"><option value="">all</option>'
-        f"{''.join(f'<option>{escape(value)}</option>' for value in values)}</select></label>\n"
+        f"{''.join(map(_option, values))}</select></label>\n"
         for name, values in offered.items()
     )
     return f'<style>{_STYLE}</style>\n<form class="atlas-filter" hidden>\n{fields}<output></output></form>'
+
+
+def _option(value):
+    """HTML: a symptom says that more may be wrong."""
+    least = "at least " if value.endswith(" wrong") else ""
+    return f'<option value="{escape(value)}">{least}{escape(value)}</option>'
 
 
 def _simple_first(cause):
@@ -105,7 +112,7 @@ def _row(cause, recorded):
         f'{escape(cause.title)}">#</a></p>{topic}<p>{_words(cause.cause)}</p>'
         "<details><summary>The reproduction</summary>"
         f'<pre tabindex="0" role="group" aria-label="The reproduction of {cause.slug}">'
-        f"{escape(source(cause.slug))}</pre></details>"
+        f"{escape(imports(cause.slug))}\n\n{escape(source(cause.slug))}</pre></details>"
     )
     where = "".join(_item(thread) for thread in cause.threads)
     parts = zip(COLUMNS, (what, seen, f"<ul>{where}</ul>"), strict=True)
@@ -146,6 +153,24 @@ def _words(text):
 def source(slug):
     """The code of a reproduction as it stands in the table, after the functions of its module that it uses."""
     return _sources()[slug]
+
+
+def imports(slug):
+    """The lines that import what the code of a reproduction uses."""
+    used = {part.id for part in ast.walk(ast.parse(source(slug))) if isinstance(part, ast.Name)}
+    names = {}
+    for node in _import_statements():
+        home = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
+        asked = {ast.unparse(name) for name in node.names if (name.asname or name.name) in used}
+        names.setdefault(home, set()).update(asked)
+    return "\n".join(f"{home}import {', '.join(sorted(asked))}" for home, asked in names.items() if asked)
+
+
+@cache
+def _import_statements():
+    """Those of every module of the table."""
+    nodes = (node for module in MODULES for node in ast.parse(inspect.getsource(module)).body)
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 @cache
@@ -190,6 +215,7 @@ table.atlas caption, table.atlas-counts caption { caption-side: top; text-align:
 table.atlas :is(th, td) { width: 34%; padding: 0.5em 0.7em 0.5em 0; vertical-align: top; text-align: left; }
 table.atlas tr { border-bottom: 1px solid var(--pst-color-border, #999); scroll-margin-top: 4rem; }
 table.atlas tr:target { outline: 2px solid var(--ab-blue, #0072b2); outline-offset: -2px; }
+table.atlas .here { display: inline-block; min-width: 24px; min-height: 24px; text-align: center; }
 table.atlas p { margin: 0 0 0.4em; }
 table.atlas ul { margin: 0; padding: 0; list-style: none; }
 table.atlas li { margin: 0 0 0.5em; }
