@@ -28,6 +28,19 @@ def as_table(rows):
     return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
 
 
+def pages(files):
+    """The name of each file's page, after its path as given, so that it is the same however many are graded."""
+    names = {}
+    for file in files:
+        parts = [part for part in Path(file).with_suffix("").parts if part not in (Path(file).anchor, "..")]
+        stem = name = "-".join(parts).encode()[-240:].decode(errors="ignore")  # what a file system can name
+        count = 1
+        while name.casefold() in names:
+            name = f"{stem}-{(count := count + 1)}"
+        names[name.casefold()] = f"{name}.md"
+    return list(names.values())
+
+
 def as_csv(rows):
     """The rows as CSV, with a head; a cell that a spreadsheet would take for a formula begins with a quote."""
     text = io.StringIO()
