@@ -62,6 +62,17 @@ def test_every_name_that_a_row_may_have_can_be_given_a_cost(tmp_path):
     assert (read.default, read.costs) == (3, dict.fromkeys(TITLES, 1))
 
 
+def test_the_name_that_a_rubric_knows_is_shown_with_the_title():
+    sure = Row("a.py", "wrong", 0, 1, {"dQ": "wrong"}, A, (), (), 0.1)
+    one = EXERCISES["attention-vjp"]
+    for row in (sure, CLASS[1]):
+        texts = [feedback(row, one), re.sub("<[^>]*>", "", graded_html([row], one))]
+        texts.append(" ".join(as_table([row]).split()))
+        texts += [graded_junit([row], one)] if row is sure else []
+        for text in texts:
+            assert f"{TITLES[A[0]]} (scale-twice)" in text
+
+
 def test_a_name_with_a_typo_has_a_hint_and_no_list_of_all(tmp_path):
     (tmp_path / "r.toml").write_text("[points]\nO = 2\n[costs]\nds-men = 3\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"names of known mistakes.*got 'ds-men' \(is it ds-mean\?\)") as raised:

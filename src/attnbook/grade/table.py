@@ -17,7 +17,7 @@ def as_table(rows):
     """The rows as text in columns, and a line that counts them."""
     lines = [("file", "verdict", "points", "wrong", "why")]
     for row in rows:
-        names = [*map(title_of, row.mistakes), *filter(None, [" or: ".join(map(title_of, row.possible))])]
+        names = [*map(named, row.mistakes), *filter(None, [" or: ".join(map(named, row.possible))])]
         text = "; ".join((*names, *row.why) or row.notes)
         why = WRAP.wrap(text) or [""]
         lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why[0]))
@@ -26,6 +26,11 @@ def as_table(rows):
     table = ["  ".join((*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4])) for line in lines]
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not graded")}
     return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
+
+
+def named(slug):
+    """What the mistake is, and the name by which a rubric knows it."""
+    return f"{title_of(slug)} ({slug})"
 
 
 def pages(files):
@@ -69,10 +74,10 @@ def feedback(row, exercise):
     if row.parts:
         lines += ["| Part | |", "|---|---|", *(f"| {part} | {verdict} |" for part, verdict in row.parts.items()), ""]
     for slug in row.mistakes:
-        lines += [f"**{title_of(slug)}.**{_read(slug)}", ""]
+        lines += [f"**{named(slug)}.**{_read(slug)}", ""]
     if row.possible:
         lines += ["One of these, which give the same here:", ""]
-        lines += [*(f"- {title_of(slug)}.{_read(slug)}" for slug in row.possible), ""]
+        lines += [*(f"- {named(slug)}.{_read(slug)}" for slug in row.possible), ""]
     if row.why:
         lines += ["What was seen:", "", *(f"- {_plain(line)}" for line in row.why), ""]
     if row.notes:

@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from attnbook.diagnose.links import link, title_of
+from attnbook.grade.table import named
 from attnbook.reports.html import page
 from attnbook.reports.junit import as_line, as_text
 
@@ -46,8 +47,8 @@ def _section(row):
         yield f"<p>Not known: {escape(', '.join(missing))}. They count as wrong.</p>"
     for i, slug in enumerate((*row.mistakes, *row.possible)):
         title = escape(title_of(slug))
-        named = f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
-        yield f"<p>{'or: ' if i > len(row.mistakes) else ''}{named} ({slug})</p>"
+        linked = f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
+        yield f"<p>{'or: ' if i > len(row.mistakes) else ''}{linked} ({slug})</p>"
     if row.why or row.notes:
         yield "<ul>"
         yield from (f"<li>{escape(line)}</li>" for line in row.why)
@@ -72,7 +73,7 @@ def graded_junit(rows, exercise):
             wrong = f", wrong: {', '.join(row.wrong)}" if row.wrong else ""
             message = f"{row.verdict}, {row.points:g} of {row.of:g} points{wrong}"
             about = {"type": as_text(" ".join(row.mistakes) or row.verdict), "message": as_line(message)}
-            lines = [*map(title_of, row.mistakes), *row.why, *row.notes]
+            lines = [*map(named, row.mistakes), *row.why, *row.notes]
             ElementTree.SubElement(test, kind, about).text = as_text("\n".join(lines))
     for verdict, kind in kinds.items():
         suite.set(f"{kind}s", str(sum(row.verdict == verdict for row in rows)))
