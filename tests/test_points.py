@@ -148,6 +148,59 @@ def test_a_head_without_all_gradients(tmp_path):
     assert rows["dv"].wrong == ("dQ", "dK")
 
 
+SOLVED = HEAD.replace(
+    "    return {}",
+    """    scale = Q.shape[-1] ** -0.5
+    dP = dO @ V.mT
+    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
+    return P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO""",
+)
+NOT_TRANSPOSED = SOLVED.replace("dS.mT @ Q", "dS @ Q")
+
+
+def test_a_mistake_that_raises_costs_no_more_than_what_it_spoils(tmp_path):
+    texts = {
+        "alone": NOT_TRANSPOSED,
+        "another raises too": NOT_TRANSPOSED.replace("    dP", "    assert Q.ndim < 4\n    dP"),
+        "with another": NOT_TRANSPOSED.replace("scale * dS @ K", "dS @ K"),
+        "it writes": NOT_TRANSPOSED.replace("    dP", "    dO *= 2\n    dO /= 2\n    dO += 1e-3\n    dP"),
+        "no name": SOLVED.replace("P.mT @ dO", "np.linalg.inv(P) @ dO"),
+    }
+    rows = rows_of(tmp_path, "attention-vjp", texts, PARTS)
+    assert {name: row.points for name, row in rows.items()} == dict.fromkeys(texts, 0) | {"alone": 7, "with another": 4}
+    assert "O, dQ, dV: right where the call returned, and dk-not-transposed" in "\n".join(rows["alone"].why)
+    known = rows["another raises too"]
+    assert (known.mistakes, known.parts["O"]) == (("dk-not-transposed",), "not known")
+    assert "What is not known earns nothing." in feedback(known, EXERCISES["attention-vjp"])
+    assert "earns nothing" not in feedback(rows["alone"], EXERCISES["attention-vjp"])
+
+
+IN_TORCH = """
+import torch
+
+
+class Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, Q, K, V):
+        P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
+        ctx.save_for_backward(Q, K, V, P)
+        return P @ V
+
+    @staticmethod
+    def backward(ctx, dO):
+        Q, K, V, P = ctx.saved_tensors
+        dP = dO @ V.mT
+        dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+        return dS @ K, dS @ Q, P.mT @ dO
+"""
+
+
+def test_so_in_the_backward_of_torch(tmp_path):
+    texts = {"alone": IN_TORCH, "later": IN_TORCH.replace("        dP =", "        assert Q.ndim < 4\n        dP =")}
+    rows = rows_of(tmp_path, "attention-torch", texts, PARTS)
+    assert [row.points for row in rows.values()] == [7, 2], rows
+
+
 # --- the table ----------------------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,7 @@ def feedback(row, exercise):
     lines += [f"`{row.file}` was asked for `{exercise.asks}`.", ""]
     if row.parts:
         lines += ["| Part | |", "|---|---|", *(f"| {part} | {verdict} |" for part, verdict in row.parts.items()), ""]
+    lines += ["What is not known earns nothing.", ""] if "not known" in row.parts.values() else []
     for slug in row.mistakes:
         lines += [f"**{named(slug)}.**{_read(slug)}", ""]
     if row.possible:

@@ -44,7 +44,7 @@ def _section(row):
     parts = ", ".join(f'{escape(part)} <span class="{verdict}">{verdict}</span>' for part, verdict in known)
     yield f"<p>{row.verdict}, {row.points:g} of {row.of:g} points{': ' * bool(parts)}{parts}</p>"
     if missing := [part for part, verdict in row.parts.items() if verdict == "not known"]:
-        yield f"<p>Not known: {escape(', '.join(missing))}. They count as wrong.</p>"
+        yield f"<p>Not known: {escape(', '.join(missing))}. What is not known earns nothing.</p>"
     for i, slug in enumerate((*row.mistakes, *row.possible)):
         title = escape(title_of(slug))
         linked = f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
