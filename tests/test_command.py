@@ -502,6 +502,17 @@ def test_the_ini_file_counts_for_folders_too(course, arguments):
     assert "not graded:" not in out
 
 
+def test_a_file_that_is_not_there_is_one_that_fails(course):
+    (course / "pytest.ini").write_text(
+        "[pytest]\nattnbook_exercise =\n    softmax: none.py\n    softmax: mine.py\n", encoding="utf-8"
+    )
+    status, out = pytest_in(course)
+    assert status == 1
+    assert "2 failed, 1 passed" in out
+    assert "FAILED none.py::softmax" in out
+    assert "there is no such file" in out
+
+
 def test_what_is_not_graded_is_said_in_a_line(course):
     status, out = pytest_in(course, "tests/test_more.py", "-q")
     assert status == 0
