@@ -244,6 +244,24 @@ def test_a_page_of_a_class():
     assert {*re.findall(r'href="#([^"]+)"', text)} == {*re.findall(r'id="([^"]+)"', text)}
 
 
+def test_a_row_says_what_is_not_known_and_what_was_not_graded():
+    one = EXERCISES["attention-vjp"]
+    unknown, ungraded = as_table(CLASS).splitlines()[-4:-2]
+    assert "not known: O, dQ, dK, dV  the call: no" in unknown
+    assert ungraded.split()[1:5] == ["not", "graded", "-", "-"]
+    assert feedback(CLASS[3], one).startswith("# attention-vjp: not graded\n")
+    for text in (feedback(CLASS[3], one), graded_html([CLASS[3]], one), graded_junit([CLASS[3]], one)):
+        assert "0 of 10" not in text
+
+
+def test_an_exception_is_shown_with_its_line_and_no_other_reason(tmp_path):
+    texts = {"long": SOLVED.replace("    scale", f"    raise ValueError('{'size ' * 40}')\n    scale")}
+    why = "\n".join(rows_of(tmp_path, "attention-vjp", texts, PARTS)["long"].why)
+    assert ("size " * 40).strip() + " (line 9)" in why
+    assert "(it raised)" in why
+    assert "something else" not in why
+
+
 def test_its_table_fits_a_phone(browser):
     tab = browser.new_page(viewport={"width": 390, "height": 800})
     tab.set_content(graded_html(CLASS, EXERCISES["cs336-flash-torch"]))

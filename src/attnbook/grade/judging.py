@@ -23,6 +23,9 @@ FOREVER = 1e6
 """In seconds; a submission has a limit of its own, for all calls together."""
 
 
+SAID = {"raised": "it raised", "returned": "it returned something else", "too long": "it took too long"}
+"""What came in a case, where no results did."""
+
 COUNTS = "{}: right where the call returned, and {} explains why it raised elsewhere, so it counts"
 """What is said of parts that a known mistake does not spoil, by which the call raises."""
 
@@ -202,7 +205,8 @@ def _of_report(report, exercise):
     why = [f"{finding.about}: {finding.text}" for finding in report.findings]
     kept = ", ".join(name for name, verdict in parts.items() if verdict == "right")
     why += [COUNTS.format(kept, " with ".join(explained[0].causes[0]))] if explained and kept else []
-    reasons = {report.not_run.get(name, "it raised, or returned something else") for name in missing}
+    kinds = {run.name: SAID.get(run.came.kind) for run in report.runs}
+    reasons = {report.not_run.get(name) or kinds.get(name) or "the call gave no results" for name in missing}
     why += [f"not run, and required: {', '.join(missing)} ({'; '.join(sorted(reasons))})"] if missing else []
     about = {name: [finding for finding in report.findings if finding.about == name] for name in wrong}
     causes = {name: each[0].causes for name, each in about.items() if all(finding.causes for finding in each)}

@@ -20,12 +20,28 @@ def as_table(rows):
         names = [*map(named, row.mistakes), *filter(None, [" or: ".join(map(named, row.possible))])]
         text = "; ".join((*names, *row.why) or row.notes)
         why = WRAP.wrap(text) or [""]
-        lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why[0]))
+        lines.append((row.file, row.verdict, points_of(row), wrong_of(row) or "-", why[0]))
         lines += [("", "", "", "", line) for line in why[1:]]
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
     table = ["  ".join((*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4])) for line in lines]
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not graded")}
     return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
+
+
+def points_of(row):
+    """The points in words; what was not graded has none."""
+    return "-" if row.verdict == "not graded" else f"{row.points:g} of {row.of:g}"
+
+
+def outcome(row):
+    """The points, or that it was not graded."""
+    return row.verdict if row.verdict == "not graded" else f"{points_of(row)} points"
+
+
+def wrong_of(row):
+    """The parts that are wrong, or, where nothing else is known of what is not right, those that are not known."""
+    unknown = [part for part, verdict in row.parts.items() if verdict == "not known"]
+    return ", ".join(row.wrong) or (f"not known: {', '.join(unknown)}" if unknown else "")
 
 
 def named(slug):
@@ -69,7 +85,7 @@ def as_json(rows):
 
 def feedback(row, exercise):
     """What a student can read: Markdown, of one submission."""
-    lines = [f"# {exercise.name}: {row.points:g} of {row.of:g} points", ""]
+    lines = [f"# {exercise.name}: {outcome(row)}", ""]
     lines += [f"`{row.file}` was asked for `{exercise.asks}`.", ""]
     if row.parts:
         lines += ["| Part | |", "|---|---|", *(f"| {part} | {verdict} |" for part, verdict in row.parts.items()), ""]
