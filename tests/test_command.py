@@ -21,7 +21,7 @@ import attnbook as ab
 from attnbook.__main__ import _parser, main
 from attnbook.diagnose._causes import Explained
 from attnbook.diagnose.mistakes import MISTAKE
-from attnbook.grade import EXERCISES, exercise, rubric
+from attnbook.grade import EXERCISES, exercise, pages, rubric
 from attnbook.reports import as_html, as_junit, picture, wrong_entries
 from attnbook.reports.picture import in_words
 
@@ -485,12 +485,32 @@ def test_grade_from_a_shell(run, tmp_path):
     status, out, err = run(*asked, "--feedback", "pages", "--html", "all.html", "--junit", "all.xml")
     assert (status, err) == (1, "")
     assert "1 right, 1 wrong, 0 not graded" in out
-    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["001-a.md", "002-b.md"]
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["a.md", "b.md"]
     assert "1 of 2 right" in (tmp_path / "all.html").read_text(encoding="utf-8")
     assert ElementTree.parse(tmp_path / "all.xml").getroot().get("failures") == "1"
     assert run(*asked, "--csv")[1].count("\n") == 3
     assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
     assert run("grade", "b.py", "--exercise", "attention-vjp")[0] == 0
+
+
+def test_a_page_keeps_its_name_when_one_is_graded_again(run, tmp_path):
+    for name in ("alice", "bob"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "head.py").write_text("", encoding="utf-8")
+    asked = ("--exercise", "attention-vjp", "--feedback", "pages")
+    run("grade", "alice/head.py", "bob/head.py", *asked)
+    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["alice-head.md", "bob-head.md"]
+    alices = (tmp_path / "pages" / "alice-head.md").read_text(encoding="utf-8")
+    run("grade", "bob/head.py", *asked)
+    assert (tmp_path / "pages" / "alice-head.md").read_text(encoding="utf-8") == alices
+    assert len([*(tmp_path / "pages").iterdir()]) == 2
+
+
+def test_names_of_pages():
+    files = ["../../a/h.py", "a/h.py", "a-h.py", "A/h.py", "/etc/h.py", "./b.py", "x" * 300 + "/h.py"]
+    names = pages(files)
+    assert names[:6] == ["a-h.md", "a-h-2.md", "a-h-3.md", "A-h-4.md", "etc-h.md", "b.md"]
+    assert len(names[6]) < 255
 
 
 @pytest.mark.parametrize(
@@ -565,6 +585,17 @@ def test_the_ini_file_counts_for_folders_too(course, arguments):
     assert out.count("FAILED mine.py::softmax") == 1
     assert "1 failed, 1 passed" in out
     assert "not graded:" not in out
+
+
+def test_a_file_that_is_not_there_is_one_that_fails(course):
+    (course / "pytest.ini").write_text(
+        "[pytest]\nattnbook_exercise =\n    softmax: none.py\n    softmax: mine.py\n", encoding="utf-8"
+    )
+    status, out = pytest_in(course)
+    assert status == 1
+    assert "2 failed, 1 passed" in out
+    assert "FAILED none.py::softmax" in out
+    assert "there is no such file" in out
 
 
 def test_what_is_not_graded_is_said_in_a_line(course):

@@ -68,7 +68,7 @@ BAD = {
     "forks for ever": (
         at_the_top("import os\nwhile True: os.fork()"), "not graded", "may not start that many processes",
     ),
-    "nothing in it": ("", "not graded", "expected a function named head or"),
+    "nothing in it": ("", "not graded", "expected a function named head (mine, attention"),
     "no function": ("head = 3", "not graded", "head is int, expected a function"),
     "returns a view": ("def head(Q, K, V, dO):\n    return dO, Q, K[:], V.mT.mT", "wrong", "relative error"),
     "returns too few": (HEAD.replace("P @ V, ", ""), "wrong", "returned 3 things"),

@@ -62,6 +62,17 @@ def test_every_name_that_a_row_may_have_can_be_given_a_cost(tmp_path):
     assert (read.default, read.costs) == (3, dict.fromkeys(TITLES, 1))
 
 
+def test_the_name_that_a_rubric_knows_is_shown_with_the_title():
+    sure = Row("a.py", "wrong", 0, 1, {"dQ": "wrong"}, A, (), (), 0.1)
+    one = EXERCISES["attention-vjp"]
+    for row in (sure, CLASS[1]):
+        texts = [feedback(row, one), re.sub("<[^>]*>", "", graded_html([row], one))]
+        texts.append(" ".join(as_table([row]).split()))
+        texts += [graded_junit([row], one)] if row is sure else []
+        for text in texts:
+            assert f"{TITLES[A[0]]} (scale-twice)" in text
+
+
 def test_a_name_with_a_typo_has_a_hint_and_no_list_of_all(tmp_path):
     (tmp_path / "r.toml").write_text("[points]\nO = 2\n[costs]\nds-men = 3\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"names of known mistakes.*got 'ds-men' \(is it ds-mean\?\)") as raised:
@@ -137,6 +148,59 @@ def test_a_head_without_all_gradients(tmp_path):
     assert rows["dv"].wrong == ("dQ", "dK")
 
 
+SOLVED = HEAD.replace(
+    "    return {}",
+    """    scale = Q.shape[-1] ** -0.5
+    dP = dO @ V.mT
+    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
+    return P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO""",
+)
+NOT_TRANSPOSED = SOLVED.replace("dS.mT @ Q", "dS @ Q")
+
+
+def test_a_mistake_that_raises_costs_no_more_than_what_it_spoils(tmp_path):
+    texts = {
+        "alone": NOT_TRANSPOSED,
+        "another raises too": NOT_TRANSPOSED.replace("    dP", "    assert Q.ndim < 4\n    dP"),
+        "with another": NOT_TRANSPOSED.replace("scale * dS @ K", "dS @ K"),
+        "it writes": NOT_TRANSPOSED.replace("    dP", "    dO *= 2\n    dO /= 2\n    dO += 1e-3\n    dP"),
+        "no name": SOLVED.replace("P.mT @ dO", "np.linalg.inv(P) @ dO"),
+    }
+    rows = rows_of(tmp_path, "attention-vjp", texts, PARTS)
+    assert {name: row.points for name, row in rows.items()} == dict.fromkeys(texts, 0) | {"alone": 7, "with another": 4}
+    assert "O, dQ, dV: right where the call returned, and dk-not-transposed" in "\n".join(rows["alone"].why)
+    known = rows["another raises too"]
+    assert (known.mistakes, known.parts["O"]) == (("dk-not-transposed",), "not known")
+    assert "What is not known earns nothing." in feedback(known, EXERCISES["attention-vjp"])
+    assert "earns nothing" not in feedback(rows["alone"], EXERCISES["attention-vjp"])
+
+
+IN_TORCH = """
+import torch
+
+
+class Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, Q, K, V):
+        P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
+        ctx.save_for_backward(Q, K, V, P)
+        return P @ V
+
+    @staticmethod
+    def backward(ctx, dO):
+        Q, K, V, P = ctx.saved_tensors
+        dP = dO @ V.mT
+        dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
+        return dS @ K, dS @ Q, P.mT @ dO
+"""
+
+
+def test_so_in_the_backward_of_torch(tmp_path):
+    texts = {"alone": IN_TORCH, "later": IN_TORCH.replace("        dP =", "        assert Q.ndim < 4\n        dP =")}
+    rows = rows_of(tmp_path, "attention-torch", texts, PARTS)
+    assert [row.points for row in rows.values()] == [7, 2], rows
+
+
 # --- the table ----------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +242,24 @@ def test_a_page_of_a_class():
     assert text.index("(scale-twice)") < text.index(">or: ") < text.index("(scale-without-root)")
     assert "Not known: O, dQ, dK, dV." in text
     assert {*re.findall(r'href="#([^"]+)"', text)} == {*re.findall(r'id="([^"]+)"', text)}
+
+
+def test_a_row_says_what_is_not_known_and_what_was_not_graded():
+    one = EXERCISES["attention-vjp"]
+    unknown, ungraded = as_table(CLASS).splitlines()[-4:-2]
+    assert "not known: O, dQ, dK, dV  the call: no" in unknown
+    assert ungraded.split()[1:5] == ["not", "graded", "-", "-"]
+    assert feedback(CLASS[3], one).startswith("# attention-vjp: not graded\n")
+    for text in (feedback(CLASS[3], one), graded_html([CLASS[3]], one), graded_junit([CLASS[3]], one)):
+        assert "0 of 10" not in text
+
+
+def test_an_exception_is_shown_with_its_line_and_no_other_reason(tmp_path):
+    texts = {"long": SOLVED.replace("    scale", f"    raise ValueError('{'size ' * 40}')\n    scale")}
+    why = "\n".join(rows_of(tmp_path, "attention-vjp", texts, PARTS)["long"].why)
+    assert ("size " * 40).strip() + " (line 9)" in why
+    assert "(it raised)" in why
+    assert "something else" not in why
 
 
 def test_its_table_fits_a_phone(browser):

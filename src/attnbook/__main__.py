@@ -60,14 +60,13 @@ def _grade(options, out):
         raise ValueError("grade: expected FILES and --exercise NAME (or --list)")
     exercise = grade.exercise(options.exercise)
     settings = {"limit": options.limit, "memory": options.memory, "seed": options.seed}
-    rows = []
+    rows, pages = [], grade.pages(options.files)
     for row in _with_progress(grade.grade(options.files, exercise, rubric=options.rubric, **settings), options.files):
         rows.append(row)
         if options.feedback:
             folder = Path(options.feedback)
             folder.mkdir(parents=True, exist_ok=True)
-            page = folder / f"{len(rows):03}-{Path(row.file).stem}.md"
-            page.write_text(grade.feedback(row, exercise), encoding="utf-8")
+            (folder / pages[len(rows) - 1]).write_text(grade.feedback(row, exercise), encoding="utf-8")
     if options.junit or options.html:
         from attnbook import reports
 

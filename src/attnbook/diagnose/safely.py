@@ -58,6 +58,6 @@ def reached(error):
 
 
 def sentence(error):
-    """The exception in one short line."""
-    words = textwrap.shorten(str(error), 100, placeholder=" …")
+    """The exception in one line."""
+    words = textwrap.shorten(str(error), 240, placeholder=" …")
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

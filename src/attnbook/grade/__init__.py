@@ -9,7 +9,7 @@ Chapter: :doc:`/chapters/08_checking`.
 from attnbook.grade.exercises import BOOK, EXERCISES, Exercise, exercise
 from attnbook.grade.grading import Row, grade
 from attnbook.grade.rubric import Rubric, rubric
-from attnbook.grade.table import as_csv, as_json, as_table, feedback
+from attnbook.grade.table import as_csv, as_json, as_table, feedback, pages
 
 __all__ = [
     "BOOK",
@@ -23,5 +23,6 @@ __all__ = [
     "exercise",
     "feedback",
     "grade",
+    "pages",
     "rubric",
 ]

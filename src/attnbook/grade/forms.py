@@ -22,7 +22,8 @@ def find(module, names):
     }
     if len(own) == 1:
         return next(iter(own.values()))
-    raise LookupError(f"expected a function named {' or '.join(names)}; the file defines {', '.join(own) or 'none'}")
+    more = f" ({', '.join(names[1:])} will do too)" if names[1:] else ""
+    raise LookupError(f"expected a function named {names[0]}{more}; the file defines {', '.join(own) or 'none'}")
 
 
 def of_arrays(module, names):

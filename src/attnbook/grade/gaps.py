@@ -56,6 +56,11 @@ class Gaps:
         """The gradients that did not come."""
         return {name for cases in self._seen.values() for name in cases}
 
+    @property
+    def cases(self):
+        """The cases in which some did not."""
+        return {case for names in self._seen.values() for cases in names.values() for case in cases}
+
     def why(self):
         """What did not come, in lines."""
         return [

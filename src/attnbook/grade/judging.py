@@ -23,6 +23,13 @@ FOREVER = 1e6
 """In seconds; a submission has a limit of its own, for all calls together."""
 
 
+SAID = {"raised": "it raised", "returned": "it returned something else", "too long": "it took too long"}
+"""What came in a case, where no results did."""
+
+COUNTS = "{}: right where the call returned, and {} explains why it raised elsewhere, so it counts"
+"""What is said of parts that a known mistake does not spoil, by which the call raises."""
+
+
 @dataclass
 class Judged:
     """``parts``: {part: "right", "wrong" or "not known"}; ``why``: lines of text; ``mistakes``: slugs, sure ones only.
@@ -56,8 +63,11 @@ class _Promised(Caller):
 def _judged(fn, cases, manners, exercise):
     """What ``diagnose`` finds in these cases; where gradients are lacking, what it finds without them."""
     gaps = Gaps()
-    judged = _of_report(_report_of(gaps.noted(fn), cases, manners, gaps), exercise)
-    if not gaps.names:
+    report = _report_of(gaps.noted(fn), cases, manners, gaps)
+    judged = _of_report(report, exercise)
+    explained = {case for finding in _explained(report) for case in finding.cases}
+    all_known = explained and gaps.cases <= {*explained, *report.not_run} and "not known" not in judged.parts.values()
+    if not gaps.names or all_known:
         return judged
     rest = _of_report(_report_of(gaps.filled(fn), cases, manners, gaps), exercise)
     wrong = gaps.names | {name for name, verdict in judged.parts.items() if verdict == "wrong"}
@@ -179,14 +189,24 @@ def _as_function(submission):
     return fn
 
 
+def _explained(report):
+    """The findings about calls that raised as a mistake that has a name would."""
+    return [finding for finding in report.findings if finding.kind == "raised" and finding.causes]
+
+
 def _of_report(report, exercise):
-    missing = [name for name in exercise.required if name not in report.compared]
     wrong = {finding.about for finding in report.findings if finding.about in NAMES}
     others = [finding for finding in report.findings if finding.about not in NAMES]
-    rest = "not known" if missing or others else "right"
+    explained = _explained(report)
+    known = {*report.compared, *(case for finding in explained for case in finding.cases)}
+    missing = [name for name in exercise.required if name not in known]
+    rest = "not known" if missing or len(explained) < len(others) else "right"
     parts = {name: "wrong" if name in wrong else rest for name in NAMES}
     why = [f"{finding.about}: {finding.text}" for finding in report.findings]
-    reasons = {report.not_run.get(name, "it raised, or returned something else") for name in missing}
+    kept = ", ".join(name for name, verdict in parts.items() if verdict == "right")
+    why += [COUNTS.format(kept, " with ".join(explained[0].causes[0]))] if explained and kept else []
+    kinds = {run.name: SAID.get(run.came.kind) for run in report.runs}
+    reasons = {report.not_run.get(name) or kinds.get(name) or "the call gave no results" for name in missing}
     why += [f"not run, and required: {', '.join(missing)} ({'; '.join(sorted(reasons))})"] if missing else []
     about = {name: [finding for finding in report.findings if finding.about == name] for name in wrong}
     causes = {name: each[0].causes for name, each in about.items() if all(finding.causes for finding in each)}

@@ -29,7 +29,7 @@ NAMESPACES = True
 PRINTED = 2000
 """Characters that are kept of what a submission prints."""
 
-MESSAGE = 85
+MESSAGE = 220
 """Characters that are kept of what an exception says."""
 
 KEPT_FILES = 4 << 20

@@ -17,15 +17,49 @@ def as_table(rows):
     """The rows as text in columns, and a line that counts them."""
     lines = [("file", "verdict", "points", "wrong", "why")]
     for row in rows:
-        names = [*map(title_of, row.mistakes), *filter(None, [" or: ".join(map(title_of, row.possible))])]
+        names = [*map(named, row.mistakes), *filter(None, [" or: ".join(map(named, row.possible))])]
         text = "; ".join((*names, *row.why) or row.notes)
         why = WRAP.wrap(text) or [""]
-        lines.append((row.file, row.verdict, f"{row.points:g} of {row.of:g}", ", ".join(row.wrong) or "-", why[0]))
+        lines.append((row.file, row.verdict, points_of(row), wrong_of(row) or "-", why[0]))
         lines += [("", "", "", "", line) for line in why[1:]]
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
     table = ["  ".join((*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[4])) for line in lines]
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("right", "wrong", "not graded")}
     return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
+
+
+def points_of(row):
+    """The points in words; what was not graded has none."""
+    return "-" if row.verdict == "not graded" else f"{row.points:g} of {row.of:g}"
+
+
+def outcome(row):
+    """The points, or that it was not graded."""
+    return row.verdict if row.verdict == "not graded" else f"{points_of(row)} points"
+
+
+def wrong_of(row):
+    """The parts that are wrong, or, where nothing else is known of what is not right, those that are not known."""
+    unknown = [part for part, verdict in row.parts.items() if verdict == "not known"]
+    return ", ".join(row.wrong) or (f"not known: {', '.join(unknown)}" if unknown else "")
+
+
+def named(slug):
+    """What the mistake is, and the name by which a rubric knows it."""
+    return f"{title_of(slug)} ({slug})"
+
+
+def pages(files):
+    """The name of each file's page, after its path as given, so that it is the same however many are graded."""
+    names = {}
+    for file in files:
+        parts = [part for part in Path(file).with_suffix("").parts if part not in (Path(file).anchor, "..")]
+        stem = name = "-".join(parts).encode()[-240:].decode(errors="ignore")  # what a file system can name
+        count = 1
+        while name.casefold() in names:
+            name = f"{stem}-{(count := count + 1)}"
+        names[name.casefold()] = f"{name}.md"
+    return list(names.values())
 
 
 def as_csv(rows):
@@ -51,15 +85,16 @@ def as_json(rows):
 
 def feedback(row, exercise):
     """What a student can read: Markdown, of one submission."""
-    lines = [f"# {exercise.name}: {row.points:g} of {row.of:g} points", ""]
+    lines = [f"# {exercise.name}: {outcome(row)}", ""]
     lines += [f"`{row.file}` was asked for `{exercise.asks}`.", ""]
     if row.parts:
         lines += ["| Part | |", "|---|---|", *(f"| {part} | {verdict} |" for part, verdict in row.parts.items()), ""]
+    lines += ["What is not known earns nothing.", ""] if "not known" in row.parts.values() else []
     for slug in row.mistakes:
-        lines += [f"**{title_of(slug)}.**{_read(slug)}", ""]
+        lines += [f"**{named(slug)}.**{_read(slug)}", ""]
     if row.possible:
         lines += ["One of these, which give the same here:", ""]
-        lines += [*(f"- {title_of(slug)}.{_read(slug)}" for slug in row.possible), ""]
+        lines += [*(f"- {named(slug)}.{_read(slug)}" for slug in row.possible), ""]
     if row.why:
         lines += ["What was seen:", "", *(f"- {_plain(line)}" for line in row.why), ""]
     if row.notes:

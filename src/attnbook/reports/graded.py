@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from attnbook.diagnose.links import link, title_of
+from attnbook.grade.table import named, outcome, points_of, wrong_of
 from attnbook.reports.html import page
 from attnbook.reports.junit import as_line, as_text
 
@@ -31,8 +32,8 @@ def graded_html(rows, exercise):
         shown = escape(name if names[name] == 1 else row.file)
         color = "right" if row.verdict == "right" else "wrong"
         body.append(
-            f'<tr><td class="name"><a href="#file-{i}">{shown}</a></td><td>{row.points:g} of {row.of:g}</td>'
-            f'<td class="{color}">{row.verdict}</td><td>{escape(", ".join(row.wrong))}</td></tr>'
+            f'<tr><td class="name"><a href="#file-{i}">{shown}</a></td><td>{points_of(row)}</td>'
+            f'<td class="{color}">{row.verdict}</td><td>{escape(wrong_of(row))}</td></tr>'
         )
         sections += [f'<h2 id="file-{i}">{shown}</h2>', *_section(row)]
     return page(f"{escape(exercise.name)}: {right} of {len(rows)} right", body + sections)
@@ -41,18 +42,22 @@ def graded_html(rows, exercise):
 def _section(row):
     known = [part for part in row.parts.items() if part[1] != "not known"]
     parts = ", ".join(f'{escape(part)} <span class="{verdict}">{verdict}</span>' for part, verdict in known)
-    yield f"<p>{row.verdict}, {row.points:g} of {row.of:g} points{': ' * bool(parts)}{parts}</p>"
+    yield f"<p>{_both(row)}{': ' * bool(parts)}{parts}</p>"
     if missing := [part for part, verdict in row.parts.items() if verdict == "not known"]:
-        yield f"<p>Not known: {escape(', '.join(missing))}. They count as wrong.</p>"
+        yield f"<p>Not known: {escape(', '.join(missing))}. What is not known earns nothing.</p>"
     for i, slug in enumerate((*row.mistakes, *row.possible)):
         title = escape(title_of(slug))
-        named = f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
-        yield f"<p>{'or: ' if i > len(row.mistakes) else ''}{named} ({slug})</p>"
+        linked = f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
+        yield f"<p>{'or: ' if i > len(row.mistakes) else ''}{linked} ({slug})</p>"
     if row.why or row.notes:
         yield "<ul>"
         yield from (f"<li>{escape(line)}</li>" for line in row.why)
         yield from (f'<li class="faint">Note: {escape(note)}</li>' for note in row.notes)
         yield "</ul>"
+
+
+def _both(row):
+    return ", ".join(dict.fromkeys((row.verdict, outcome(row))))
 
 
 def graded_junit(rows, exercise):
@@ -70,9 +75,9 @@ def graded_junit(rows, exercise):
         test = ElementTree.SubElement(suite, "testcase", at)
         if kind := kinds.get(row.verdict):
             wrong = f", wrong: {', '.join(row.wrong)}" if row.wrong else ""
-            message = f"{row.verdict}, {row.points:g} of {row.of:g} points{wrong}"
+            message = _both(row) + wrong
             about = {"type": as_text(" ".join(row.mistakes) or row.verdict), "message": as_line(message)}
-            lines = [*map(title_of, row.mistakes), *row.why, *row.notes]
+            lines = [*map(named, row.mistakes), *row.why, *row.notes]
             ElementTree.SubElement(test, kind, about).text = as_text("\n".join(lines))
     for verdict, kind in kinds.items():
         suite.set(f"{kind}s", str(sum(row.verdict == verdict for row in rows)))
