@@ -507,10 +507,11 @@ def test_a_page_keeps_its_name_when_one_is_graded_again(run, tmp_path):
 
 
 def test_names_of_pages():
-    files = ["../../a/h.py", "a/h.py", "a-h.py", "A/h.py", "/etc/h.py", "./b.py", "x" * 300 + "/h.py"]
+    files = ["../../a/h.py", "a/h.py", "a-h.py", "A/h.py", "/etc/h.py", "./b.py", "x" * 300 + "/h.py", ".", "\udcff.py"]
     names = pages(files)
     assert names[:6] == ["a-h.md", "a-h-2.md", "a-h-3.md", "A-h-4.md", "etc-h.md", "b.md"]
     assert len(names[6]) < 255
+    assert names[7:] == [".md", "-2.md"]
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,9 @@ def pages(files):
     """The name of each file's page, after its path as given, so that it is the same however many are graded."""
     names = {}
     for file in files:
-        parts = [part for part in Path(file).with_suffix("").parts if part not in (Path(file).anchor, "..")]
-        stem = name = "-".join(parts).encode()[-240:].decode(errors="ignore")  # what a file system can name
+        path = Path(file)
+        parts = [part for part in (*path.parent.parts, path.stem) if part not in (path.anchor, "..")]
+        stem = name = "-".join(parts).encode(errors="ignore")[-240:].decode(errors="ignore")
         count = 1
         while name.casefold() in names:
             name = f"{stem}-{(count := count + 1)}"
