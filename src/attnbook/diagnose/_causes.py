@@ -20,8 +20,8 @@ PAIRED = 40
 YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
 """How the names begin of what a simpler cause is taken before, where both explain the same."""
 
-OPTIONS = {"mask", "bias", "causal", "scale", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
-"""How the names begin of what is about an option."""
+OPTIONS = {"bias", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
+"""How the names begin of what only an option can show."""
 
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
@@ -156,14 +156,15 @@ class Search:
         self.small = [run for run in self.runs if cost(run) <= SMALL] or self.runs[:3]
         self.wrong = {name: sorted(where, key=cost) for name, where in wrong.items()}
         self.cheap = {name: [run for run in where if cost(run) <= 16 * SMALL] for name, where in self.wrong.items()}
+        given = (run.came.options.items() for run in self.runs)
+        self.given = {name.lower() for options in given for name, T in options if T is not None and T is not False}
+        never = OPTIONS - self.given - ({"rotary"} if "cos" in self.given else set())
+        known = {slug for slug in known if slug.partition("-")[0] not in never}
         self.ways = [way for way in WAYS if way.slug in known]
         self.basic = [way for way in BASIC if way.slug in known]
         shown = {run.right_in(name) for run in self.small for name in run.came.values}
         self.level = "float32" if "float32" in shown else ""  # who computes in less precision makes mistakes in it
         self.found, self.said, self.order = {}, {}, {}
-        given = (run.came.options.items() for run in self.runs)
-        self.given = {name.lower() for options in given for name, T in options if T is not None and T is not False}
-        self.given |= {"scale"} | ({"rotary"} if "cos" in self.given else set())
         for name, where in self.wrong.items():
             seen = set(map(id, where))
             self.order[name] = [*where, *(r for r in self.runs if id(r) not in seen and name in r.came.values)]
@@ -174,8 +175,8 @@ class Search:
         return {name: where for name, where in self.wrong.items() if name not in self.found}
 
     def _yields(self, slug):
-        """Whether another cause of the same numbers is likelier: it is about an option that was never given."""
-        return slug.startswith(YIELDS) or slug.partition("-")[0] in OPTIONS - self.given
+        """Whether another cause of the same numbers is likelier: this one is about a mask, and none was given."""
+        return slug.startswith(YIELDS) or (slug.startswith("mask-") and "mask" not in self.given)
 
     def cover(self, candidates):
         """Add the causes that explain most; several where nothing tells them apart."""

@@ -73,7 +73,7 @@ class Report:
     @property
     def mistakes(self):
         """The slugs of the mistakes that were recognized without doubt, in the order of the findings; none for what no
-        case tells apart, which is :attr:`alike`.
+        case tells apart, which is ``alike``.
         """
         return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
 

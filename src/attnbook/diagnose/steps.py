@@ -55,7 +55,7 @@ def as_if_contiguous(T, kind):
 
 
 class step:  # noqa: N801 (a decorator)
-    """What is computed when it is first asked for, and kept: as functools has it, without a lock for each."""
+    """What is computed when it is first asked for, and kept; Python 3.11 has a lock for each, which takes longer."""
 
     def __init__(self, func):
         self.func, self.__doc__ = func, func.__doc__
