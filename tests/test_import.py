@@ -27,7 +27,7 @@ BESIDE = {  # and what each may import
     "checks": {"arrays"},
     "diagnose": {"arrays", "checks"},
     "grade": {"arrays", "checks", "diagnose"},
-    "reports": {"diagnose"},
+    "reports": {"diagnose", "grade"},
     "loading": set(),
     "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
 }

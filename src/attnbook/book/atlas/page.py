@@ -227,11 +227,12 @@ table.atlas-counts :is(th, td) { padding: 0.15em 0.8em 0.15em 0; text-align: rig
 table.atlas-counts :is(th:first-child) { text-align: left; font-weight: 400; }
 table.atlas-counts tr:last-child > * { font-weight: 600; }
 .atlas-filter:not([hidden]) { display: flex; flex-wrap: wrap; gap: 0.5em 1.2em; align-items: baseline; margin: 1em 0; }
+.atlas-filter label { display: flex; flex-wrap: wrap; gap: 0 0.4em; max-width: 100%; }
 .atlas-filter select { max-width: 100%; font: inherit; color: inherit; background: var(--pst-color-surface, #eee);
   border: 1px solid var(--pst-color-border, #999); border-radius: 0.25rem; padding: 0.2em; }
 @media (max-width: 600px) {
-  table.atlas-counts { font-size: 0.8em; }
-  table.atlas-counts :is(th, td) { padding-right: 0.5em; }
+  table.atlas-counts { font-size: 0.75em; }
+  table.atlas-counts :is(th, td) { padding-right: 0.3em; }
   table.atlas-counts caption { max-width: calc(100vw - 2.5rem); white-space: normal; }
   table.atlas, table.atlas :is(caption, tbody, tr, td) { display: block; width: auto; }
   table.atlas [hidden] { display: none; }
