@@ -12,6 +12,8 @@ NBVAL ?= --nbval
 QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax ops own_op attention tiled merge extremes multi_head layers \
 	workers checks mutations mistakes diagnose bad_input devices import docstrings)
 TIER := -m "not thorough"
+# The arrays of tests are small, and their workers many: threads of the BLAS only wait for each other.
+quick test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: help book pdf proofs quick test thorough links lighthouse serve notebooks coverage atlas anchors benchmarks gpu format clean
 

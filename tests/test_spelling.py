@@ -65,10 +65,10 @@ def unknown(checked):
 
 
 def test_every_word_of_the_prose_is_known():
+    of_file = {path: words(prose(path)) for path in (*PAGES, *CHAPTERS, *MODULES, *PROOFS)}
+    wrong = unknown(set().union(*of_file.values()))
     assert not {
-        f"{path.relative_to(ROOT)}: {' '.join(sorted(wrong))}"
-        for path in (*PAGES, *CHAPTERS, *MODULES, *PROOFS)
-        if (wrong := unknown(words(prose(path))))
+        f"{path.relative_to(ROOT)}: {' '.join(sorted(used & wrong))}" for path, used in of_file.items() if used & wrong
     }
 
 

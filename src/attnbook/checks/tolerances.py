@@ -16,4 +16,4 @@ DIAGNOSE = {"float64": 16, "float32": 16, "float16": 4, "bfloat16": 4}
 """How many roundings of its dtype a right function may be off, relative to the sizes of what it adds up."""
 
 DIAGNOSE_MEAN = 1.0
-"""In 16 bits, also how many in the mean, relative to the mean size of what is added up; right ones stay below 0.4."""
+"""In 16 bits, also how many in the mean, relative to the mean size of what is added up; right ones stay below 0.5."""

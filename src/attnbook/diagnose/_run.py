@@ -6,6 +6,7 @@ from zlib import crc32
 import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE, DIAGNOSE_MEAN
+from attnbook.diagnose._ways import L_of
 from attnbook.diagnose.steps import Steps, mT, rowsum, softmax, unbroadcast
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -84,7 +85,7 @@ class Run:
     @property
     def _terms(self):
         """Of the terms that each result adds up, by name: the largest and the root of the mean square, and the latter
-        as roundings of the scores enlarge it."""
+        as roundings of the scores and of L enlarge it."""
         return self._kept("terms", self._find_terms)
 
     def _find_terms(self):
@@ -105,7 +106,8 @@ class Run:
         if a.sink is not None:
             terms["dsink"] = unbroadcast(softmax(a.column)[..., -1:] * D, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
         scores = scale * _largest(Q @ mT(k)) + _largest(a.scores - a.products)
-        near = _rms(a.scores[np.isfinite(a.scores)])
+        L = L_of(a)  # P is made again from it: rounded, it moves a whole row to one side, and the mean of few rows
+        near = _rms(a.scores[np.isfinite(a.scores)]) + _rms(L[np.isfinite(L)]) / max(1, a.Q.shape[-2]) ** 0.5
         return {
             name: ((1 + scores) * _largest(size), _rms(size), (1 + near) * _rms(size)) for name, size in terms.items()
         }
