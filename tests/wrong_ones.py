@@ -265,7 +265,7 @@ WRONG = (
     Wrong("backward forgets the given scale", "kernel", BWD_SCALE, "bwd_scale = d**-0.5",
           ("given-scale-forgotten-in-backward",)),
     Wrong("dK is scaled twice", "kernel", "dk[..., cols, :] += bwd_scale * mT(dS) @ q",
-          "dk[..., cols, :] += bwd_scale * mT(dS) @ (bwd_scale * q)", ("scale-twice",)),
+          "dk[..., cols, :] += bwd_scale * mT(dS) @ (bwd_scale * q)", ("factor-scale",)),
     # masks
     Wrong("bottom-right in the backward", "kernel", BWD_CAUSAL,
           'is_causal = causal\n    bwd_causal = causal and "bottom-right"', ("causal-bottom-right-in-backward",)),
