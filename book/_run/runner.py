@@ -149,7 +149,7 @@ def stand_in_for_ipython(display):
     package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
     module.HTML, module.SVG = shown("HTML", "_repr_html_"), shown("SVG", "_repr_svg_")
     module.Markdown, module.display = shown("Markdown", "_repr_markdown_"), display
-    package.display, package.version_info = module, (9, 0)  # matplotlib asks for the version
+    package.display, package.version_info, package.get_ipython = module, (9, 0), lambda: None  # matplotlib asks
     sys.modules.update({"IPython": package, "IPython.display": module})
 
 

@@ -114,7 +114,7 @@ class RelativeBias(Placed):
     def _of_diagonals(self, xp, like, tile):
         """The bucket of each diagonal of the tile, from its lower left corner to the upper right one."""
         first, n = tile.cols.start - tile.rows.stop + 1 - tile.shift(self.corner), len(tile.rows) + len(tile.cols) - 1
-        distances = xp.arange(first, first + max(n, 0), dtype=xp.int64, device=device(like))
+        distances = xp.arange(first, first + max(n, 0), device=device(like))
         if self.buckets is not None:
             return self.buckets(distances)
         R = self.table.shape[-1] // 2

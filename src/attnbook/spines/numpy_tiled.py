@@ -26,6 +26,7 @@ Only the scale and masks take the fast lane; any other op runs as it is written,
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -144,12 +145,10 @@ class _Work:
 
     def merge(self):
         """All leading axes as one, where every operand has them and none must be copied: more heads to put together."""
-        if len(self.lead) > 1 and all(T.shape[:-2] == self.lead for T in (self.q, self.k, self.v)):
-            try:
-                merged = [T.reshape(-1, *T.shape[-2:], copy=False) for T in (self.q, self.k, self.v)]
-            except ValueError:  # a copy would be needed
-                return
-            (self.q, self.k, self.v), self.lead = merged, merged[0].shape[:-2]
+        operands = (self.q, self.k, self.v)
+        if len(self.lead) > 1 and all(T.shape[:-2] == self.lead and T.size and _in_a_row(T) for T in operands):
+            self.q, self.k, self.v = (T.reshape(-1, *T.shape[-2:]) for T in operands)
+            self.lead = self.q.shape[:-2]
 
     def blocks(self, rows, cols):
         """The table in blocks, one a task: some heads, ``rows`` queries and ``cols`` keys. The last queries or keys
@@ -348,6 +347,12 @@ class _Buffer:
         if self._memory.size < size:
             self._memory = np.empty(size, self._memory.dtype)
         return self._memory[:size].reshape(shape)
+
+
+def _in_a_row(T):
+    """Whether the leading axes become one without a copy: each begins where the next one's numbers end."""
+    steps = [(n, step) for n, step in zip(T.shape[:-2], T.strides[:-2], strict=True) if n > 1]
+    return all(outer == n * inner for (_, outer), (n, inner) in pairwise(steps))
 
 
 def _heads(shape, lead, sizes):
