@@ -47,6 +47,7 @@ help:
 book/node_modules/installed: .venv/installed book/package.json book/package-lock.json book/.npmrc
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --omit=dev --silent && touch node_modules/installed \
 		|| echo "npm could not install book/package.json: no page can run code, and formulas have the browser's fonts."
+	@$(BIN)/python book/commands/numpy_for_pages.py
 
 # All pages each time: the sitemap names those that a build has written.
 book: .venv/installed book/node_modules/installed
@@ -83,6 +84,7 @@ links: .venv/installed
 
 lighthouse: book
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
+	@$(BIN)/python book/commands/numpy_for_pages.py
 	@$(BIN)/python tests/lighthouse.py
 
 serve: book

@@ -15,16 +15,15 @@ from functools import cache
 from html import escape
 from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import pyodide_files
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.fileutil import copy_asset_file
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "book" / "_run"
-PYODIDE = ROOT / "book" / "node_modules" / "pyodide"
-CORE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-PACKAGES = "https://cdn.jsdelivr.net/pyodide/v{version}/full/"  # Pyodide's own address for what its lock names
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of every file in an archive, so that the same files make the same bytes
 
 logger = logging.getLogger(__name__)
@@ -67,18 +66,21 @@ def _urlsafe(content):
 @cache
 def carried():
     """Every file that running a chapter takes, less Pyodide: ``{name: bytes}``. Empty where that is not installed."""
-    if not (PYODIDE / "package.json").exists():
+    if not pyodide_files.lock():
         return {}
-    version = json.loads((PYODIDE / "package.json").read_text(encoding="utf-8"))["version"]
     results = {p.relative_to(ROOT).as_posix(): p.read_bytes() for p in (ROOT / "benchmarks/results").glob("*.json")}
     archives = {"results.zip": archive(results), **dict(map(wheel, ("attnbook", "array-api-compat", "threadpoolctl")))}
     files = {p.name: p.read_bytes() for p in RUN.iterdir() if p.suffix in (".mjs", ".py") and p.name != "start.mjs"}
     for path in (ROOT / "chapters").glob("*.ipynb"):
         files[f"{path.stem}.json"] = json.dumps(cells(path), ensure_ascii=False).encode()
+    python = pyodide_files.files()
+    numpy = json.loads(python["pyodide-lock.json"])["packages"]["numpy"]["file_name"]
+    counted = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", numpy)  # fetched; the others are imported
+    version = f"{pyodide_files.version()}-{hashlib.sha256(python['pyodide-lock.json']).hexdigest()[:8]}"
     site = {
         "core": f"../../pyodide-{version}/",
-        "bytes": sum((PYODIDE / name).stat().st_size for name in CORE[2:5]),  # what is fetched, not imported
-        "packages": PACKAGES.format(version=version),
+        "numpy": numpy,
+        "bytes": sum(len(python.get(name, b"")) for name in counted) + sum(map(len, archives.values())),
         "archives": [
             {
                 "name": name,
@@ -119,7 +121,14 @@ def add_bar(app, doctree):
     if not app.env.docname.startswith("chapters/") or app.builder.format != "html" or not carried():
         return
     title = next(doctree.findall(nodes.title))
-    html = BAR.format(folder=f"../_static/run/{folder()}/", chapter=escape(app.env.docname.rpartition("/")[2]))
+    site = json.loads(carried()["site.json"])
+    imported = [pyodide_files.files()[name] for name in pyodide_files.CORE[:2]]
+    html = BAR.format(
+        folder=f"../_static/run/{folder()}/",
+        chapter=escape(app.env.docname.rpartition("/")[2]),
+        megabytes=round((site["bytes"] + sum(map(len, imported))) / 1e6),
+        numpy=f" from {urlsplit(site['numpy']).netloc}" if "://" in site["numpy"] else "",
+    )
     title.parent.insert(title.parent.index(title) + 1, nodes.raw("", html, format="html"))
     script = re.sub(r"^\s*//.*\n|^\s+", "", (RUN / "start.mjs").read_text(encoding="utf-8"), flags=re.MULTILINE)
     doctree.append(nodes.raw("", f'<script type="module">{script}</script>', format="html"))
@@ -129,8 +138,8 @@ BAR = """<div class="run-bar" data-from="{folder}" data-chapter="{chapter}">
 <button type="button" data-run="all">Run this chapter</button>
 <button type="button" data-run="stop" hidden>Stop</button>
 <progress aria-label="Progress" hidden></progress>
-<p class="run-say">In your browser, with nothing installed. The first run loads Python from this site and NumPy from
-cdn.jsdelivr.net, about 9&nbsp;MB.</p>
+<p class="run-say">In your browser, with nothing installed. The first run loads Python and NumPy{numpy},
+{megabytes}&nbsp;MB, which stay in this browser.</p>
 <p class="run-live visually-hidden" role="status"></p>
 </div>"""
 
@@ -139,7 +148,8 @@ def copy_files(app, error):
     """Put the folder, and Pyodide, beside the pages."""
     if error or app.builder.format != "html":
         return
-    shutil.rmtree(Path(app.outdir, "_static", "run"), ignore_errors=True)
+    for old in [*Path(app.outdir, "_static").glob("run"), *Path(app.outdir, "_static").glob("pyodide-*")]:
+        shutil.rmtree(old)
     if not carried():
         logger.info("Pyodide is not in book/node_modules, so no page gets a button that runs it: npm ci in book/")
         return
@@ -149,8 +159,8 @@ def copy_files(app, error):
         (place / name).write_bytes(content)
     core = (place / json.loads(carried()["site.json"])["core"]).resolve()
     core.mkdir(exist_ok=True)
-    for name in CORE:
-        copy_asset_file(str(PYODIDE / name), str(core))
+    for name, content in pyodide_files.files().items():
+        (core / name).write_bytes(content)
     copy_asset_file(str(RUN / "licenses" / "pyodide.txt"), str(core / "LICENSE.txt"))
 
 

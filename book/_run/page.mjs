@@ -1,5 +1,5 @@
 // What the buttons of a chapter do: keeps the cells, asks the worker to run them one at a time, shows what came.
-// Nothing is stored, and nothing runs but what a button or a key press in a cell's own editor asks for.
+// Nothing that a reader writes is stored, and nothing runs but what a button or a key press in a cell's editor asks for.
 const bar = document.querySelector(".run-bar");
 const from = new URL(bar.dataset.from, location);
 const [all, stop, progress] = [...bar.querySelectorAll("[data-run=all], [data-run=stop], progress")];
@@ -37,6 +37,22 @@ function begin() {
   if (self.crossOriginIsolated) {
     interrupts = new Uint8Array(new SharedArrayBuffer(1));
     worker.postMessage({ interrupts });
+  }
+}
+
+// From the first run on, what was loaded is kept for the next visit, which then needs no network. See sw.js.
+async function keep() {
+  const keeper = navigator.serviceWorker;
+  if (!keeper || keeper.controller) return;
+  try {
+    const takesOver = new Promise((resolve) => keeper.addEventListener("controllerchange", resolve, { once: true }));
+    const { active } = await keeper.register(new URL("../../../sw.js", from));
+    if (active) return; // a reload that asked to go around it
+    await Promise.race([takesOver, new Promise((resolve) => setTimeout(resolve, 2000))]);
+    const loaded = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
+    for (const address of loaded) if (new URL(address).origin === location.origin) fetch(address).catch(() => {});
+  } catch {
+    // Storage is blocked. All else works.
   }
 }
 
@@ -119,6 +135,7 @@ async function job(list, whole = false) {
   showBusy(true);
   const counts = {};
   try {
+    if (!worker) await keep();
     for (let i = 0; i < list.length && !stopping; i++) {
       const started = () => {
         say(list.length > 1 ? `Cell ${i + 1} of ${list.length} …` : "Running …");
@@ -196,7 +213,7 @@ async function runOne(cell, before, again, started) {
 
 function sum(counts, total) {
   const words = [];
-  const alike = (counts.same ?? 0) + (counts.autograd ?? 0);
+  const alike = (counts.same ?? 0) + (counts.redrawn ?? 0) + (counts.autograd ?? 0);
   words.push(`${alike} of ${total} cells gave what is printed here.`);
   if (counts.autograd) words.push(`${counts.autograd} of them left out the comparison with autograd, which needs torch.`);
   if (counts["passed over"]) words.push(`${counts["passed over"]} passed over.`);
@@ -214,6 +231,7 @@ function line(text) {
 
 const VERDICTS = {
   same: () => "✓ The same as printed here.",
+  redrawn: () => "✓ The same as printed here. The picture was drawn anew, by an older version of matplotlib.",
   autograd: () => "✓ The same as printed here, less the comparison with autograd, which needs torch.",
   "passed over": ({ why }) => `Passed over: ${why}.`,
   differs: () => "Came out differently:",

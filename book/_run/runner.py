@@ -9,6 +9,8 @@ import builtins
 import hashlib
 import io
 import linecache
+import logging
+import re
 import sys
 import time
 import traceback
@@ -23,6 +25,8 @@ NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax", "flint")
 OF_OURS = ("attnbook", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all of them are for
 MOST_TEXT = 100_000  # characters that one cell may print: a loop that prints for ever must not fill the page
 MOST_VALUES = 500  # that one cell may display, for the same reason
+BY_TORCH = re.compile(" and autograd")  # without torch the checks compare with differences alone, and say so
+DRAWN = re.compile("<svg.*?</svg>", re.DOTALL)
 FORMS = (("text/html", "_repr_html_"), ("image/svg+xml", "_repr_svg_"), ("text/markdown", "_repr_markdown_"))
 
 
@@ -38,12 +42,14 @@ class Runner:
         if "IPython" not in sys.modules:
             stand_in_for_ipython(self.display)
         self.module.display = self.display
+        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells that it looks for fonts
 
     def run(self, name, source, stored=None):
         """Run a cell; ``stored`` are the outputs that the page shows, None where the reader has changed the cell.
 
         Returns its outputs, a ``verdict``, and ``why`` in words for a cell that was passed over. The verdicts: "same"
-        as stored, the same but for "autograd", "differs", "ran" where nothing is stored, "passed over", "error".
+        as stored, "redrawn" where another matplotlib drew the picture, the same but for "autograd", "differs", "ran"
+        where nothing is stored, "passed over", "error".
         """
         self.outputs = []
         filename = f"<cell {name}>"
@@ -80,7 +86,9 @@ class Runner:
         came, stored = _plain(self.outputs), _plain(stored)
         if came == stored:
             return "same", ""
-        if came == [(kind, _less_autograd(content)) for kind, content in stored]:
+        if "matplotlib" in packages(source) and _less(DRAWN, came) == _less(DRAWN, stored):
+            return "redrawn", ""
+        if came == _less(BY_TORCH, stored):
             return "autograd", ""
         used = (n.id for n in _nodes(source) if isinstance(n, ast.Name))
         absent = absent or next((self.of_absent[name] for name in used if name in self.of_absent), "")
@@ -184,11 +192,15 @@ def _plain(outputs):
     return pairs
 
 
-def _less_autograd(content):
-    """Without torch, the checks compare with differences alone, and say so."""
-    if isinstance(content, dict):
-        return {mime: _less_autograd(form) for mime, form in content.items()}
-    return content.replace(" and autograd", "")
+def _less(what, pairs):
+    """The outputs without what the pattern matches in them."""
+
+    def cut(content):
+        return (
+            {mime: cut(form) for mime, form in content.items()} if isinstance(content, dict) else what.sub("", content)
+        )
+
+    return [(kind, cut(content)) for kind, content in pairs]
 
 
 def _text(form):

@@ -1,5 +1,5 @@
-// Python, in a worker of its own: loads Pyodide from this site, NumPy from the address that site.json pins, and runs
-// cells through runner.py. The page ends this worker where a cell does not end by itself.
+// Python, in a worker of its own: loads Pyodide and NumPy from where site.json says, and runs cells through runner.py.
+// The page ends this worker where a cell does not end by itself.
 const here = (name) => new URL(name, import.meta.url);
 const tell = (message) => self.postMessage(message);
 
@@ -34,16 +34,18 @@ const loading = (what, bytes = 0) => {
   tell({ loading: what, bytes });
 };
 
-let site, pyodide, runner, module;
+let site, core, pyodide, runner, module;
+const arriving = new Map(); // our own archives
 const there = new Set(); // what was loaded, our own files with NumPy
 const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
 
 async function start() {
   site = await (await fetch(here("site.json"))).json();
-  loading("Python", site.bytes);
-  const core = new URL(site.core, here("./")).href;
+  loading("Python and NumPy", site.bytes);
+  core = new URL(site.core, here("./")).href;
+  for (const { name } of site.archives) arriving.set(name, bytesOf(name).catch(() => undefined)); // while Python starts
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
-  pyodide = await Promise.race([loadPyodide({ indexURL: core, packageBaseUrl: site.packages }), broken]);
+  pyodide = await Promise.race([loadPyodide({ indexURL: core, packages: ["numpy"] }), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
@@ -54,9 +56,9 @@ async function start() {
 
 async function load(name) {
   if (there.has(name) || refused.has(name)) return there.has(name);
-  loading(name === "numpy" ? "NumPy and the book's package" : name);
   const complaints = [];
   try {
+    if (!(name in pyodide.loadedPackages)) loading(name === "numpy" ? "NumPy" : name);
     // Pyodide compares the sha256 of what comes with the one in its lock.
     await pyodide.loadPackage(name, { messageCallback() {}, errorCallback: (text) => complaints.push(text) });
     if (!(name in pyodide.loadedPackages)) throw new Error(complaints.join(" "));
@@ -67,7 +69,7 @@ async function load(name) {
   } catch (error) {
     refused.add(name);
     const what = name === "numpy" ? "NumPy" : name;
-    tell({ refused: what, host: new URL(site.packages).host, why: wordsFor(error) });
+    tell({ refused: what, host: new URL(site.numpy, core).host, why: wordsFor(error) });
     return false;
   }
 }
@@ -77,10 +79,16 @@ function wordsFor(error) {
   return error.stale ? error.message : "it cannot be reached, or is blocked, or sent what this page did not ask for.";
 }
 
+async function bytesOf(name, cache) {
+  return (await fetch(here(name), { cache })).arrayBuffer();
+}
+
 async function unpack({ name, sha256, to }) {
-  for (const cache of ["default", "reload"]) {
-    const bytes = await (await fetch(here(name), { cache })).arrayBuffer();
-    if (module.sha256(pyodide.toPy(bytes)) === sha256) return pyodide.unpackArchive(bytes, "zip", { extractDir: to });
+  for (const get of [() => arriving.get(name), () => bytesOf(name, "reload")]) {
+    const bytes = await get();
+    if (bytes && module.sha256(pyodide.toPy(bytes)) === sha256) {
+      return pyodide.unpackArchive(bytes, "zip", { extractDir: to });
+    }
   }
   throw Object.assign(new Error(`${name} is not the file this page was built with: reload the page.`), { stale: true });
 }
