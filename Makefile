@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SITE := _build/html
+LOCK := .ci/requirements.lock
 # One more than cores: a test that waits for a browser leaves its core to another.
 JOBS ?= 3
 # The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
@@ -12,16 +13,20 @@ NBVAL ?= --nbval
 QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax ops own_op attention tiled merge extremes multi_head layers \
 	workers checks mutations mistakes diagnose bad_input devices import docstrings)
 TIER := -m "not thorough"
+# What these tests import, besides the package and what it asks for.
+TOOLS := PyYAML|array-api-strict|axe-playwright-python|beautifulsoup4|expecttest|hypothesis|nbformat|playwright|pytest|pytest-xdist|scipy
+OLDEST := _build/oldest
 # The arrays of tests are small, and their workers many: threads of the BLAS only wait for each other.
-quick test thorough: export OPENBLAS_NUM_THREADS ?= 1
+quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help book pdf proofs quick test thorough links lighthouse serve notebooks coverage atlas anchors benchmarks gpu format clean
+.PHONY: help locked book pdf proofs quick oldest test thorough links lighthouse serve notebooks coverage atlas anchors benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
 	@echo "make quick      test the style and the core of the package (two minutes)"
+	@echo "make oldest     the same tests on the oldest NumPy, torch and others that the package allows (needs a network)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (12 minutes)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
@@ -34,6 +39,7 @@ help:
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
 	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"
+	@echo "make lock       write the versions of requirements.txt, and what they pull in, with their hashes (needs a network)"
 	@echo "make clean      remove .venv and everything that was built"
 
 # The stamp is newer than what it was installed from, so a second run installs nothing and needs no network.
@@ -42,6 +48,11 @@ help:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INSTALL)
 	@touch $@
+
+# In place of the rule above, where the site is published: only files whose hashes are known.
+locked:
+	@$(MAKE) .venv/installed INSTALL="--require-hashes -r $(LOCK)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 
 # Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
 book/node_modules/installed: .venv/installed book/package.json book/package-lock.json book/.npmrc
@@ -57,6 +68,13 @@ book: .venv/installed book/node_modules/installed
 
 proofs: .venv/installed
 	@$(BIN)/python book/commands/prove.py
+
+# The wheel, and not the sources, on the oldest version of each thing that it asks for; the tests' own tools are ours.
+oldest: .venv/installed
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	@$(BIN)/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct ".[torch]"
+	@grep -E '^($(TOOLS))==' requirements.txt | $(BIN)/uv pip install --quiet --python $(OLDEST) -r -
+	@$(OLDEST)/bin/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
 quick: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -116,6 +134,14 @@ gpu: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What publishing installs. A second hash for torch: pip prefers its build for the CPU where it finds that, as CI does.
+lock: .venv/installed
+	@rm -rf $(LOCK) _build/torch
+	@$(BIN)/uv pip compile requirements.txt --generate-hashes --no-emit-package attnbook --no-annotate --quiet \
+		--custom-compile-command "make lock" --output-file $(LOCK)
+	@$(BIN)/python -m pip download --quiet --no-deps --dest _build/torch "$$(grep '^torch==' requirements.txt)"
+	@sed -i "s/^torch==.*/&\n    $$($(BIN)/python -m pip hash _build/torch/* | tail -1) \\\\/" $(LOCK)
 
 clean:
 	rm -rf .venv book/node_modules _build .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """``changelog.xml``, an Atom feed with an entry for each dated heading of CHANGELOG.md, and its link in every page.
 
-A heading is ``## 1.2.0 - 2027-01-31``; "Unreleased" carries the date on which it was last added to.
+A heading is ``## 1.2.0 - 2027-01-31``; "Unreleased" carries the date on which it was last added to. The foot of every
+page says which version it is of.
 """
 
 import re
@@ -10,6 +11,8 @@ from xml.etree import ElementTree
 
 from docutils import nodes
 from markdown_it import MarkdownIt
+
+from attnbook import __version__
 
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 HEADING = re.compile(r"^## (\S+) - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
@@ -70,6 +73,7 @@ def link(app, pagename, templatename, context, doctree):
     href = context["pathto"](FEED, 1)
     tag = f'<link rel="alternate" type="application/atom+xml" title="Changes" href="{href}" />'
     context["metatags"] = f"{context.get('metatags', '')}{tag}\n"
+    context["theme_extra_footer"] += f' <a href="{context["pathto"](PAGE, 1)}">Version {__version__}</a>.'
 
 
 def setup(app):

@@ -35,7 +35,7 @@ def autograd_vjp(f, at, cotangent):
     if not output.requires_grad:  # it hangs on no input, as where no key is allowed
         return [np.zeros_like(x) for x in at]
     grads = torch.autograd.grad(output, inputs, torch.tensor(cotangent), allow_unused=True, materialize_grads=True)
-    return [grad.numpy() for grad in grads]
+    return [grad.detach().numpy() for grad in grads]
 
 
 def autograd_jvp(f, at, tangents):

@@ -1,0 +1,235 @@
+"""What is released: the wheel and the source archive, what they say about themselves, and the wheel alone at work."""
+
+import ast
+import email
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+import yaml
+from built_site import PAGES, SITE, soup
+from markdown_it import MarkdownIt
+from packaging.requirements import Requirement
+from packaging.version import Version
+from test_pages import blocks
+from test_workflows import PINNED, read, steps, tool
+
+import attnbook as ab
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MINIMA = [Requirement(line.replace(">=", "==")) for line in PROJECT["project"]["dependencies"]]
+LOCK = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
+PIN = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the wheel and the source archive, from what git tracks."""
+    if not importlib.util.find_spec("hatchling"):
+        pytest.skip("hatchling is not installed, so nothing was built")
+    folder = tmp_path_factory.mktemp("dist")
+    status, said = tool("hatchling", "build", "-d", str(folder))
+    assert status == 0, said
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(opened.read(name))
+
+
+class TestTheWheel:
+    def test_it_holds_the_package_and_no_more(self, wheel):
+        with zipfile.ZipFile(wheel) as opened:
+            held = {name for name in opened.namelist() if ".dist-info/" not in name}
+        files = [path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        source = {path.relative_to(ROOT / "src").as_posix() for path in files if "egg-info" not in str(path)}
+        left_out = {name for name in source if name.startswith("attnbook/book/atlas/")}
+        assert held == source - left_out != source
+
+    def test_the_book_is_the_smaller_part_of_a_small_file(self, wheel):
+        with zipfile.ZipFile(wheel) as opened:
+            sizes = {info.filename: info.compress_size for info in opened.infolist()}
+        book = sum(size for name, size in sizes.items() if name.startswith("attnbook/book/"))
+        assert book < sum(sizes.values()) / 4
+        assert wheel.stat().st_size < 500_000
+
+    def test_it_says_what_it_is(self, metadata):
+        assert (metadata["Name"], metadata["Version"]) == ("attnbook", ab.__version__)
+        assert metadata["License-Expression"] == "BSD-3-Clause"
+        assert len(metadata.get_all("License-File")) == 2
+        links = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+        config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+        assert links["Homepage"] == config["html"]["baseurl"]
+        assert links["Source"] == config["repository"]["url"]
+
+    def test_its_description_leads_to_what_exists(self, metadata):
+        """Absolute links only, and each to a page of the site or a file of the repository, at the version's tag."""
+        tokens = [token for block in MarkdownIt().parse(metadata.get_payload()) for token in block.children or ()]
+        links = [token.attrs.get("href") or token.attrs.get("src") for token in tokens if token.attrs]
+        at_tag = f"https://github.com/attnbook/attnbook/blob/v{ab.__version__}/"
+        files = [link.removeprefix(at_tag) for link in links if link.startswith(at_tag)]
+        pages = [link.removeprefix("https://attnbook.github.io/attnbook/") for link in links if "github.io" in link]
+        assert len(files) + len(pages) == len(links) > 20
+        assert [path for path in files if not (ROOT / path).is_file()] == []
+        assert [page for page in pages if page != "attnbook.pdf" and not (SITE / page).exists()] == []
+
+
+def test_no_chapter_and_no_module_imports_what_the_wheel_leaves_out():
+    code = {
+        path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py") if "atlas" not in path.parts
+    }
+    for path in (ROOT / "chapters").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code[path] = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert [
+        path.name for path, text in code.items() if "attnbook.book.atlas" in text or "book import atlas" in text
+    ] == []
+
+
+class TestTheSourceArchive:
+    @pytest.fixture(scope="class")
+    def unpacked(self, built, tmp_path_factory):
+        (path,) = built.glob("*.tar.gz")
+        with tarfile.open(path) as opened:
+            opened.extractall(tmp_path_factory.mktemp("source"), filter="data")
+            return Path(tmp_path_factory.getbasetemp(), f"source0/attnbook-{ab.__version__}")
+
+    @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone, so nothing says what git tracks")
+    def test_it_is_the_repository(self, unpacked):
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        tracked = {name for name in listed.split("\0") if (ROOT / name).is_file()}
+        held = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+        assert tracked <= held
+        assert not [name for name in held if name.startswith(("_build/", ".venv", "book/node_modules"))]
+
+    @pytest.mark.thorough
+    def test_its_tests_run(self, unpacked):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_softmax.py"]
+        environment = OUTSIDE | {"PYTHONPATH": str(unpacked / "src")}
+        done = subprocess.run(command, cwd=unpacked, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="NumPy's minimum has no wheel for this Python")
+def test_the_wheel_alone_on_the_oldest_versions(wheel, tmp_path):
+    """A new environment with what the package asks for, at its minima: the command, and what the README shows."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", wheel, *map(str, MINIMA)]
+    done = subprocess.run(pip, env=OUTSIDE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    versions = "from importlib.metadata import distributions as d; print({x.name.lower(): x.version for x in d()})"
+    examples = "\n".join(blocks("README.md")[:2])
+    code = f"import sys; assert not any('src' in p for p in sys.path)\n{versions}\n{examples}"
+    ran = subprocess.run([python, "-W", "error", "-c", code], cwd=tmp_path, env=OUTSIDE, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    found, *said = ran.stdout.splitlines()
+    there = ast.literal_eval(found)
+    assert {one.name for one in MINIMA} < set(there)
+    assert all(one.specifier.contains(there[one.name]) for one in MINIMA)
+    assert "torch" not in there
+    assert said == ["agrees with differences", "('scale-missing-in-dq',)"]
+    command = subprocess.run([python.with_name("attnbook"), "--version"], env=OUTSIDE, capture_output=True, text=True)
+    assert command.stdout == f"attnbook {ab.__version__}\n"
+
+
+def test_the_readme_says_how_to_install_it():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith("pip install ")]
+    assert line.split()[2] == PROJECT["project"]["name"]
+    numpy = next(one for one in MINIMA if one.name == "numpy")
+    assert (
+        f"Python {PROJECT['project']['requires-python'].removeprefix('>=')}, NumPy {str(numpy.specifier)[2:]}" in line
+    )
+    for extra in re.findall(r"attnbook\[(\w+)\]", text):
+        assert extra in PROJECT["project"]["optional-dependencies"]
+
+
+def test_the_classifiers_name_no_python_that_the_weekly_run_leaves_out():
+    said = [line.rpartition(" :: ")[2] for line in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    tried = read(ROOT / ".github/workflows/weekly.yml")["jobs"]["newest"]["strategy"]["matrix"]["python"]
+    assert said
+    assert set(said) <= set(tried)
+
+
+def test_the_lock_is_of_the_requirements():
+    """All that they pin, in the same versions, each with a hash; torch has one more, of its build for the CPU."""
+    locked = dict(PIN.findall(LOCK))
+    pinned = {re.sub(r"[_.]", "-", name.lower()): version for name, version in PIN.findall(PINNED)}
+    assert pinned.items() <= locked.items()
+    entries = re.split(r"^(?=[\w.-]+==)", LOCK, flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+class TestTheWorkflow:
+    PATH = ROOT / ".github" / "workflows" / "release.yml"
+
+    @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed, so the check of the tag was not run")
+    @pytest.mark.parametrize(
+        ("tag", "fine"), [("v1.2.3", True), ("v1.2.4", False), ("1.2.3", False), ("v9.9.9", False)]
+    )
+    def test_a_tag_is_the_version_and_stands_in_the_changelog(self, tag, fine, tmp_path):
+        (check,) = [step["run"] for step in steps(self.PATH) if "tag" in step.get("name", "")]
+        program = tmp_path / ".venv" / "bin" / "hatchling"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\necho {'9.9.9' if tag == 'v9.9.9' else '1.2.3'}\n")
+        program.chmod(0o755)
+        (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 - 2027-01-31\n")
+        environment = os.environ | {"GITHUB_REF_NAME": tag}
+        done = subprocess.run(["bash", "-e", "-c", check], cwd=tmp_path, env=environment, check=False)
+        assert (done.returncode == 0) == fine
+
+    def test_only_the_last_job_may_say_who_it_is_and_it_runs_nothing_of_ours(self):
+        jobs = read(self.PATH)["jobs"]
+        assert [name for name, job in jobs.items() if "permissions" in job] == ["upload"]
+        assert jobs["upload"]["permissions"] == {"id-token": "write"}
+        assert jobs["upload"]["needs"] == "build"
+        assert not [step for step in jobs["upload"]["steps"] if "checkout" in step.get("uses", "")]
+        install, upload = [step["run"] for step in jobs["upload"]["steps"] if "run" in step]
+        assert install.split()[-1] in PINNED.split()
+        assert upload.startswith("uv publish --trusted-publishing always")
+
+
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_an_issue_form_is_valid(form):
+    status, said = tool("check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", form)
+    assert status == 0, said
+
+
+def test_the_foot_of_every_page_says_the_version():
+    for page in (*PAGES, "search.html"):
+        link = soup(SITE / page).select_one(".extra_footer a")
+        assert link.get_text() == f"Version {ab.__version__}"
+        assert urljoin(page, link["href"]).removesuffix("#") == "book/changelog.html"
+
+
+def test_the_version_is_newer_than_those_of_the_changelog_below_it():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = [name for name in re.findall(r"^## (\S+) - ", text, re.MULTILINE) if name != "Unreleased"]
+    assert versions[0] == ab.__version__
+    assert versions == sorted(versions, key=Version, reverse=True)
