@@ -21,7 +21,7 @@ help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
-	@echo "make quick      test the style and the core of the package (two minutes)"
+	@echo "make quick      test the style, the types and the core of the package (two minutes)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (12 minutes)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
@@ -58,7 +58,7 @@ proofs: .venv/installed
 	@$(BIN)/python book/commands/prove.py
 
 quick: .venv/installed
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
 thorough: TIER := --hypothesis-profile=explore
@@ -67,8 +67,7 @@ thorough: test
 # Files in the order of their names: the longest, test_axe, is among the first.
 test: book
 	@echo "Checking the style of the code ..."
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
 	@$(BIN)/python -m pytest tests $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
@@ -116,4 +115,4 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv book/node_modules _build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv book/node_modules book/api _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -20,10 +20,15 @@ class AttentionGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`~attnbook.attention.attention`, each with the shape of its variable."""
 
     dQ: Array
+    """(..., n_q, d_k), like Q."""
     dK: Array
+    """(..., n_k, d_k), like K; summed over the query heads that share a key head."""
     dV: Array
+    """(..., n_k, d_v), like V."""
     dbias: Array | None
+    """The shape of bias, summed over the axes along which it was stretched; None where there was none."""
     dops: tuple[Any, ...]
+    """One entry for each of ``ops``: the gradient of its parameter, None for an op with no parameter."""
 
 
 def attention(
@@ -139,8 +144,7 @@ def attention_vjp(dO: Array, res: Residuals, dL: AnyArray | None = None) -> Atte
     Returns
     -------
     AttentionGrads
-        ``dQ``, ``dK``, ``dV`` with the shapes of Q, K, V; ``dbias`` with the shape of bias, None where none was
-        given; ``dops``, one entry for each of ``ops``, None for an op with no parameter.
+        ``dQ``, ``dK``, ``dV``, ``dbias`` and ``dops``.
 
     Notes
     -----

@@ -34,7 +34,9 @@ class Gate(NamedTuple, Generic[Array]):
     """
 
     W: Array
+    """(d_model, h·d_v), a column for each of C, or (d_model, h), one a head."""
     b: Array | None = None
+    """(h·d_v,) or (h,), as W has columns."""
 
     def check(self, X: Any, h: int, d_v: int) -> None:
         """An error where it does not fit a layer of X with so many heads, so wide."""

@@ -11,8 +11,11 @@ class LinearGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.linear`, each with the shape of its variable."""
 
     dX: Array
+    """(..., n, d_in), like X."""
     dW: Array
+    """(d_in, d_out), like W: the sum over all rows of X."""
     db: Array | None
+    """(d_out,): the sum of dY over all its rows. Leave it where there was no bias."""
 
 
 def linear(X: Array, W: AnyArray, b: AnyArray | None = None) -> Array:

@@ -16,9 +16,13 @@ class MergeGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.merge`, each with the shape of its variable."""
 
     dO1: Array
+    """(..., n_q, d_v), like O1."""
     dL1: Array
+    """(..., n_q), like L1."""
     dO2: Array
+    """(..., n_q, d_v), like O2."""
     dL2: Array
+    """(..., n_q), like L2."""
 
 
 def merge(O1: Array, L1: Array, O2: Array, L2: Array) -> tuple[Array, Array]:

@@ -25,19 +25,26 @@ from attnbook.types import AnyArray, Array, Corner, Method
 class MultiHeadParams(NamedTuple, Generic[Array]):
     """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
 
-    W_Q (d_model, h·d_k), W_K (d_mem, h_kv·d_k), W_V (d_mem, h_kv·d_v), W_O (h·d_v, d_out), and the biases of their
-    columns. Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
+    Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
     with d = d_k or d_v, and the rows from i·d_v on of W_O (:eq:`def-head-blocks`).
     """
 
     W_Q: Array
+    """(d_model, h·d_k): makes queries of X."""
     W_K: Array
+    """(d_mem, h_kv·d_k): makes keys of the memory."""
     W_V: Array
+    """(d_mem, h_kv·d_v): makes values of the memory."""
     W_O: Array
+    """(h·d_v, d_out): makes of the merged heads the output."""
     b_Q: Array | None = None
+    """(h·d_k,)."""
     b_K: Array | None = None
+    """(h_kv·d_k,)."""
     b_V: Array | None = None
+    """(h_kv·d_v,)."""
     b_O: Array | None = None
+    """(d_out,)."""
 
 
 class MultiHeadResiduals(NamedTuple):
@@ -49,7 +56,7 @@ class MultiHeadResiduals(NamedTuple):
 
     X: Any
     memory: Any
-    params: MultiHeadParams
+    params: MultiHeadParams[Any]
     C: Any
     heads: tuple[Any, ...]
     attention: Any
@@ -58,18 +65,22 @@ class MultiHeadResiduals(NamedTuple):
 
 
 class MultiHeadGrads(NamedTuple, Generic[Array]):
-    """The gradients of :func:`.multi_head_attention`, each with the shape of its variable.
-
-    ``dqk_norm`` and ``dgate`` are a QKNorm and a Gate with the gradients of their arrays; None where there was none.
-    """
+    """The gradients of :func:`.multi_head_attention`, each with the shape of its variable."""
 
     dX: Array
+    """(..., n_q, d_model), like X; in self-attention all three paths added up."""
     dmemory: Array | None
-    dparams: MultiHeadParams
+    """(..., n_k, d_mem), like the memory; None in self-attention."""
+    dparams: MultiHeadParams[Array]
+    """The gradients of the weights and biases, in their places."""
     dbias: Array | None
+    """The shape of bias; None where there was none."""
     dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
     dqk_norm: QKNorm | None = None
-    dgate: Gate | None = None
+    """The gradients of the gains; None where there was no norm."""
+    dgate: Gate[Array] | None = None
+    """The gradients of the gate's W and b; None where there was no gate."""
 
 
 def multi_head_attention(

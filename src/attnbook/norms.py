@@ -13,10 +13,12 @@ from attnbook.types import AnyArray, Array
 
 
 class NormGrads(NamedTuple, Generic[Array]):
-    """The gradients of :func:`.rms_norm` or :func:`.l2_norm`; ``dgain`` is None where there was no gain."""
+    """The gradients of :func:`.rms_norm` or :func:`.l2_norm`."""
 
     dX: Array
+    """(..., n), like X."""
     dgain: Array | None
+    """The shape of the gain, summed over all rows; None where there was none."""
 
 
 def rms_norm(X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:

@@ -25,6 +25,7 @@ class Agreement(NamedTuple):
     """
 
     errors: dict[str, Any]
+    """The largest relative error of each comparison, by its name."""
 
     def __repr__(self) -> str:
         return "agrees with " + " and ".join(self.errors)

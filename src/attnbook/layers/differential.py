@@ -29,11 +29,17 @@ class DifferentialGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.differential_attention`, each with the shape of its variable."""
 
     dQ: Array
+    """(..., n_q, 2 d), like Q."""
     dK: Array
+    """(..., n_k, 2 d), like K."""
     dV: Array
+    """(..., n_k, d_v), like V."""
     dlam: Array
+    """The shape of λ."""
     dbias: Array | None
+    """The shape of bias; None where there was none."""
     dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
 
 
 def differential_attention(

@@ -35,7 +35,7 @@ class LatentParams(NamedTuple, Generic[Array]):
         W_UK, W_UV = (W.reshape(d_c, -1) for W in np.split(kv_b_proj.T.reshape(d_c, h, -1), [d_n], axis=2))
     """
 
-    W_DQ: Array
+    W_DQ: Array | None
     W_UQ: Array
     W_QR: Array
     W_DKV: Array
@@ -68,9 +68,13 @@ class LatentGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.latent_attention`, each with the shape of its variable."""
 
     dX: Array
-    dparams: LatentParams
+    """(..., n, d_model), like X."""
+    dparams: LatentParams[Array]
+    """The gradients of the weights and gains, in their places."""
     dbias: Array | None
+    """The shape of bias; None where there was none."""
     dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
 
 
 def latent_attention(

@@ -35,10 +35,15 @@ class TalkingGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.talking_heads`, each with the shape of its variable."""
 
     dQ: Array
+    """(..., a, n_q, d_k), like Q."""
     dK: Array
+    """(..., a, n_k, d_k), like K."""
     dV: Array
+    """(..., c, n_k, d_v), like V."""
     dW_S: Array
+    """(a, b), like W_S, which mixes the scores of the heads."""
     dW_P: Array
+    """(b, c), like W_P, which mixes their weights."""
 
 
 def talking_heads(

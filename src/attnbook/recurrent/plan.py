@@ -25,11 +25,17 @@ class RecurrentGrads(NamedTuple, Generic[Array]):
     """Gradients, each with the shape of its variable; None where one was not given."""
 
     dQ: Array
+    """(..., n, d_k), like Q."""
     dK: Array
+    """(..., n, d_k), like K."""
     dV: Array
-    dbeta: Array
-    dgate: Array
-    dstate: Array
+    """(..., n, d_v), like V."""
+    dbeta: Array | None
+    """The shape of beta; of the delta rule only."""
+    dgate: Array | None
+    """The shape of gate."""
+    dstate: Array | None
+    """The shape of the state that was given."""
 
 
 class Plan(NamedTuple):
