@@ -14,11 +14,21 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from equations import ROOT
 from sphinx import addnodes
+from sphinx.ext.autosummary import autosummary_toc
 from sphinx.util.docutils import SphinxDirective
 
 INDEX, PAGES = "book/api", "book/api/"
 LIST = ROOT / "book" / "api.md"
-SOURCE = "https://github.com/attnbook/attnbook/blob/{}/src/{}#L{}-L{}"
+REPOSITORY = "https://github.com/attnbook/attnbook"
+LEADS_ON = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8" />
+<title>{module}</title>
+<meta name="robots" content="noindex" />
+<meta http-equiv="refresh" content="0; url={address}" />
+<a href="{address}">The source of {module}</a>
+</html>
+"""
 LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
 MOVED = {  # where it was: links to there still arrive
     "attnbook.diagnose.steps.": "attnbook.diagnose.mistakes.",
@@ -57,12 +67,14 @@ def packages(module):
 
 
 def places(name):
-    """What stands below an entry: the chapter, and the room that has what is common to its neighbors."""
+    """What stands below an entry: its chapter, the room that has what is common to its neighbors, and the list."""
     module, _, last = name.rpartition(".")
     near = [package for package in reversed(packages(module)) if package in rooms()]
     said = (thing.__doc__ for thing in (getattr(import_module(module), last), *map(import_module, (module, *near))))
     chapter = re.search(r":doc:`/chapters/\w+`", " ".join(filter(None, said)))
-    return (f"Chapter: {chapter[0]}. " if chapter else "") + f"More of this room: :py:mod:`{near[0]}`."
+    return (
+        f"Chapter: {chapter[0]}. " if chapter else ""
+    ) + f"More of this room: :py:mod:`{near[0]}`. All of it: :doc:`/book/api`."
 
 
 def write_rooms(app):
@@ -72,7 +84,7 @@ def write_rooms(app):
     for name in rooms():
         page = Path(app.srcdir, PAGES, f"{name}.rst")
         page.parent.mkdir(exist_ok=True)
-        text = f"{name}\n{'=' * len(name)}\n\n.. room:: {name}\n"
+        text = f":orphan:\n\n{name}\n{'=' * len(name)}\n\n.. room:: {name}\n"
         if not page.exists() or page.read_text("utf-8") != text:
             page.write_text(text, encoding="utf-8")
 
@@ -115,8 +127,8 @@ def source(domain, info):
         lines, first = getsourcelines(thing)
     except (AttributeError, TypeError, OSError):  # a field or a constant: with its class, or its module
         return None
-    file = Path(getsourcefile(thing)).relative_to(ROOT / "src").as_posix()
-    return SOURCE.format(revision(), file, first, first + len(lines) - 1)
+    file = Path(getsourcefile(thing)).relative_to(ROOT).as_posix()
+    return f"{REPOSITORY}/blob/{revision()}/{file}#L{first}-L{first + len(lines) - 1}"
 
 
 def link_alias(app, env, node, contnode):
@@ -140,22 +152,48 @@ def leave_out_field_numbers(app, what, name, obj, options, lines):
         lines.clear()
 
 
+def keep_moved(app, domain, objtype, content):
+    for signature in content.parent.findall(addnodes.desc_signature):
+        for now, before in MOVED.items():
+            old = [before + name.removeprefix(now) for name in signature["ids"] if name.startswith(now)]
+            signature["ids"] += [name for name in old if name not in signature["ids"]]
+
+
 def keep_old_addresses(app, doctree, page):
-    """On the list, before the link to a page: the addresses of all that is on it, by all the names they had."""
+    """On the list, in the link to a page: the addresses of all that is on it, which were the list's own."""
     if page != INDEX:
         return
     for link in doctree.findall(nodes.reference):
         target = link.get("refuri", "").partition("#")[0].removesuffix(".html")
         if target.startswith("api/"):
             tree = app.env.get_doctree(f"book/{target}")
-            names = [name for entry in tree.findall(addnodes.desc_signature) for name in entry["ids"]]
-            old = [was + name.removeprefix(now) for name in names for now, was in MOVED.items() if name.startswith(now)]
-            link[:0] = [nodes.inline(ids=[name]) for name in dict.fromkeys((*names, *old))]
+            names = (name for entry in tree.findall(addnodes.desc_signature) for name in entry["ids"])
+            link[:0] = [nodes.inline(ids=[name]) for name in names]
+
+
+def list_once(app, doctree):
+    """The list is the table of contents: these pages beside every other would double what a build takes."""
+    if app.env.docname == INDEX:
+        for node in [*doctree.findall(autosummary_toc), *doctree.findall(addnodes.toctree)]:
+            node.parent.remove(node)
 
 
 def lead_on(app, pagename, templatename, context, doctree):
     if pagename == INDEX:
         app.add_js_file(None, body=LEAD_ON, loading_method="async", type="module")
+
+
+def keep_pages_of_sources(app, exception):
+    """Where the site had the sources of its own: each address leads to the repository."""
+    if exception or app.builder.format != "html":
+        return
+    for path in (ROOT / "src" / "attnbook").rglob("*.py"):
+        module = path.relative_to(ROOT / "src").with_suffix("")
+        module = module.parent if module.name == "__init__" else module
+        page = Path(app.outdir, "_modules", f"{module}.html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        address = f"{REPOSITORY}/blob/{revision()}/{path.relative_to(ROOT).as_posix()}"
+        page.write_text(LEADS_ON.format(module=".".join(module.parts), address=address), encoding="utf-8")
 
 
 def setup(app):
@@ -164,8 +202,11 @@ def setup(app):
     app.add_directive("room", Room)
     app.connect("builder-inited", write_rooms, priority=400)  # before autosummary, which writes the other pages
     app.connect("object-description-transform", leave_out_long_values)
+    app.connect("object-description-transform", keep_moved)
     app.connect("autodoc-process-docstring", leave_out_field_numbers)
     app.connect("missing-reference", link_alias)
+    app.connect("doctree-read", list_once, priority=400)  # before Sphinx collects them
     app.connect("doctree-resolved", keep_old_addresses)
     app.connect("html-page-context", lead_on)
+    app.connect("build-finished", keep_pages_of_sources)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less docstring and hints, and links to the rest."""
+"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less docstring and hints, and links to it."""
 
 import ast
 import textwrap

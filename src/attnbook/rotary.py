@@ -173,7 +173,7 @@ class Llama3:
 
 @dataclass(frozen=True)
 class YaRN:
-    """As :class:`Llama3`, but the weight falls evenly from pair to pair, between those of ``fast`` and ``slow`` turns.
+    """As :class:`.Llama3`, but the weight falls evenly from pair to pair, between those of ``fast`` and ``slow`` turns.
 
     .. math::
        l(r) = \\frac{\\text{dims}}{2 \\ln \\text{base}}\\,\\ln\\frac{\\text{length}}{2\\pi r} \\qquad

@@ -1,7 +1,7 @@
 """What the package's hints name: arrays of any library, and the words that options take.
 
-``Array`` is the type of the caller's arrays, whatever their library: NumPy's go in, NumPy's come out, and where arrays
-of two libraries meet, the type checker complains before Python does.
+``Array`` is the type of the caller's arrays, whatever their library: NumPy's go in, NumPy's come out. A checker
+cannot see a dtype or a shape that does not fit, nor arrays of two libraries in one call: Python refuses these.
 """
 
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar

@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`diagnose` found. It prints as text; ``ok`` says whether all is right, as far as it ran.
+    """What :func:`.diagnose` found. It prints as text; ``ok`` says whether all is right, as far as it ran.
 
     ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
     were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
