@@ -175,7 +175,7 @@ def attention_jvp(
     tbias: AnyArray | None = None,
     tops: Sequence[Any] | None = None,
     with_L: bool = False,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     """Push changes of queries, keys and values forward through attention, all at once.
 
     .. math::

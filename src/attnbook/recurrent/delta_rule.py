@@ -1,5 +1,7 @@
 """The gated delta rule and its derivatives. Chapter: :doc:`/chapters/09_variants`."""
 
+from typing import Any
+
 from attnbook.arrays import agree
 from attnbook.recurrent import passes
 from attnbook.recurrent.passes import Residuals
@@ -114,7 +116,7 @@ def delta_rule_jvp(
     tgate: AnyArray | None = None,
     tstate: AnyArray | None = None,
     with_state: bool = False,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     """Push changes of queries, keys, values and β forward through :func:`.delta_rule`.
 
     .. math::

@@ -124,7 +124,7 @@ def linear_attention_jvp(
     tgate: AnyArray | None = None,
     tstate: AnyArray | None = None,
     with_state: bool = False,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     """Push changes of queries, keys and values forward through :func:`.linear_attention`.
 
     .. math::

@@ -51,7 +51,7 @@ def attention(
     ops: Sequence[Op] = (),
     method: Method | Way = "auto",
     with_L: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """Attend as :func:`attnbook.attention` does, with derivatives of every kind and order.
 
     Equation :eq:`def-attention`.
