@@ -32,8 +32,7 @@ class AnyArray(Protocol):
     def __matmul__(self, other: Any, /) -> Any: ...
 
 
-Array = TypeVar("Array", bound=AnyArray)
-"""The arrays of one call: of one library, which is that of the results."""
+Array = TypeVar("Array", bound=AnyArray)  # with no docstring: numpydoc cannot read that of a type variable
 
 
 class Residuals(Protocol):
