@@ -179,6 +179,8 @@ def list_once(app, doctree):
 
 
 def lead_on(app, pagename, templatename, context, doctree):
+    if pagename.startswith(PAGES):
+        context["page_source_suffix"] = ""  # nobody wrote it: there is nothing to edit, or to download
     if pagename == INDEX:
         app.add_js_file(None, body=LEAD_ON, loading_method="async", type="module")
 

@@ -61,7 +61,7 @@ def grade(
     memory: int = 2048,
     seed: int = 0,
 ) -> Iterator[Row]:
-    """Grade files one after the other; yields a :class:`.Row` for each, in their order.
+    """Grade files one after the other; yields a :class:`~attnbook.grade.grading.Row` for each, in their order.
 
     Each file runs in a process of its own, in a copy of its folder, with limits of time and memory and without a
     network. Where Linux lets a user have namespaces, all else is read-only for it, and all that it starts ends with
