@@ -25,7 +25,7 @@ help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
-	@echo "make quick      test the style and the core of the package (two minutes)"
+	@echo "make quick      test the style, the types and the core of the package (two minutes)"
 	@echo "make oldest     the same tests on the oldest NumPy, torch and others that the package allows (needs a network)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (12 minutes)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
@@ -77,7 +77,7 @@ oldest: .venv/installed
 	@$(OLDEST)/bin/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
 quick: .venv/installed
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
 thorough: TIER := --hypothesis-profile=explore
@@ -86,8 +86,7 @@ thorough: test
 # Files in the order of their names: the longest, test_axe, is among the first.
 test: book
 	@echo "Checking the style of the code ..."
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
 	@$(BIN)/python -m pytest tests $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
@@ -144,4 +143,4 @@ lock: .venv/installed
 	@sed -i "s/^torch==.*/&\n    $$($(BIN)/python -m pip hash _build/torch/* | tail -1) \\\\/" $(LOCK)
 
 clean:
-	rm -rf .venv book/node_modules _build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv book/node_modules book/api _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -15,19 +15,22 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "book" / "commands"))  # for what runs without pytest
+sys.path[:0] = [str(ROOT / "book" / "commands"), str(ROOT / "book" / "_ext")]  # for what runs without pytest
 
 import serve  # noqa: E402
+from room import public, rooms  # noqa: E402
 
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
-MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html", "_modules/attnbook/softmax.html")
-ALL_PAGES = [*PAGES, *MADE]  # with those that nobody wrote
+PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
+MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html")
+SOME_OF_PACKAGE = ("book/api/attnbook.attention.attention.html", "book/api/attnbook.multi_head.MultiHeadGrads.html")
+ALL_PAGES = [*PAGES, *SOME_OF_PACKAGE, *MADE]  # with those that nobody wrote
 SOME_PAGES = (
     "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/04_single_head.html",
     "chapters/in_the_wild.html", "chapters/11_memory_and_speed.html", "book/proofs.html", "search.html?q=softmax",
-    "404.html",
+    "404.html", *SOME_OF_PACKAGE,
 )  # fmt: skip
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 

@@ -4,6 +4,7 @@ import gzip
 import re
 import subprocess
 import sys
+from importlib import import_module
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urldefrag
 from urllib.request import urlopen
@@ -23,6 +24,7 @@ from plain_math import html, plain
 from previews import SIZE, descriptions, draw
 from reading import order, read
 from test_docstrings import TOOLS
+from test_hints import ROOMS
 from which_gradient import LAYERS, choices
 
 import attnbook as ab
@@ -45,9 +47,18 @@ QUERIES = {  # what a reader types: where the first result leads, and what must 
     "L": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
     "lse": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
     "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "logsumexp vjp": (f"{SOFTMAX}.html#equation-eq-logsumexp-vjp", "api.html#attnbook.softmax.logsumexp_vjp"),
-    "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian", "api.html#attnbook.softmax.softmax_jacobian"),
-    "softmax_vjp": ("api.html#attnbook.softmax.softmax_vjp", f"{SOFTMAX}.html#equation-eq-softmax-vjp"),
+    "logsumexp vjp": (
+        f"{SOFTMAX}.html#equation-eq-logsumexp-vjp",
+        "attnbook.softmax.logsumexp_vjp.html#attnbook.softmax.logsumexp_vjp",
+    ),
+    "softmax jacobian": (
+        f"{SOFTMAX}.html#equation-eq-softmax-jacobian",
+        "attnbook.softmax.softmax_jacobian.html#attnbook.softmax.softmax_jacobian",
+    ),
+    "softmax_vjp": (
+        "attnbook.softmax.softmax_vjp.html#attnbook.softmax.softmax_vjp",
+        f"{SOFTMAX}.html#equation-eq-softmax-vjp",
+    ),
     "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
     "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
     "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
@@ -251,7 +262,7 @@ class TestTheIndexOfSymbols:
             assert row["id"].startswith("symbol-")
             _, _, _, _, derived, package, _ = row.select("td")
             assert derived.select_one('a[href*="#equation-"]'), row["id"]
-            assert all("api.html#" in a["href"] for a in package.select("a"))
+            assert all(a["href"].startswith("api/attnbook.") for a in package.select("a"))
 
     def test_no_letter_of_a_formulas_name_is_missing(self):
         names = "td:nth-of-type(2) code, td:last-child code"
@@ -271,14 +282,15 @@ class TestTheIndexOfSymbols:
 
 
 def test_every_public_function_leads_to_its_chapter_and_equations():
-    entries = {entry.dt["id"]: entry for entry in soup(SITE / "book/api.html").select("dl.py.function")}
     public = {name: getattr(ab, name) for name in ab.__all__ if name.islower()}
     assert len(public) > 15
     for name, function in public.items():
-        entry = entries[f"{function.__module__}.{name}"]
-        links = [a["href"] for a in entry.dd.select("a")]
-        of_room = [a["href"] for a in entry.find_parent("section").find_all("a", href=True)]  # its docstring names it
-        chapters = {link for link in of_room if link.startswith("../chapters/") and "#" not in link}
+        article = soup(SITE / f"book/api/{function.__module__}.{name}.html").article
+        links = [a["href"] for a in article.select("dl.py a")]
+        chapters = {
+            link for a in article.find_all("a") if (link := a["href"]).startswith("../../chapters/") and "#" not in link
+        }
+        assert article.select_one("dt.sig > a[href*='/blob/'][href*='#L']"), name
         assert chapters, name
         if name not in TOOLS:  # its formulas are in the chapter that it names
             assert chapters & {urldefrag(link)[0] for link in links if "#equation-" in link}, name
@@ -297,7 +309,32 @@ def test_chapters_lead_to_the_package_and_it_leads_back():
     links = [(page, a["href"]) for page in PAGES for a in soup(SITE / page).select("p.source-of a")]
     assert {(page, href.partition("#")[2]) for page, href in links} == set(listings())
     assert len(links) == len(list(listings()))
-    assert {name for _, name in listings()} <= anchors(SITE / "book/api.html")
+    assert {name for _, name in listings()} <= anchors(SITE / LIST)
+
+
+LIST = "book/api.html"
+
+
+def test_the_list_has_every_public_name_and_each_of_its_old_addresses_leads_to_the_page_that_has_it_now():
+    article = soup(SITE / LIST).article
+    exported = (getattr(room, name) for room in map(import_module, ROOMS) for name in room.__all__)
+    names = {f"{thing.__module__}.{thing.__qualname__}" for thing in exported if callable(thing)}
+    missing = names - anchors(SITE / LIST)
+    assert not missing
+    old = {name.partition("#")[2] for name in recorded() if name.startswith(f"{LIST}#")}
+    for place in article.select("a [id]"):
+        page = SITE / "book" / urldefrag(place.find_parent("a")["href"])[0]
+        assert place["id"] in anchors(page), place["id"]
+        old.discard(place["id"])
+    assert not old
+
+
+@pytest.mark.parametrize("name", ["attnbook.attention.AttentionGrads.dQ", "attnbook.diagnose.links.link"])
+def test_an_address_of_the_long_page_leads_on(name, address, browser):
+    tab = browser.new_context().new_page()
+    tab.goto(f"{address}{LIST}#{name}")
+    tab.wait_for_url(f"**/book/api/attnbook.*.html#{name}")
+    tab.context.close()
 
 
 def test_previous_and_next():
@@ -364,7 +401,7 @@ def test_descriptions_are_those_of_the_pages_and_each_is_its_own():
 
 
 def test_pages_without_a_text_of_ours_describe_themselves_too():
-    for page in ("search.html", "genindex.html", "404.html", "_modules/attnbook/softmax.html"):
+    for page in ("search.html", "genindex.html", "404.html"):
         assert len(tag(page, "description")) > 20
 
 

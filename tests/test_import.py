@@ -12,7 +12,7 @@ import attnbook
 PACKAGE = Path(attnbook.__file__).parent
 HEAVY = {"torch", "matplotlib", "scipy", "cupy", "jax", "threadpoolctl", "triton", "flint"}
 CORE = (
-    "arrays",
+    "arrays types",
     "arguments",
     "softmax linear rotary norms",
     "ops heads merge gates",
@@ -24,8 +24,8 @@ CORE = (
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}
 BESIDE = {  # and what each may import
-    "checks": {"arrays"},
-    "diagnose": {"arrays", "checks"},
+    "checks": {"arrays", "types"},
+    "diagnose": {"arrays", "checks", "types"},
     "grade": {"arrays", "checks", "diagnose"},
     "reports": {"diagnose", "grade"},
     "loading": set(),

@@ -5,7 +5,7 @@ from functools import cache
 import formulas
 import pytest
 from bs4 import BeautifulSoup
-from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup
+from built_site import ALL_PAGES, PACKAGE, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
 from playwright.sync_api import expect
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
@@ -13,7 +13,7 @@ ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(
     [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])"""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *thorough_but_for_some(PACKAGE)])
 class TestPage:
     def test_it_is_there(self, page):
         assert soup(SITE / page).find("h1")

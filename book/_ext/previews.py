@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from docutils import nodes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from room import INDEX, PAGES
+from sphinx import addnodes
 
 import attnbook as ab
 
@@ -35,11 +38,10 @@ def descriptions():
 
 def describe(app, pagename, templatename, context, doctree):
     """Before sphinxext-opengraph, which takes over what it finds."""
-    sentence = (
-        descriptions().get(pagename, app.config.project)
-        if doctree
-        else OTHERS.get(pagename, f"The source of {context.get('title')}.")
-    )
+    if pagename.startswith(PAGES):
+        sentence = next(doctree.findall(addnodes.desc_content), doctree).next_node(nodes.paragraph).astext()
+    else:
+        sentence = (descriptions() if doctree else OTHERS).get(pagename, app.config.project)
     colors = (
         f'<meta name="theme-color" content="{color}" media="(prefers-color-scheme: {theme})" />'
         for theme, color in THEME_COLORS.items()
@@ -47,11 +49,13 @@ def describe(app, pagename, templatename, context, doctree):
     tags = "\n".join([f'<meta name="description" content="{sentence}" />', *colors])
     context["metatags"] = f"{context.get('metatags', '')}{tags}\n"
     if doctree:
-        name = f"_static/cards/{pagename.replace('/', '-')}.png"
-        title = app.env.titles[pagename].astext()
+        drawn = INDEX if pagename.startswith(PAGES) else pagename
+        name = f"_static/cards/{drawn.replace('/', '-')}.png"
+        title = app.env.titles[drawn].astext()
         path = Path(app.outdir, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draw(title, sentence, app.config.project, path)
+        if drawn == pagename:
+            draw(title, sentence, app.config.project, path)
         context["meta"] = (context["meta"] or {}) | {
             "og:description": sentence,
             "og:image": app.config.html_baseurl + name,

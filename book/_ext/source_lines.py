@@ -1,4 +1,4 @@
-"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less their docstring, and links to the rest."""
+"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less docstring and hints, and links to it."""
 
 import ast
 import textwrap
@@ -9,6 +9,7 @@ from sphinx import addnodes
 from sphinx.directives.code import LiteralInclude
 
 PACKAGE_ROOT = Path(__file__).parents[2] / "src"
+WIDTH = 100
 
 
 class SourceLines(LiteralInclude):
@@ -19,7 +20,7 @@ class SourceLines(LiteralInclude):
         path = Path(self.env.relfn2path(self.arguments[0])[1])
         if "pyobject" in self.options and path.is_relative_to(PACKAGE_ROOT):
             for block in (b for node in shown for b in node.findall(nodes.literal_block)):
-                code = without_docstring(block.astext())
+                code = without_hints(without_docstring(block.astext()))
                 block.rawsource, block.children = code, []
                 block += nodes.Text(code)
             if not self.options["pyobject"].startswith("_"):  # the API page lists what is public
@@ -53,6 +54,22 @@ def without_docstring(code):
     del lines[first.lineno - 1 : first.end_lineno]
     while not lines[first.lineno - 1].strip():
         del lines[first.lineno - 1]
+    return "\n".join(lines)
+
+
+def without_hints(code):
+    """The same, each signature as it reads without types."""
+    lines = code.splitlines()
+    found = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef))
+    for function in sorted(found, key=lambda node: -node.lineno):
+        start, end = function.lineno - 1, function.body[0].lineno - 1
+        function.returns, function.body, function.decorator_list = None, [], []
+        for argument in ast.walk(function.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        indent = " " * function.col_offset
+        signature = ast.unparse(function).replace("'", '"')
+        lines[start:end] = textwrap.wrap(signature, WIDTH, initial_indent=indent, subsequent_indent=indent + " " * 8)
     return "\n".join(lines)
 
 

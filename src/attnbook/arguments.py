@@ -4,11 +4,14 @@ import math
 import operator
 import reprlib
 from numbers import Real
+from typing import Any
 
 from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array, is_numpy
 
 
-def scores_shape(Q, K, V, names=("Q", "K", "V"), sharing=True):
+def scores_shape(
+    Q: Any, K: Any, V: Any, names: tuple[str, str, str] = ("Q", "K", "V"), sharing: bool = True
+) -> tuple[int, ...]:
     """The shape of the scores, (..., n_q, n_k), or an error that names what does not fit; ``sharing``: K and V may have
     fewer heads.
     """
@@ -36,14 +39,14 @@ def scores_shape(Q, K, V, names=("Q", "K", "V"), sharing=True):
     return (*lead, q[-2], k[-2])
 
 
-def _shared(lead, of_queries):
+def _shared(lead: tuple[int, ...], of_queries: tuple[int, ...]) -> tuple[int, ...]:
     """The leading axes of K or V once each head is repeated for the queries that share it."""
     if lead and of_queries and lead[-1] > 1 and of_queries[-1] % lead[-1] == 0:
         return (*lead[:-1], of_queries[-1])
     return lead
 
 
-def broadcast(a, b):
+def broadcast(a: Any, b: Any) -> Any:
     """The shape to which ``a`` and ``b`` stretch, None where they do not fit."""
     if a == b:  # most calls, and small tables feel the longer way
         return a
@@ -53,12 +56,14 @@ def broadcast(a, b):
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True)) if fit else None
 
 
-def check_broadcasts(name, shape, target, of, came=None):
+def check_broadcasts(
+    name: str, shape: tuple[int, ...], target: tuple[int, ...], of: str, came: str | None = None
+) -> None:
     if not broadcasts_to(shape, target):
         raise ValueError(expected(name, f"a shape that broadcasts to {of}, {target}", came or f"shape {shape}"))
 
 
-def check_mask(mask, like, like_name="Q", name="mask"):
+def check_mask(mask: Any, like: Any, like_name: str = "Q", name: str = "mask") -> None:
     if is_numpy(mask) and mask.dtype == bool and is_numpy(like):  # most calls
         return
     if not is_array(mask):
@@ -69,7 +74,7 @@ def check_mask(mask, like, like_name="Q", name="mask"):
     agree_on_place(name, mask, like_name, like)
 
 
-def check_scale(scale, d_k):
+def check_scale(scale: Any, d_k: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(d_k)
     if not isinstance(scale, Real) or isinstance(scale, bool):
@@ -83,7 +88,7 @@ def check_scale(scale, d_k):
     return factor
 
 
-def check_count(name, n):
+def check_count(name: str, n: Any) -> int:
     try:
         count = operator.index(n)
     except TypeError:
@@ -95,24 +100,24 @@ def check_count(name, n):
     return count
 
 
-def check_positive(**numbers):
+def check_positive(**numbers: Any) -> None:
     for name, x in numbers.items():
-        if not isinstance(x, Real) or isinstance(x, bool) or not 0 < x < math.inf:
+        if not isinstance(x, Real) or isinstance(x, bool) or not 0 < x < math.inf:  # type: ignore[operator]
             raise ValueError(expected(name, "a positive finite number", repr(x)))
 
 
-def check_eps(eps):
-    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 <= eps < math.inf:
+def check_eps(eps: Any) -> None:
+    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 <= eps < math.inf:  # type: ignore[operator]
         raise ValueError(expected("eps", "a finite number of at least 0", repr(eps)))
 
 
-def choose(name, came, choices):
+def choose(name: str, came: Any, choices: dict[Any, Any]) -> Any:
     for choice, meaning in choices.items():
         if came is choice or (isinstance(came, str) and came == choice):
             return meaning
     raise ValueError(expected(name, "one of " + ", ".join(map(repr, choices)), reprlib.repr(came)))
 
 
-def check_shape(name, T, shape):
+def check_shape(name: str, T: Any, shape: tuple[int, ...]) -> None:
     if tuple(T.shape) != shape:
         raise ValueError(expected(name, f"shape {shape}", tuple(T.shape)))

@@ -6,6 +6,8 @@ Every other file writes its mathematics once, in the Python array API standard, 
 import functools
 import math
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import array_api_compat
 import array_api_compat.numpy
@@ -13,34 +15,34 @@ import numpy as np
 
 _CHAR = operator.attrgetter("dtype.char")
 
-NAMESPACES = {np.ndarray: array_api_compat.numpy}
+NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
 """Namespaces by the exact type of their arrays, where that is known: small tables feel the longer way, and torch's
 compiler cannot follow it without a warning. :mod:`attnbook.torch` adds its own."""
 
 
-def array_namespace(*arrays):
+def array_namespace(*arrays: Any) -> Any:
     """The namespace of the arrays' library, with the names of the array API standard."""
     kinds = set(map(type, arrays))
     known = NAMESPACES.get(kinds.pop()) if len(kinds) == 1 else None
     return known or array_api_compat.array_namespace(*arrays)
 
 
-def is_array(T):
+def is_array(T: Any) -> bool:
     """Whether T is an array of some library that has the standard's names. torch's compiler may ask it of a number."""
     return type(T) in NAMESPACES or (hasattr(T, "shape") and array_api_compat.is_array_api_obj(T))
 
 
-def device(T):
+def device(T: Any) -> Any:
     """Where T lies."""
     return T.device if type(T) in NAMESPACES else array_api_compat.device(T)
 
 
-def is_numpy(T):
+def is_numpy(T: Any) -> bool:
     """Whether T is NumPy's own array. Not a subclass: it may have its own idea of what an operation does."""
     return type(T) is np.ndarray
 
 
-def on_host(T):
+def on_host(T: Any) -> bool:
     """Whether Python can look at T's numbers without waiting for a device; DLPack's devices 1 and 3 are host memory."""
     if isinstance(T, np.ndarray | np.generic):
         return True
@@ -54,28 +56,28 @@ quietly = np.errstate(over="ignore", under="ignore")
 """For the passes on NumPy: beside a score of ±1e308 another one may overflow to −∞, and a weight underflow to 0."""
 
 
-def quietly_on_numpy(f):
+def quietly_on_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
     """As that, for what other libraries run too: torch's compiler cannot look through a decorator of NumPy's."""
     quiet = quietly(f)
 
     @functools.wraps(f)
-    def as_the_library_needs(T, *rest):
+    def as_the_library_needs(T: Any, *rest: Any) -> Any:
         return (f if type(T) in NAMESPACES and not is_numpy(T) else quiet)(T, *rest)
 
     return as_the_library_needs
 
 
-def scalar(value, like):
+def scalar(value: float, like: Any) -> Any:
     """``value`` as an array of no axis, of the dtype and on the device of ``like``: written there, not copied to it."""
     return array_namespace(like).full((), value, dtype=like.dtype, device=device(like))
 
 
-def mT(T):
+def mT(T: Any) -> Any:
     """Transpose the last two axes, and only these: ``.T`` would reverse the batch axes too."""
     return array_namespace(T).matrix_transpose(T)
 
 
-def inner(A, B):
+def inner(A: Any, B: Any) -> float:
     """The Frobenius inner product ⟨A, B⟩ = Σ A∘B, a float (:eq:`def-frobenius`)."""
     return float(array_namespace(A, B).sum(A * B))
 
@@ -83,12 +85,12 @@ def inner(A, B):
 # --- dtype rule -------------------------------------------------------------------------------------------------
 
 
-def accumulation_dtype(xp, dtype):
+def accumulation_dtype(xp: Any, dtype: Any) -> Any:
     """The dtype in which sums and exponentials are taken: float32 for the 16-bit floats, else the dtype itself."""
     return xp.float32 if xp.finfo(dtype).bits < 32 else dtype
 
 
-def widen(T):
+def widen(T: Any) -> Any:
     """T in its accumulation dtype. No copy where it already is."""
     if type(T) is np.ndarray and T.dtype.char in "fd":
         return T
@@ -96,7 +98,7 @@ def widen(T):
     return narrow(T, accumulation_dtype(xp, T.dtype))
 
 
-def narrow(T, dtype):
+def narrow(T: Any, dtype: Any) -> Any:
     """T in ``dtype``: the last step of every public function, which hands back the dtype it was given."""
     return T if T.dtype == dtype else array_namespace(T).astype(T, dtype)
 
@@ -104,7 +106,7 @@ def narrow(T, dtype):
 # --- broadcasting -----------------------------------------------------------------------------------------------
 
 
-def unbroadcast(dT, shape):
+def unbroadcast(dT: Any, shape: Sequence[int]) -> Any:
     """Sum ``dT`` back to ``shape``: the vjp of broadcasting (:eq:`eq-broadcast-vjp`).
 
     Broadcasting uses one number many times; its gradient is the sum over all of its uses.
@@ -118,7 +120,7 @@ def unbroadcast(dT, shape):
     return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape)
 
 
-def broadcasts_to(shape, target):
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether an array of ``shape`` stretches to ``target`` without making it larger."""
     tail = target[len(target) - len(shape) :]
     return len(shape) <= len(target) and (shape == tail or all(n in (1, m) for n, m in zip(shape, tail, strict=True)))
@@ -127,23 +129,23 @@ def broadcasts_to(shape, target):
 # --- argument errors --------------------------------------------------------------------------------------------
 
 
-def expected(name, wanted, came):
+def expected(name: str, wanted: Any, came: Any) -> str:
     """The one form of our error messages: which argument, what was expected, what came."""
     return f"{name}: expected {wanted}, got {came}"
 
 
-def library(T):
+def library(T: Any) -> str:
     """The name of the array library that ``T`` comes from, for messages."""
     return array_namespace(T).__name__.removeprefix("array_api_compat.")
 
 
-def an_array_of(T):
+def an_array_of(T: Any) -> str:
     """The library of T, in messages."""
     name = library(T)
     return f"a{'n' * (name[0] in 'aeiou')} {name} array"
 
 
-def agree_on_place(name, T, like_name, like):
+def agree_on_place(name: str, T: Any, like_name: str, like: Any) -> None:
     """An error that names T, where it is no array, of another library or on another device than ``like``."""
     if not is_array(T):
         raise TypeError(expected(name, "an array", type(T).__name__))
@@ -153,7 +155,7 @@ def agree_on_place(name, T, like_name, like):
         raise ValueError(expected(name, f"device {device(like)} like {like_name}", device(T)))
 
 
-def agree(optional=None, **arrays):
+def agree(optional: dict[str, Any] | None = None, **arrays: Any) -> Any:
     """The namespace of the named arrays, which must share library, floating dtype and device.
 
     Those in the dict ``optional`` may be None; they are left out then.
@@ -179,7 +181,7 @@ def agree(optional=None, **arrays):
     return xp
 
 
-def axis_of(name, T, axis):
+def axis_of(name: str, T: Any, axis: Any) -> int:
     """``axis`` as a non-negative integer, or an error where ``T`` has no such axis."""
     try:
         index = operator.index(axis)
@@ -190,6 +192,6 @@ def axis_of(name, T, axis):
     return index % T.ndim
 
 
-def rows_of(T):
+def rows_of(T: Any) -> Any:
     """T with all its leading axes folded into one: (…, n) → (rows, n)."""
     return array_namespace(T).reshape(T, (math.prod(T.shape[:-1]), T.shape[-1]))

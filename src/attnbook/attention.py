@@ -3,27 +3,46 @@
 Arguments are checked here, turned into a plan, and handed to a spine; no mathematics happens in this file.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape, scores_shape
 from attnbook.arrays import agree, expected
+from attnbook.ops import Op
 from attnbook.plan import resolve
-from attnbook.spines import SPINES
+from attnbook.spines import SPINES, Way
+from attnbook.types import AnyArray, Array, Corner, Method, Residuals
 
 RESIDUALS = {spine.Residuals for spine in SPINES.values()}
 
 
-class AttentionGrads(NamedTuple):
-    """The gradients of :func:`attention`, each with the shape of its variable."""
+class AttentionGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`~attnbook.attention.attention`, each with the shape of its variable."""
 
-    dQ: object
-    dK: object
-    dV: object
-    dbias: object
-    dops: tuple
+    dQ: Array
+    """(..., n_q, d_k), like Q."""
+    dK: Array
+    """(..., n_k, d_k), like K; summed over the query heads that share a key head."""
+    dV: Array
+    """(..., n_k, d_v), like V."""
+    dbias: Array | None
+    """The shape of bias, summed over the axes along which it was stretched; None where there was none."""
+    dops: tuple[Any, ...]
+    """One entry for each of ``ops``: the gradient of its parameter, None for an op with no parameter."""
 
 
-def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
+def attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Method | Way = "auto",
+) -> tuple[Array, Residuals]:
     """Let every query take a weighted mean of the values, weighted by how well its keys match.
 
     .. math::
@@ -86,15 +105,22 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
     >>> res.P.round(4).tolist()
     [[0.7311, 0.2689], [0.5, 0.5]]
     """
-    given = {"Q": Q, "K": K, "V": V}
+    given: dict[str, Any] = {"Q": Q, "K": K, "V": V}
     agree(**given)
     shape, widths = scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
-    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "causal": causal,
+        "scale": scale,
+        "ops": ops,
+        "method": method,
+    }
     plan = resolve(given, shape, widths, **options)
     return SPINES[plan.spine].forward(Q, K, V, plan)
 
 
-def attention_vjp(dO, res, dL=None):
+def attention_vjp(dO: Array, res: Residuals, dL: AnyArray | None = None) -> AttentionGrads[Array]:
     """Pull a gradient back through attention: the one backward behind all of the book's formulas.
 
     .. math::
@@ -118,8 +144,7 @@ def attention_vjp(dO, res, dL=None):
     Returns
     -------
     AttentionGrads
-        ``dQ``, ``dK``, ``dV`` with the shapes of Q, K, V; ``dbias`` with the shape of bias, None where none was
-        given; ``dops``, one entry for each of ``ops``, None for an op with no parameter.
+        ``dQ``, ``dK``, ``dV``, ``dbias`` and ``dops``.
 
     Notes
     -----
@@ -132,16 +157,25 @@ def attention_vjp(dO, res, dL=None):
         agree({"dL": dL}, **{"res.L": res.M})
         check_shape("dL", dL, plan.shape[:-1])
     *grads, dparams = SPINES[plan.spine].vjp(dO, dL, res)
-    return AttentionGrads(*grads, *split_by_asker(dparams, plan))
+    return AttentionGrads(*grads, *split_by_asker(dparams, plan))  # type: ignore[call-arg]
 
 
-def split_by_asker(dparams, plan):
+def split_by_asker(dparams: Sequence[Any], plan: Any) -> tuple[Any, tuple[Any, ...]]:
     """The gradient of the argument bias, and those of the argument ops."""
     n_ops = plan.asked_by.count("ops")  # they come first
     return dparams[plan.asked_by.index("bias")] if "bias" in plan.asked_by else None, tuple(dparams[:n_ops])
 
 
-def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
+def attention_jvp(
+    tQ: Array,
+    tK: Array,
+    tV: Array,
+    res: Residuals,
+    *,
+    tbias: AnyArray | None = None,
+    tops: Sequence[Any] | None = None,
+    with_L: bool = False,
+) -> Any:
     """Push changes of queries, keys and values forward through attention, all at once.
 
     .. math::
@@ -174,7 +208,7 @@ def attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None, with_L=False):
     return (tO, tL) if with_L else tO
 
 
-def check_tangents(tQ, tK, tV, tbias, tops, res):
+def check_tangents(tQ: Any, tK: Any, tV: Any, tbias: Any, tops: Any, res: Any) -> tuple[Any, ...]:
     """The tangents of the plan's ops, one each, or an error where a tangent does not fit."""
     plan = res.plan
     agree({"tbias": tbias}, Q=res.Q, tQ=tQ, tK=tK, tV=tV)
@@ -199,7 +233,7 @@ def check_tangents(tQ, tK, tV, tbias, tops, res):
     return tparams
 
 
-def _plan_of(res):
+def _plan_of(res: Any) -> Any:
     if type(res) not in RESIDUALS:
         raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
     return res.plan

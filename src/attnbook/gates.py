@@ -3,14 +3,15 @@
 Chapter: :doc:`/chapters/09_variants`.
 """
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, narrow, widen
 from attnbook.linear import project, project_vjp
+from attnbook.types import Array
 
 
-class Gate(NamedTuple):
+class Gate(NamedTuple, Generic[Array]):
     """Multiply the heads' outputs C by G = σ(X W + b), before W_O.
 
     .. math::
@@ -32,10 +33,12 @@ class Gate(NamedTuple):
     [[0.5]]
     """
 
-    W: object
-    b: object = None
+    W: Array
+    """(d_model, h·d_v), a column for each of C, or (d_model, h), one a head."""
+    b: Array | None = None
+    """(h·d_v,) or (h,), as W has columns."""
 
-    def check(self, X, h, d_v):
+    def check(self, X: Any, h: int, d_v: int) -> None:
         """An error where it does not fit a layer of X with so many heads, so wide."""
         agree({"gate, b": self.b}, X=X, **{"gate, W": self.W})
         W = self.W
@@ -45,12 +48,12 @@ class Gate(NamedTuple):
         if self.b is not None:
             check_shape("gate, b", self.b, (W.shape[1],))
 
-    def forward(self, C, x):
+    def forward(self, C: Any, x: Any) -> tuple[Any, Any]:
         """What W_O is given, and what :meth:`vjp` needs."""
         G = sigmoid(project(x, widen(self.W), None if self.b is None else widen(self.b)))
         return self._spread(G, C) * C, (C, G)
 
-    def vjp(self, dC, saved, x):
+    def vjp(self, dC: Any, saved: Any, x: Any) -> tuple[Any, Any, "Gate[Any]"]:
         """The gradients before it: of C, of X along the gate, and of W and b."""
         C, G = saved
         dG = dC * C
@@ -60,14 +63,14 @@ class Gate(NamedTuple):
         dgate = Gate(narrow(dW, self.W.dtype), None if self.b is None else narrow(db, self.W.dtype))
         return self._spread(G, C) * dC, by_X, dgate
 
-    def _spread(self, G, C):
+    def _spread(self, G: Any, C: Any) -> Any:
         return G if G.shape == C.shape else array_namespace(G).repeat(G, C.shape[-1] // G.shape[-1], axis=-1)
 
 
-def sigmoid(A):
+def sigmoid(A: Any) -> Any:
     """1 / (1 + exp(−A)) by a function that never overflows."""
     return 0.5 + 0.5 * array_namespace(A).tanh(0.5 * A)
 
 
-def _in_heads(T, h):
+def _in_heads(T: Any, h: int) -> Any:
     return array_namespace(T).reshape(T, (*T.shape[:-1], h, T.shape[-1] // h))

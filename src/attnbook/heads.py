@@ -1,9 +1,12 @@
 """Heads: split from the columns and merged again, each the vjp of the other; shared by several query heads."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from attnbook.arrays import array_namespace, unbroadcast
 
 
-def split_heads(T, h):
+def split_heads(T: Any, h: int) -> Any:
     """(..., n, h·d) → (..., h, n, d): head r is columns r·d to (r+1)·d (:eq:`eq-split-heads`).
 
     Reshape, then swap axes. A reshape alone to (..., h, n, d) has the same shape and mixes tokens.
@@ -14,14 +17,14 @@ def split_heads(T, h):
     return xp.moveaxis(T, -2, -3)
 
 
-def merge_heads(T):
+def merge_heads(T: Any) -> Any:
     """(..., h, n, d) → (..., n, h·d): the heads side by side again (:eq:`eq-merge-heads`)."""
     *lead, h, n, d = T.shape
     xp = array_namespace(T)
     return xp.reshape(xp.moveaxis(T, -3, -2), (*lead, n, h * d))
 
 
-def share_heads(K, h):
+def share_heads(K: Any, h: int) -> Any:
     """Repeat each of K's heads (axis −3) for the h / h_kv query heads that share it, which follow one another.
 
     K of one head, or of h, is returned as it is: broadcasting does the rest.
@@ -31,7 +34,7 @@ def share_heads(K, h):
     return array_namespace(K).repeat(K, h // K.shape[-3], axis=-3)
 
 
-def share_heads_vjp(dK, shape):
+def share_heads_vjp(dK: Any, shape: Sequence[int]) -> Any:
     """Sum the gradient over the query heads that shared a head, and over all broadcast axes, back to ``shape``."""
     h = dK.shape[-3] if dK.ndim >= 3 else 1
     if len(shape) >= 3 and shape[-3] not in (1, h):

@@ -1,20 +1,24 @@
 """The linear projection Y = X W + b, forwards and backwards. Chapter: :doc:`/chapters/02_gradients`."""
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, rows_of, widen
+from attnbook.types import AnyArray, Array
 
 
-class LinearGrads(NamedTuple):
-    """The gradients of :func:`linear`, each with the shape of its variable."""
+class LinearGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.linear`, each with the shape of its variable."""
 
-    dX: object
-    dW: object
-    db: object
+    dX: Array
+    """(..., n, d_in), like X."""
+    dW: Array
+    """(d_in, d_out), like W: the sum over all rows of X."""
+    db: Array | None
+    """(d_out,): the sum of dY over all its rows. Leave it where there was no bias."""
 
 
-def linear(X, W, b=None):
+def linear(X: Array, W: AnyArray, b: AnyArray | None = None) -> Array:
     """Project every row of X with the same matrix, and add the same bias.
 
     .. math:: Y = X\\,W + \\mathbf 1\\,b
@@ -42,7 +46,7 @@ def linear(X, W, b=None):
     return narrow(project(widen(X), widen(W), None if b is None else widen(b)), X.dtype)
 
 
-def linear_vjp(dY, X, W):
+def linear_vjp(dY: Array, X: Array, W: AnyArray) -> LinearGrads[Array]:
     """Pull a gradient back to the input, the weights and the bias.
 
     .. math:: dX = dY\\,W^{\\mathsf T} \\qquad dW = X^{\\mathsf T} dY \\qquad db = \\mathbf 1^{\\mathsf T} dY
@@ -67,7 +71,7 @@ def linear_vjp(dY, X, W):
     return LinearGrads(*(narrow(T, X.dtype) for T in project_vjp(widen(dY), widen(X), widen(W))))
 
 
-def linear_jvp(tX, tW, tb, X, W):
+def linear_jvp(tX: Array, tW: AnyArray, tb: AnyArray | None, X: Array, W: AnyArray) -> Array:
     """Push changes of input, weights and bias forward, all at once: the product rule.
 
     .. math:: \\dot Y = \\dot X\\,W + X\\,\\dot W + \\mathbf 1\\,\\dot b
@@ -93,19 +97,19 @@ def linear_jvp(tX, tW, tb, X, W):
     return narrow(tY if tb is None else tY + widen(tb), X.dtype)
 
 
-def project(X, W, b=None):
-    """:func:`linear` on what has been checked and widened, as a layer calls it; likewise ``project_vjp``."""
+def project(X: Any, W: Any, b: Any = None) -> Any:
+    """:func:`.linear` on what has been checked and widened, as a layer calls it; likewise ``project_vjp``."""
     return X @ W if b is None else X @ W + b
 
 
-def project_vjp(dY, X, W):
+def project_vjp(dY: Any, X: Any, W: Any) -> tuple[Any, Any, Any]:
     dX = dY @ mT(W)
     rows = rows_of(dY)
     dW = mT(rows_of(X)) @ rows
     return dX, dW, array_namespace(rows).sum(rows, axis=0)
 
 
-def _check_shapes(X, W, b, bias_name="b"):
+def _check_shapes(X: Any, W: Any, b: Any, bias_name: str = "b") -> None:
     if W.ndim != 2:
         raise ValueError(expected("W", "two axes (d_in, d_out)", f"shape {tuple(W.shape)}"))
     if X.ndim < 1 or X.shape[-1] != W.shape[0]:

@@ -4,23 +4,28 @@ Rings, split keys and sinks stand on it. The derivatives take the arguments of :
 else. Chapter: :doc:`/chapters/11_memory_and_speed`.
 """
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, expected, narrow, widen
 from attnbook.softmax import normalize, row_logsumexp
+from attnbook.types import Array
 
 
-class MergeGrads(NamedTuple):
-    """The gradients of :func:`merge`, each with the shape of its variable."""
+class MergeGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.merge`, each with the shape of its variable."""
 
-    dO1: object
-    dL1: object
-    dO2: object
-    dL2: object
+    dO1: Array
+    """(..., n_q, d_v), like O1."""
+    dL1: Array
+    """(..., n_q), like L1."""
+    dO2: Array
+    """(..., n_q, d_v), like O2."""
+    dL2: Array
+    """(..., n_q), like L2."""
 
 
-def merge(O1, L1, O2, L2):
+def merge(O1: Array, L1: Array, O2: Array, L2: Array) -> tuple[Array, Array]:
     """Join what the same queries got from two sets of keys into what they would have got from all.
 
     .. math::
@@ -54,8 +59,8 @@ def merge(O1, L1, O2, L2):
     return narrow(O, O1.dtype), xp.squeeze(L, axis=-1)
 
 
-def merge_vjp(dO, dL, O1, L1, O2, L2):
-    """Pull gradients of O and L back through :func:`merge`.
+def merge_vjp(dO: Array, dL: Array, O1: Array, L1: Array, O2: Array, L2: Array) -> MergeGrads[Array]:
+    """Pull gradients of O and L back through :func:`.merge`.
 
     .. math::
        dO_a = w_a\\,dO \\qquad
@@ -93,8 +98,10 @@ def merge_vjp(dO, dL, O1, L1, O2, L2):
     return MergeGrads(dO1, dL1, dO2, dL2)
 
 
-def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
-    """Push changes of both attentions forward through :func:`merge`.
+def merge_jvp(
+    tO1: Array, tL1: Array, tO2: Array, tL2: Array, O1: Array, L1: Array, O2: Array, L2: Array
+) -> tuple[Array, Array]:
+    """Push changes of both attentions forward through :func:`.merge`.
 
     .. math::
        \\dot L = w_1 \\dot L_1 + w_2 \\dot L_2 \\qquad
@@ -124,13 +131,13 @@ def merge_jvp(tO1, tL1, tO2, tL2, O1, L1, O2, L2):
     return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
 
 
-def _weights(xp, L1, L2):
+def _weights(xp: Any, L1: Array, L2: Array) -> tuple[Any, ...]:
     """What the two outputs are weighted with, (..., n_q, 1) each, and L, likewise."""
     P, M, Z = normalize(xp.stack((L1, L2), axis=-1))
     return (P[..., 0:1], P[..., 1:2]), row_logsumexp(M, Z)
 
 
-def _check(O1, L1, O2, L2):
+def _check(O1: Array, L1: Array, O2: Array, L2: Array) -> Any:
     """The namespace, or an error that names what does not fit."""
     xp = agree(O1=O1, O2=O2)
     if O1.ndim < 2:

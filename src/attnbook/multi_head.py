@@ -5,7 +5,8 @@ If asked, queries and keys are normalized and turned on the way, and what the he
 Self-attention and cross-attention are one set of lines: without a memory, keys and values are made from X itself.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, Literal, NamedTuple
 
 from attnbook.arguments import check_count, check_shape
 from attnbook.arrays import agree, expected, narrow, widen
@@ -14,27 +15,36 @@ from attnbook.gates import Gate
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import project, project_vjp
 from attnbook.norms import QKNorm
+from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
-from attnbook.spines import SPINES
+from attnbook.spines import SPINES, Way
+from attnbook.types import AnyArray, Array, Corner, Method
 
 
-class MultiHeadParams(NamedTuple):
+class MultiHeadParams(NamedTuple, Generic[Array]):
     """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
 
-    W_Q (d_model, h·d_k), W_K (d_mem, h_kv·d_k), W_V (d_mem, h_kv·d_v), W_O (h·d_v, d_out), and the biases of their
-    columns. Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
+    Heads are counted from 0. Head i is the columns from i·d on, up to but without (i+1)·d, of W_Q, W_K, W_V,
     with d = d_k or d_v, and the rows from i·d_v on of W_O (:eq:`def-head-blocks`).
     """
 
-    W_Q: object
-    W_K: object
-    W_V: object
-    W_O: object
-    b_Q: object = None
-    b_K: object = None
-    b_V: object = None
-    b_O: object = None
+    W_Q: Array
+    """(d_model, h·d_k): makes queries of X."""
+    W_K: Array
+    """(d_mem, h_kv·d_k): makes keys of the memory."""
+    W_V: Array
+    """(d_mem, h_kv·d_v): makes values of the memory."""
+    W_O: Array
+    """(h·d_v, d_out): makes of the merged heads the output."""
+    b_Q: Array | None = None
+    """(h·d_k,)."""
+    b_K: Array | None = None
+    """(h_kv·d_k,)."""
+    b_V: Array | None = None
+    """(h_kv·d_v,)."""
+    b_O: Array | None = None
+    """(d_out,)."""
 
 
 class MultiHeadResiduals(NamedTuple):
@@ -44,48 +54,52 @@ class MultiHeadResiduals(NamedTuple):
     of queries and keys before they meet, in order, each with what it saved; ``gate`` is such a pair too, or None.
     """
 
-    X: object
-    memory: object
-    params: MultiHeadParams
-    C: object
-    heads: tuple
-    attention: NamedTuple
-    steps: tuple = ()
-    gate: tuple | None = None
+    X: Any
+    memory: Any
+    params: MultiHeadParams[Any]
+    C: Any
+    heads: tuple[Any, ...]
+    attention: Any
+    steps: tuple[Any, ...] = ()
+    gate: tuple[Any, ...] | None = None
 
 
-class MultiHeadGrads(NamedTuple):
-    """The gradients of :func:`multi_head_attention`, each with the shape of its variable.
+class MultiHeadGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.multi_head_attention`, each with the shape of its variable."""
 
-    ``dqk_norm`` and ``dgate`` are a QKNorm and a Gate with the gradients of their arrays; None where there was none.
-    """
-
-    dX: object
-    dmemory: object
-    dparams: MultiHeadParams
-    dbias: object
-    dops: tuple
+    dX: Array
+    """(..., n_q, d_model), like X; in self-attention all three paths added up."""
+    dmemory: Array | None
+    """(..., n_k, d_mem), like the memory; None in self-attention."""
+    dparams: MultiHeadParams[Array]
+    """The gradients of the weights and biases, in their places."""
+    dbias: Array | None
+    """The shape of bias; None where there was none."""
+    dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
     dqk_norm: QKNorm | None = None
-    dgate: Gate | None = None
+    """The gradients of the gains; None where there was no norm."""
+    dgate: Gate[Array] | None = None
+    """The gradients of the gate's W and b; None where there was no gate."""
 
 
 def multi_head_attention(
-    X,
-    p,
+    X: Array,
+    p: MultiHeadParams[Array],
     *,
-    num_heads,
-    num_kv_heads=None,
-    memory=None,
-    mask=None,
-    bias=None,
-    causal=False,
-    scale=None,
-    ops=(),
-    method="auto",
-    qk_norm=None,
-    rotary=None,
-    gate=None,
-):
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    memory: Array | None = None,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Method | Way = "auto",
+    qk_norm: QKNorm | Literal["rms", "l2"] | None = None,
+    rotary: Rotary | None = None,
+    gate: Gate[Array] | None = None,
+) -> tuple[Array, MultiHeadResiduals]:
     """Let every token ask several questions at once, each head with projections of its own.
 
     .. math::
@@ -138,9 +152,16 @@ def multi_head_attention(
     h, h_kv, n_k = _check(X, p, memory, num_heads, num_kv_heads)
     shape = (*X.shape[:-2], h, X.shape[-2], n_k)
     widths = p.W_Q.shape[1] // h, p.W_V.shape[1] // h_kv
-    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "causal": causal,
+        "scale": scale,
+        "ops": ops,
+        "method": method,
+    }
     plan = resolve({"X": X, "memory": memory, **p._asdict()}, shape, widths, **options)
-    plain = qk_norm is rotary is gate is None
+    plain = qk_norm is rotary is gate is None  # type: ignore[comparison-overlap]
     steps = () if plain else _steps(X, memory, h, widths, qk_norm, rotary, gate)
     x, m, w = _operands(X, memory, p)
     Q = split_heads(project(x, w.W_Q, w.b_Q), h)
@@ -159,7 +180,7 @@ def multi_head_attention(
     return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), kept, tuple(of_steps), of_gate)
 
 
-def multi_head_attention_vjp(dY, res):
+def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGrads[Array]:
     """Pull a gradient back through the whole layer: to its input, its memory, and every weight and bias.
 
     .. math::
@@ -214,18 +235,18 @@ def multi_head_attention_vjp(dY, res):
     return MultiHeadGrads(dX, dmemory, of_layer, *split_by_asker(dparams, plan), dqk_norm, dgate)
 
 
-def _operands(X, memory, p):
+def _operands(X: Any, memory: Any, p: Any) -> tuple[Any, Any, MultiHeadParams[Any]]:
     """Inputs and weights in the accumulation dtype; without a memory, keys and values are made from X."""
     x = widen(X)
     return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))
 
 
-def _each(f, arrays, *args):
+def _each(f: Callable[..., Any], arrays: Iterable[Any], *args: Any) -> Iterator[Any]:
     """f of each array; None stays None."""
     return (None if T is None else f(T, *args) for T in arrays)
 
 
-def _steps(X, memory, h, widths, qk_norm, rotary, gate):
+def _steps(X: Any, memory: Any, h: int, widths: tuple[int, int], qk_norm: Any, rotary: Any, gate: Any) -> list[Any]:
     """The steps of queries and keys, or an error where one of them or the gate does not fit."""
     qk_norm = QKNorm(kind=qk_norm) if isinstance(qk_norm, str) else qk_norm
     for name, came, wanted in (("qk_norm", qk_norm, QKNorm), ("rotary", rotary, Rotary), ("gate", gate, Gate)):
@@ -236,7 +257,7 @@ def _steps(X, memory, h, widths, qk_norm, rotary, gate):
     return [step.for_heads(X, memory, widths[0]) for step in (qk_norm, rotary) if step is not None]
 
 
-def _check(X, p, memory, num_heads, num_kv_heads):
+def _check(X: Any, p: Any, memory: Any, num_heads: Any, num_kv_heads: Any) -> tuple[int, int, int]:
     """h, h_kv and n_k, or an error that names what does not fit."""
     if not isinstance(p, MultiHeadParams):
         raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))

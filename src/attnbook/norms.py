@@ -5,20 +5,23 @@ Both are one formula, with another m: the width for the mean square, 1 for the l
 no direction; it stays 0, and so does its gradient.
 """
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, Self
 
 from attnbook.arguments import check_broadcasts, check_eps, check_shape, choose
 from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
+from attnbook.types import AnyArray, Array
 
 
-class NormGrads(NamedTuple):
-    """The gradients of :func:`rms_norm` or :func:`l2_norm`; ``dgain`` is None where there was no gain."""
+class NormGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.rms_norm` or :func:`.l2_norm`."""
 
-    dX: object
-    dgain: object
+    dX: Array
+    """(..., n), like X."""
+    dgain: Array | None
+    """The shape of the gain, summed over all rows; None where there was none."""
 
 
-def rms_norm(X, gain=None, eps=1e-6):
+def rms_norm(X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:
     """Divide each row by its root mean square, and multiply its columns by a gain.
 
     .. math:: Y = g \\circ \\hat X \\qquad \\hat x = x / r \\qquad r = \\sqrt{x \\cdot x / m + \\text{eps}}
@@ -41,8 +44,8 @@ def rms_norm(X, gain=None, eps=1e-6):
     return _norm(X, gain, eps, "rms")
 
 
-def rms_norm_vjp(dY, X, gain=None, eps=1e-6):
-    """Pull a gradient back through :func:`rms_norm`: a projection, almost, for x moves its own mean square.
+def rms_norm_vjp(dY: Array, X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> NormGrads[Array]:
+    """Pull a gradient back through :func:`.rms_norm`: a projection, almost, for x moves its own mean square.
 
     .. math::
        d\\hat x = g \\circ dy \\qquad dx = \\frac1r\\Bigl(d\\hat x - \\hat x\\,\\frac{\\hat x \\cdot d\\hat x}m\\Bigr)
@@ -63,7 +66,7 @@ def rms_norm_vjp(dY, X, gain=None, eps=1e-6):
     return _norm_vjp(dY, X, gain, eps, "rms")
 
 
-def rms_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
+def rms_norm_jvp(tX: Array, tgain: AnyArray | None, X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:
     """Push changes of the rows and of the gain forward; the Jacobian of x̂ is symmetric, so it is the same map.
 
     .. math::
@@ -86,7 +89,7 @@ def rms_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
     return _norm_jvp(tX, tgain, X, gain, eps, "rms")
 
 
-def l2_norm(X, gain=None, eps=1e-6):
+def l2_norm(X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:
     """Divide each row by its length, and multiply its columns by a gain.
 
     .. math:: Y = g \\circ X / r \\qquad r = \\sqrt{x \\cdot x + \\text{eps}}
@@ -105,8 +108,8 @@ def l2_norm(X, gain=None, eps=1e-6):
     return _norm(X, gain, eps, "l2")
 
 
-def l2_norm_vjp(dY, X, gain=None, eps=1e-6):
-    """Pull a gradient back through :func:`l2_norm`.
+def l2_norm_vjp(dY: Array, X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> NormGrads[Array]:
+    """Pull a gradient back through :func:`.l2_norm`.
 
     .. math:: dx = \\frac1r\\bigl(d\\hat x - \\hat x\\,(\\hat x \\cdot d\\hat x)\\bigr) \\qquad d\\hat x = g \\circ dy
 
@@ -124,8 +127,8 @@ def l2_norm_vjp(dY, X, gain=None, eps=1e-6):
     return _norm_vjp(dY, X, gain, eps, "l2")
 
 
-def l2_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
-    """Push changes of the rows and of the gain forward through :func:`l2_norm`.
+def l2_norm_jvp(tX: Array, tgain: AnyArray | None, X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:
+    """Push changes of the rows and of the gain forward through :func:`.l2_norm`.
 
     .. math:: \\dot{\\hat x} = \\frac1r\\bigl(\\dot x - \\hat x\\,(\\hat x \\cdot \\dot x)\\bigr)
 
@@ -148,19 +151,19 @@ def l2_norm_jvp(tX, tgain, X, gain=None, eps=1e-6):
 KINDS = {"rms": "rms", "l2": "l2"}
 
 
-def norm(x, g, eps, kind):
+def norm(x: Any, g: Any, eps: float, kind: str) -> Any:
     """Either of them on what has been checked and widened, as a layer calls it; likewise ``norm_vjp``."""
     unit, _, _ = _unit(x, eps, kind)
     return unit if g is None else g * unit
 
 
-def norm_vjp(dy, x, g, eps, kind):
+def norm_vjp(dy: Any, x: Any, g: Any, eps: float, kind: str) -> tuple[Any, ...]:
     unit, r, m = _unit(x, eps, kind)
     dunit = dy if g is None else g * dy
     return _tangent(dunit, unit, r, m), None if g is None else unbroadcast(dy * unit, tuple(g.shape))
 
 
-def _unit(x, eps, kind):
+def _unit(x: Any, eps: float, kind: str) -> tuple[Any, Any, Any]:
     """x̂, r and m."""
     xp, m = array_namespace(x), x.shape[-1] if kind == "rms" else 1
     r = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True) / m + eps)
@@ -168,16 +171,16 @@ def _unit(x, eps, kind):
     return x / r, r, m
 
 
-def _tangent(t, unit, r, m):
+def _tangent(t: Any, unit: Any, r: Any, m: Any) -> Any:
     return (t - unit * (array_namespace(t).sum(unit * t, axis=-1, keepdims=True) / m)) / r
 
 
-def _norm(X, gain, eps, kind):
+def _norm(X: Array, gain: AnyArray | None, eps: float, kind: str) -> Array:
     check_norm("X", X, gain, eps, kind)
     return narrow(norm(widen(X), None if gain is None else widen(gain), eps, kind), X.dtype)
 
 
-def _norm_vjp(dY, X, gain, eps, kind):
+def _norm_vjp(dY: Array, X: Array, gain: AnyArray | None, eps: float, kind: str) -> NormGrads[Array]:
     check_norm("X", X, gain, eps, kind)
     agree(X=X, dY=dY)
     check_shape("dY", dY, tuple(X.shape))
@@ -185,7 +188,7 @@ def _norm_vjp(dY, X, gain, eps, kind):
     return NormGrads(narrow(dX, X.dtype), None if gain is None else narrow(dgain, X.dtype))
 
 
-def _norm_jvp(tX, tgain, X, gain, eps, kind):
+def _norm_jvp(tX: Array, tgain: AnyArray | None, X: Array, gain: AnyArray | None, eps: float, kind: str) -> Array:
     check_norm("X", X, gain, eps, kind)
     agree({"tgain": tgain}, X=X, tX=tX)
     check_shape("tX", tX, tuple(X.shape))
@@ -199,7 +202,7 @@ def _norm_jvp(tX, tgain, X, gain, eps, kind):
     return narrow(tY if tgain is None else tY + widen(tgain) * unit, X.dtype)
 
 
-def check_norm(name, X, gain, eps, kind, gain_name="gain"):
+def check_norm(name: str, X: Any, gain: Any, eps: Any, kind: str, gain_name: str = "gain") -> None:
     """An error where a norm of X, or of what has its shape, could not be taken."""
     agree({gain_name: gain}, **{name: X})
     choose("kind", kind, KINDS)
@@ -220,12 +223,12 @@ class QKNorm(NamedTuple):
     :func:`~attnbook.multi_head.multi_head_attention_vjp` returns.
     """
 
-    g_Q: object = None
-    g_K: object = None
+    g_Q: AnyArray | None = None
+    g_K: AnyArray | None = None
     kind: str = "rms"
     eps: float = 1e-6
 
-    def for_heads(self, X, memory, d_k):
+    def for_heads(self, X: Any, memory: Any, d_k: int) -> Self:
         """Itself, or an error where it does not fit a layer with heads of that width."""
         agree({"qk_norm, g_Q": self.g_Q, "qk_norm, g_K": self.g_K}, X=X)
         choose("qk_norm, kind", self.kind, KINDS)
@@ -235,18 +238,18 @@ class QKNorm(NamedTuple):
                 check_shape(name, g, (d_k,))
         return self
 
-    def forward(self, Q, K):
+    def forward(self, Q: Any, K: Any) -> tuple[Any, ...]:
         """Queries and keys, and what :meth:`vjp` needs."""
         g_Q, g_K = self._gains()
         return (norm(Q, g_Q, self.eps, self.kind), norm(K, g_K, self.eps, self.kind)), (Q, K)
 
-    def vjp(self, dQ, dK, saved):
+    def vjp(self, dQ: Any, dK: Any, saved: Any) -> tuple[Any, ...]:
         """The gradients before it, and those of its gains."""
         (dQ, dg_Q), (dK, dg_K) = (
             norm_vjp(dT, T, g, self.eps, self.kind) for dT, T, g in zip((dQ, dK), saved, self._gains(), strict=True)
         )
         dgains = (dg if g is None else narrow(dg, g.dtype) for dg, g in zip((dg_Q, dg_K), self[:2], strict=True))
-        return dQ, dK, QKNorm(*dgains, *self[2:])
+        return dQ, dK, QKNorm(*dgains, *self[2:])  # type: ignore[call-arg]
 
-    def _gains(self):
+    def _gains(self) -> list[Any]:
         return [None if g is None else widen(g) for g in self[:2]]

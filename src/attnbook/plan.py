@@ -1,11 +1,12 @@
 """A call of attention, resolved once, at the door: what every pass reads, so that none asks again."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from attnbook.arguments import check_scale, choose
 from attnbook.arrays import expected, is_array, is_numpy
 from attnbook.ops import Bias, Causal, Mask, Op
 from attnbook.spines import NUMPY_TWIN, SPINES, WAYS, Way, pick
+from attnbook.types import AnyArray
 
 CORNERS = {
     False: None,
@@ -28,20 +29,20 @@ class Plan(NamedTuple):
     What forbids runs last: the op after it could make of −∞ a number, and the key would be there again.
     """
 
-    shape: tuple
-    widths: tuple
+    shape: tuple[Any, ...]
+    widths: tuple[Any, ...]
     scale: float
-    ops: tuple
-    asked_by: tuple
-    scores: tuple
-    columns: tuple
-    weights: tuple
+    ops: tuple[Any, ...]
+    asked_by: tuple[Any, ...]
+    scores: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    weights: tuple[Any, ...]
     only_forbids: bool
     spine: str
-    tiles: object = None
-    kernel: object = None
+    tiles: AnyArray | None = None
+    kernel: AnyArray | None = None
 
-    def with_ops(self, ops):
+    def with_ops(self, ops: Any) -> Self:
         """The plan with other ops in their places, which do the same to other arrays."""
         return self._replace(
             ops=tuple(ops),
@@ -51,7 +52,16 @@ class Plan(NamedTuple):
         )
 
 
-def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **asked_for):
+def resolve(
+    given: dict[str, Any],
+    shape: tuple[int, ...],
+    widths: tuple[int, int],
+    *,
+    scale: Any = None,
+    method: Any = "auto",
+    steps: list[Any] | None = None,
+    **asked_for: Any,
+) -> Plan:
     """The plan, or an error where an option does not fit.
 
     ``given`` are the arrays of the call by name; the first speaks for library, dtype and device. The scores have
@@ -71,7 +81,8 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
         spine, tiles = choose("method", method, WAYS) or pick(like, shape)
         spine = NUMPY_TWIN.get(spine, spine) if is_numpy(like) else spine
     asked_by, ops = zip(*steps, strict=True) if steps else ((), ())
-    on, masks = {place: [] for place in PLACES}, []
+    on: dict[str, list[Any]] = {place: [] for place in PLACES}
+    masks: list[Any] = []
     for step in enumerate(ops):
         (masks if step[1].forbids else on[step[1].on]).append(step)
     scores, columns, weights = map(tuple, on.values())
@@ -80,7 +91,7 @@ def resolve(given, shape, widths, *, scale=None, method="auto", steps=None, **as
     return SPINES[spine].prepare(plan, given)
 
 
-def steps_of(mask=None, bias=None, causal=False, ops=()):
+def steps_of(mask: Any = None, bias: Any = None, causal: Any = False, ops: Any = ()) -> list[Any]:
     """All ops of a call in order, each after the argument that asked for it."""
     steps = [("ops", op) for op in _ops(ops)] if ops != () else []
     if bias is not None:
@@ -92,12 +103,12 @@ def steps_of(mask=None, bias=None, causal=False, ops=()):
     return steps
 
 
-def name_of(asked_by, op):
+def name_of(asked_by: str, op: Op) -> Any:
     """An op in messages."""
     return f"ops, {type(op).__name__}" if asked_by == "ops" else asked_by
 
 
-def _ops(ops):
+def _ops(ops: Any) -> tuple[Any, ...]:
     try:
         ops = tuple(ops)
     except TypeError:

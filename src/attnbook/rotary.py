@@ -8,8 +8,9 @@ Angles are float64 whatever the dtype of X: at position 1,000,000, a float32 ang
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,11 +25,23 @@ from attnbook.arrays import (
     narrow,
     widen,
 )
+from attnbook.types import AnyArray, Array, Layout
+
+Scaling: TypeAlias = Callable[[Any, float], tuple[Any, float]]
+"""What makes of the angles θ and their base other angles and a temperature: Linear, Llama3, YaRN, or your own."""
 
 LAYOUTS = {"interleaved": "interleaved", "half": "half"}
 
 
-def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", scaling=None):
+def rotary(
+    X: Array,
+    positions: AnyArray | None = None,
+    *,
+    dims: int | None = None,
+    base: float = 10000.0,
+    layout: Layout = "interleaved",
+    scaling: Scaling | None = None,
+) -> Array:
     """Turn pair l of the columns, at position t, by the angle t θ_l.
 
     .. math::
@@ -76,7 +89,15 @@ def rotary(X, positions=None, *, dims=None, base=10000.0, layout="interleaved", 
     return _rotary("X", X, positions, +1, dims, base, layout, scaling)
 
 
-def rotary_vjp(dY, positions=None, *, dims=None, base=10000.0, layout="interleaved", scaling=None):
+def rotary_vjp(
+    dY: Array,
+    positions: AnyArray | None = None,
+    *,
+    dims: int | None = None,
+    base: float = 10000.0,
+    layout: Layout = "interleaved",
+    scaling: Scaling | None = None,
+) -> Array:
     """Turn the gradient back: the transpose of a rotation by θ is the rotation by −θ, and a factor stays a factor.
 
     .. math:: dX_t = R_{-t}\\; dY_t
@@ -100,7 +121,9 @@ def rotary_vjp(dY, positions=None, *, dims=None, base=10000.0, layout="interleav
 # --- angles -------------------------------------------------------------------------------------------------------
 
 
-def frequencies(dims, base=10000.0, scaling=None, like=None):
+def frequencies(
+    dims: int, base: float = 10000.0, scaling: Scaling | None = None, like: Any = None
+) -> tuple[Any, float]:
     """θ, the angle a position of each of the dims / 2 pairs, in float64, and the temperature."""
     xp, on = (np, None) if like is None else (array_namespace(like), device(like))
     l = xp.arange(dims // 2, dtype=xp.float64, device=on)
@@ -114,10 +137,10 @@ class Linear:
 
     factor: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_positive(**vars(self))
 
-    def __call__(self, theta, base):
+    def __call__(self, theta: Any, base: Any) -> tuple[Any, float]:
         return theta / self.factor, 1.0
 
 
@@ -138,11 +161,11 @@ class Llama3:
     slow: float = 1.0
     fast: float = 4.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_positive(**vars(self))
         check_positive(**{"fast − slow": self.fast - self.slow})
 
-    def __call__(self, theta, base):
+    def __call__(self, theta: Any, base: Any) -> tuple[Any, float]:
         turns = self.length / (2 * math.pi) * theta
         w = array_namespace(theta).clip((turns - self.slow) / (self.fast - self.slow), 0.0, 1.0)
         return theta * ((1 - w) / self.factor + w), 1.0
@@ -150,7 +173,7 @@ class Llama3:
 
 @dataclass(frozen=True)
 class YaRN:
-    """As :class:`Llama3`, but the weight falls evenly from pair to pair, between those of ``fast`` and ``slow`` turns.
+    """As :class:`.Llama3`, but the weight falls evenly from pair to pair, between those of ``fast`` and ``slow`` turns.
 
     .. math::
        l(r) = \\frac{\\text{dims}}{2 \\ln \\text{base}}\\,\\ln\\frac{\\text{length}}{2\\pi r} \\qquad
@@ -168,14 +191,14 @@ class YaRN:
     temperature: float | None = None
     whole: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         numbers = {name: value for name, value in vars(self).items() if name not in ("temperature", "whole")}
         check_positive(**numbers)
         if self.temperature is None:
             object.__setattr__(self, "temperature", 0.1 * math.log(max(self.factor, 1.0)) + 1)
         check_positive(temperature=self.temperature)
 
-    def __call__(self, theta, base):
+    def __call__(self, theta: Any, base: Any) -> tuple[Any, float]:
         xp, n = array_namespace(theta), theta.shape[0]
         low, high = (n / math.log(base) * math.log(self.length / (2 * math.pi * r)) for r in (self.fast, self.slow))
         if self.whole:
@@ -183,48 +206,58 @@ class YaRN:
         low, high = max(low, 0), min(high, 2 * n - 1)
         l = xp.arange(n, dtype=theta.dtype, device=device(theta))
         w = 1 - xp.clip((l - low) / max(high - low, 0.001), 0.0, 1.0)
-        return theta * ((1 - w) / self.factor + w), self.temperature
+        return theta * ((1 - w) / self.factor + w), self.temperature  # type: ignore[return-value]
 
 
 # --- what the layer calls -----------------------------------------------------------------------------------------
 
 
 class Rotary(NamedTuple):
-    """How a layer turns its queries and keys: the arguments of :func:`rotary`.
+    """How a layer turns its queries and keys: the arguments of :func:`.rotary`.
 
     ``positions`` (..., n_q) and ``k_positions`` (..., n_k) broadcast to the leading axes of X and n. Without
     ``k_positions``, keys made from X have the positions of the queries, keys made from a memory 0 to n_k − 1.
     """
 
-    positions: object = None
-    k_positions: object = None
+    positions: AnyArray | None = None
+    k_positions: AnyArray | None = None
     dims: int | None = None
     base: float = 10000.0
-    layout: str = "interleaved"
-    scaling: object = None
+    layout: Layout = "interleaved"
+    scaling: Scaling | None = None
 
-    def for_heads(self, X, memory, d_k):
+    def for_heads(self, X: Any, memory: Any, d_k: int) -> "Rotary":
         """As :meth:`forward` needs it, with an axis for the heads; or an error where it does not fit such a layer."""
         M, k_positions = (X, self.positions) if memory is None else (memory, None)
         k_positions = k_positions if self.k_positions is None else self.k_positions
         for at, T, name in ((self.positions, X, "positions"), (k_positions, M, "k_positions")):
             check("a head", (*T.shape[:-1], d_k), X, at, *self[2:], of=f"rotary, {name}")
         both = (at if at is None or at.ndim < 2 else at[..., None, :] for at in (self.positions, k_positions))
-        return Rotary(*both, *self[2:])
+        return Rotary(*both, *self[2:])  # type: ignore[call-arg, arg-type]
 
-    def forward(self, Q, K):
+    def forward(self, Q: Any, K: Any) -> tuple[Any, ...]:
         """Queries and keys, and what :meth:`vjp` needs: nothing."""
         return self._turned(Q, K, +1), None
 
-    def vjp(self, dQ, dK, saved):
+    def vjp(self, dQ: Any, dK: Any, saved: Any) -> tuple[Any, ...]:
         """The gradients before it."""
         return *self._turned(dQ, dK, -1), None
 
-    def _turned(self, Q, K, sign):
+    def _turned(self, Q: Any, K: Any, sign: int) -> tuple[Any, ...]:
         return turn(Q, self.positions, sign, *self[2:]), turn(K, self.k_positions, sign, *self[2:])
 
 
-def check(name, shape, like, positions, dims, base, layout, scaling, of="positions"):
+def check(
+    name: str,
+    shape: tuple[int, ...],
+    like: Any,
+    positions: Any,
+    dims: Any,
+    base: Any,
+    layout: Any,
+    scaling: Any,
+    of: str = "positions",
+) -> None:
     """An error where :func:`rotary` could not turn an array of that shape."""
     n, d = shape[-2:]
     try:
@@ -249,7 +282,7 @@ def check(name, shape, like, positions, dims, base, layout, scaling, of="positio
             raise ValueError(expected(of, wanted, f"shape {tuple(positions.shape)}"))
 
 
-def turn(x, positions, sign, dims, base, layout, scaling):
+def turn(x: Any, positions: Any, sign: int, dims: Any, base: Any, layout: Any, scaling: Any) -> Any:
     """``x``, checked and widened, turned by ``sign`` times its angles."""
     xp = array_namespace(x)
     dims = x.shape[-1] if dims is None else dims
@@ -267,7 +300,7 @@ def turn(x, positions, sign, dims, base, layout, scaling):
     return xp.concat((xp.reshape(xp.stack(turned, axis=-1), (*x.shape[:-1], dims)), x[..., dims:]), axis=-1)
 
 
-def _rotary(name, X, positions, sign, dims, *options):
+def _rotary(name: str, X: Any, positions: Any, sign: int, dims: Any, *options: Any) -> Any:
     agree(**{name: X})
     if X.ndim < 2:
         raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(X.shape)}"))

@@ -4,16 +4,18 @@
 With no normalizer nothing joins the tiles of a row but a sum, so nothing is kept, and "dense" is one large tile.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from attnbook.arguments import check_shape, choose, scores_shape
 from attnbook.arrays import agree, array_namespace, device, expected, mT, narrow, widen
 from attnbook.attention import AttentionGrads, check_tangents, split_by_asker
-from attnbook.ops import Tile, chain
+from attnbook.ops import Op, Tile, chain
 from attnbook.plan import name_of, resolve
 from attnbook.spines import WAYS, pick
 from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
 from attnbook.spines.tiled import Tiles, pieces
+from attnbook.types import AnyArray, Array, Corner
 
 METHODS = {name: WAYS[name] for name in ("auto", "dense", "tiled")}
 
@@ -21,13 +23,24 @@ METHODS = {name: WAYS[name] for name in ("auto", "dense", "tiled")}
 class Residuals(NamedTuple):
     """What the backward needs: nothing but the inputs."""
 
-    Q: object
-    K: object
-    V: object
-    plan: NamedTuple
+    Q: Any
+    K: Any
+    V: Any
+    plan: Any
 
 
-def sigmoid_attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto"):
+def sigmoid_attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Literal["auto", "dense", "tiled"] = "auto",
+) -> tuple[Array, Residuals]:
     """Let every query add up the values whose keys it likes, each weighted for itself.
 
     .. math::
@@ -61,11 +74,11 @@ def sigmoid_attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None
     -----
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention".
     """
-    given = {"Q": Q, "K": K, "V": V}
+    given: dict[str, Any] = {"Q": Q, "K": K, "V": V}
     agree(**given)
     shape, widths = scores_shape(Q, K, V), (Q.shape[-1], V.shape[-1])
     way = choose("method", method, METHODS) or pick(Q, shape)
-    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops}
+    options: dict[str, Any] = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops}
     plan = resolve(given, shape, widths, **options, method=way)
     for _, op in plan.columns:
         wanted = "an op on the scores or the weights: no sum of weights is there to add to"
@@ -78,8 +91,8 @@ def sigmoid_attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None
     return narrow(O, Q.dtype), Residuals(Q, K, V, plan)
 
 
-def sigmoid_attention_vjp(dO, res):
-    """Pull a gradient back through :func:`sigmoid_attention`. No row sum is taken off: the weights do not compete.
+def sigmoid_attention_vjp(dO: Array, res: Residuals) -> AttentionGrads[Array]:
+    """Pull a gradient back through :func:`.sigmoid_attention`. No row sum is taken off: the weights do not compete.
 
     .. math::
        dP = dO\\,V^{\\mathsf T} \\qquad dS = P \\circ (1 - P) \\circ dP
@@ -116,11 +129,14 @@ def sigmoid_attention_vjp(dO, res):
         dQ[_at(tile.rows)] += plan.scale * (dS @ k[_at(tile.cols)])  # S = scale Q Kᵀ
         dK[_at(tile.cols)] += mT(dS) @ q[_at(tile.rows)]
         chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
-    return AttentionGrads(*operands_vjp(dQ, dK, dV, res), *split_by_asker(in_order(dparams, res), plan))
+    grads = operands_vjp(dQ, dK, dV, res)
+    return AttentionGrads(*grads, *split_by_asker(in_order(dparams, res), plan))  # type: ignore[call-arg]
 
 
-def sigmoid_attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
-    """Push changes of queries, keys, values and bias forward through :func:`sigmoid_attention`.
+def sigmoid_attention_jvp(
+    tQ: Array, tK: Array, tV: Array, res: Residuals, *, tbias: AnyArray | None = None, tops: Sequence[Any] | None = None
+) -> Array:
+    """Push changes of queries, keys, values and bias forward through :func:`.sigmoid_attention`.
 
     .. math:: \\dot P = P \\circ (1 - P) \\circ \\dot S \\qquad \\dot O = \\dot P\\,V + P\\,\\dot V
 
@@ -151,7 +167,7 @@ def sigmoid_attention_jvp(tQ, tK, tV, res, *, tbias=None, tops=None):
     return narrow(tO, res.Q.dtype)
 
 
-def _tiles(plan):
+def _tiles(plan: Any) -> Iterator[Tile]:
     """The tiles of the table that are not all forbidden."""
     *_, n_q, n_k = plan.shape
     side = plan.tiles or Tiles(max(1, n_q), max(1, n_k))
@@ -162,7 +178,7 @@ def _tiles(plan):
                 yield tile
 
 
-def _weights(q, k, plan, tile):
+def _weights(q: Any, k: Any, plan: Any, tile: Tile) -> tuple[Any, ...]:
     """P on this tile, W after the ops on the weights, and what the ops saved."""
     S = stretch(q[_at(tile.rows)] @ mT(k[_at(tile.cols)]), (*plan.shape[:-2], len(tile.rows), len(tile.cols)))
     S, of_S = chain.forward(plan.scores, S, tile)
@@ -173,15 +189,15 @@ def _weights(q, k, plan, tile):
     return P, W, of_S, of_P
 
 
-def _at(places):
+def _at(places: range) -> tuple[Any, ...]:
     return ..., slice(places.start, places.stop), slice(None)
 
 
-def _zeros(like, *shape):
+def _zeros(like: Any, *shape: int) -> Any:
     return array_namespace(like).zeros(shape, dtype=like.dtype, device=device(like))
 
 
-def _plan_of(res):
+def _plan_of(res: Any) -> Any:
     if type(res) is not Residuals:
         raise TypeError(expected("res", "the residuals that sigmoid_attention returned", type(res).__name__))
     return res.plan

@@ -5,11 +5,14 @@ returned. Rows of −∞ only (no key allowed) are defined: P = 0, L = −∞, a
 or a NaN makes its row NaN.
 """
 
+from typing import Any
+
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, axis_of, device, narrow, quietly_on_numpy, scalar, widen
+from attnbook.types import AnyArray, Array
 
 
-def softmax(S, axis=-1):
+def softmax(S: Array, axis: int = -1) -> Array:
     """Turn each row of scores into weights that are positive and sum to 1.
 
     .. math:: P_{ij} = e^{S_{ij}} \\Big/ \\textstyle\\sum_k e^{S_{ik}}
@@ -36,7 +39,7 @@ def softmax(S, axis=-1):
     return narrow(P, S.dtype)
 
 
-def softmax_vjp(dP, P, axis=-1):
+def softmax_vjp(dP: Array, P: Array, axis: int = -1) -> Array:
     """Pull a gradient back through softmax, without ever building its Jacobian.
 
     .. math:: dS_{ij} = P_{ij}\\Bigl(dP_{ij} - \\textstyle\\sum_k P_{ik}\\,dP_{ik}\\Bigr)
@@ -64,7 +67,7 @@ def softmax_vjp(dP, P, axis=-1):
     return narrow(p * (g - xp.sum(p * g, axis=axis, keepdims=True)), P.dtype)
 
 
-def softmax_jvp(tS, P, axis=-1):
+def softmax_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
     """Push a change of the scores forward through softmax.
 
     .. math:: \\dot P_{ij} = P_{ij}\\Bigl(\\dot S_{ij} - \\textstyle\\sum_k P_{ik}\\,\\dot S_{ik}\\Bigr)
@@ -87,7 +90,7 @@ def softmax_jvp(tS, P, axis=-1):
     return softmax_vjp(tS, P, axis)
 
 
-def softmax_jacobian(P):
+def softmax_jacobian(P: Array) -> Array:
     """The Jacobian of softmax on the last axis, one n × n matrix a row: to look at, not to compute with.
 
     .. math:: J = \\operatorname{diag}(p) - p\\,p^{\\mathsf T}
@@ -109,7 +112,7 @@ def softmax_jacobian(P):
     return narrow(diagonal - p[..., :, None] * p[..., None, :], P.dtype)
 
 
-def logsumexp(S, axis=-1):
+def logsumexp(S: Array, axis: int = -1) -> Array:
     """The logarithm of the softmax's denominator, taken without overflow.
 
     .. math:: L_i = \\log \\textstyle\\sum_k e^{S_{ik}} = m_i + \\log \\sum_k e^{S_{ik} - m_i}
@@ -132,7 +135,7 @@ def logsumexp(S, axis=-1):
     return narrow(xp.squeeze(row_logsumexp(m, Z), axis=axis), S.dtype)
 
 
-def logsumexp_vjp(dL, P, axis=-1):
+def logsumexp_vjp(dL: AnyArray, P: Array, axis: int = -1) -> Array:
     """Pull a gradient back through log-sum-exp, whose gradient is softmax.
 
     .. math:: dS_{ij} = dL_i\\,P_{ij}
@@ -155,7 +158,7 @@ def logsumexp_vjp(dL, P, axis=-1):
     return narrow(xp.expand_dims(widen(dL), axis=axis) * widen(P), P.dtype)
 
 
-def logsumexp_jvp(tS, P, axis=-1):
+def logsumexp_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
     """Push a change of the scores forward through log-sum-exp.
 
     .. math:: \\dot L_i = \\textstyle\\sum_k P_{ik}\\,\\dot S_{ik}
@@ -177,7 +180,7 @@ def logsumexp_jvp(tS, P, axis=-1):
 
 
 @quietly_on_numpy
-def normalize(S, axis=-1):
+def normalize(S: Any, axis: int = -1) -> tuple[Any, Any, Any]:
     """P = exp(S − m) / Z with each row's maximum m and sum Z; L = m + log Z. A row of −∞ only has m = 0, Z = ∞."""
     xp = array_namespace(S)
     if S.shape[axis] == 0:  # no maximum to take
@@ -191,13 +194,13 @@ def normalize(S, axis=-1):
     return E / Z, m, Z
 
 
-def row_logsumexp(m, Z, unit=1.0):
+def row_logsumexp(m: Any, Z: Any, unit: float = 1.0) -> Any:
     """L = m·unit + log Z; −∞ where Z = ∞ says that no key is allowed."""
     xp = array_namespace(Z)
     return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), m * unit + xp.log(Z))
 
 
-def _same_shape(*, P, axis, **incoming):
+def _same_shape(*, P: Any, axis: Any, **incoming: Any) -> tuple[Any, int]:
     """Namespace and axis for a derivative, whose incoming array must have the shape of P."""
     ((name, T),) = incoming.items()
     xp = agree(**{name: T, "P": P})

@@ -4,19 +4,32 @@ No tile of the scores has whole rows, so none could tell: it is found before, fr
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from attnbook.arguments import scores_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, quietly_on_numpy
-from attnbook.ops import Tile, chain
+from attnbook.ops import Op, Tile, chain
 from attnbook.plan import resolve
 from attnbook.spines.operands import operands, stretch
 from attnbook.spines.tiled import pieces
+from attnbook.types import AnyArray, Array, Corner
 
 AT_ONCE = 2**22
 """Scores that are held at once, but at least a row of each head."""
 
 
-def top_k_mask(Q, K, k, *, mask=None, bias=None, causal=False, scale=None, ops=()):
+def top_k_mask(
+    Q: Array,
+    K: AnyArray,
+    k: int,
+    *,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+) -> Any:
     """Mark each query's ``k`` keys with the highest scores, for ``attention(..., mask=...)`` with the same options.
 
     .. math:: M_{ij} = \\bigl(S_{ij} \\ge k\\text{-th largest of } S_i\\bigr)
@@ -48,7 +61,14 @@ def top_k_mask(Q, K, k, *, mask=None, bias=None, causal=False, scale=None, ops=(
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         raise ValueError(expected("k", "a whole number of keys, at least 1", repr(k)))
     shape, widths = scores_shape(Q, K, K), (Q.shape[-1], Q.shape[-1])
-    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": "dense"}
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "causal": causal,
+        "scale": scale,
+        "ops": ops,
+        "method": "dense",
+    }
     plan = resolve({"Q": Q, "K": K}, shape, widths, **options)
     *lead, n_q, n_k = shape
     rows = max(1, AT_ONCE // max(1, math.prod(lead) * n_k))
@@ -56,7 +76,7 @@ def top_k_mask(Q, K, k, *, mask=None, bias=None, causal=False, scale=None, ops=(
 
 
 @quietly_on_numpy
-def _of_rows(Q, K, k, plan, rows):
+def _of_rows(Q: Any, K: Any, k: int, plan: Any, rows: range) -> Any:
     *lead, n_q, n_k = plan.shape
     q, key, _ = operands(Q[..., rows.start : rows.stop, :], K, K, plan.scale)
     S = stretch(q @ mT(key), (*lead, len(rows), n_k))

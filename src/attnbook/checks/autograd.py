@@ -1,32 +1,34 @@
 """The same derivatives from torch, which runs our forward on its own tensors and is imported when first needed."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
 
-def has_torch():
+def has_torch() -> bool:
     """Whether torch is installed."""
     return find_spec("torch") is not None
 
 
-def has_triton():
+def has_triton() -> Any:
     """Whether Triton is installed, and torch, whose tensors its kernels take."""
     return has_torch() and find_spec("triton") is not None
 
 
-def has_flint():
+def has_flint() -> bool:
     """Whether python-flint is installed, whose balls are the numbers of :mod:`attnbook.checks.balls`."""
     return find_spec("flint") is not None
 
 
-def output_of(result):
+def output_of(result: Any) -> Any:
     """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
     return result[0] if isinstance(result, tuple) else result
 
 
-def autograd_vjp(f, at, cotangent):
+def autograd_vjp(f: Callable[..., Any], at: Sequence[Any], cotangent: Any) -> list[np.ndarray[Any, Any]]:
     """The gradients of ⟨cotangent, f(at)⟩ by torch's reverse mode, as NumPy arrays."""
     import torch
 
@@ -38,7 +40,7 @@ def autograd_vjp(f, at, cotangent):
     return [grad.detach().numpy() for grad in grads]
 
 
-def autograd_jvp(f, at, tangents):
+def autograd_jvp(f: Callable[..., Any], at: Sequence[Any], tangents: Sequence[Any]) -> np.ndarray[Any, Any]:
     """The change of f(at) along ``tangents`` by torch's forward mode, as a NumPy array."""
     import torch
 

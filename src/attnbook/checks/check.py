@@ -3,14 +3,19 @@
 Chapter: :doc:`/chapters/08_checking`.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from attnbook.arrays import expected
 from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
+
+NumPyArrays: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any] | None]
+"""An array, or several."""
 
 
 class Agreement(NamedTuple):
@@ -19,13 +24,14 @@ class Agreement(NamedTuple):
     It prints without its figures, so that the stored output of a chapter holds on any machine.
     """
 
-    errors: dict
+    errors: dict[str, Any]
+    """The largest relative error of each comparison, by its name."""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "agrees with " + " and ".join(self.errors)
 
 
-def close(A, B):
+def close(A: ArrayLike, B: ArrayLike) -> bool:
     """Whether A and B are equal up to float64 rounding, relative to their largest entry; shapes must agree too."""
     A, B = np.asarray(A), np.asarray(B)
     if A.shape != B.shape:
@@ -33,7 +39,16 @@ def close(A, B):
     return A.size == 0 or bool(np.max(np.abs(A - B)) <= EXACT * max(np.max(np.abs(A)), np.max(np.abs(B)), 1.0))
 
 
-def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3, digits=None):
+def check_vjp(
+    f: Callable[..., Any],
+    grads: Any,
+    *,
+    at: NumPyArrays,
+    cotangent: np.ndarray[Any, Any],
+    seed: int = 0,
+    trials: int = 3,
+    digits: int | None = None,
+) -> Agreement:
     """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
 
     .. math:: \\langle dX, \\dot X\\rangle = \\Bigl\\langle dY,\\;
@@ -87,7 +102,7 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3, digits=None):
         raise ValueError(expected("cotangent", f"the shape of the output, {Y.shape}", cotangent.shape))
     rng = np.random.default_rng(seed)
     reference = autograd_vjp(f, at, cotangent) if has_torch() else [None] * len(at)
-    errors = {}
+    errors: dict[str, float] = {}
     for i, (x, dx, by_autograd) in enumerate(zip(at, grads, reference, strict=True)):
         if dx is None:
             continue
@@ -104,7 +119,14 @@ def check_vjp(f, grads, *, at, cotangent, seed=0, trials=3, digits=None):
     return Agreement(errors)
 
 
-def check_jvp(f, tangent, *, at, tangents, digits=None):
+def check_jvp(
+    f: Callable[..., Any],
+    tangent: Any,
+    *,
+    at: NumPyArrays,
+    tangents: NumPyArrays,
+    digits: int | None = None,
+) -> Agreement:
     """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
     Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`; with ``digits``,
@@ -124,12 +146,12 @@ def check_jvp(f, tangent, *, at, tangents, digits=None):
     Y = output_of(f(*at))
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 
-    def along(step):
+    def along(step: float) -> Any:
         return output_of(f(*(x + step * t for x, t in zip(at, tangents, strict=True))))
 
     by_differences = central_difference(along, 0.0, 1.0)
     size = _largest(by_differences) + _largest(Y)
-    errors = {}
+    errors: dict[str, float] = {}
     _compare(errors, "differences", "the tangent", tangent, by_differences, size, DIFFERENCES)
     if has_torch():
         by_autograd = autograd_jvp(f, at, tangents)
@@ -138,7 +160,9 @@ def check_jvp(f, tangent, *, at, tangents, digits=None):
     return Agreement(errors)
 
 
-def check_adjoint(cotangent, tangent, grads, tangents):
+def check_adjoint(
+    cotangent: np.ndarray[Any, Any], tangent: np.ndarray[Any, Any], grads: NumPyArrays, tangents: NumPyArrays
+) -> Agreement:
     """Assert that a vjp and a jvp belong together: ⟨dY, Ẏ⟩ = Σ ⟨dX, Ẋ⟩ (:eq:`eq-dot-product-test`).
 
     Needs no step and no autograd, so it holds to rounding; but two derivatives of the wrong function pass it together.
@@ -148,12 +172,14 @@ def check_adjoint(cotangent, tangent, grads, tangents):
     backwards = [g * t for g, t in zip(grads, tangents, strict=True)]
     left, right = (sum(float(np.sum(x)) for x in terms) for terms in (forwards, backwards))
     size = sum(float(np.sum(np.abs(x))) for x in (*forwards, *backwards))
-    errors = {}
+    errors: dict[str, float] = {}
     _compare(errors, "its adjoint", "the inner product", left, right, size, EXACT)
     return Agreement(errors)
 
 
-def _compare(errors, by, name, came, wanted, size, tolerance):
+def _compare(
+    errors: dict[str, float], by: str, name: str, came: Any, wanted: Any, size: float, tolerance: float
+) -> None:
     """Record the largest error relative to ``size``, the size of what was added up; fail over the tolerance, or NaN."""
     off = _largest(np.asarray(came) - np.asarray(wanted))
     error = off / size if size else off
@@ -162,11 +188,11 @@ def _compare(errors, by, name, came, wanted, size, tolerance):
     errors[by] = max(errors.get(by, 0.0), error)
 
 
-def _runs_on_balls(claimed, digits):
+def _runs_on_balls(claimed: Any, digits: Any) -> bool:
     return digits is not None and callable(claimed)
 
 
-def _enclosed(digits):
+def _enclosed(digits: Any) -> Any:
     """The module of the checks in balls, or an error where it cannot be had."""
     if not isinstance(digits, int) or isinstance(digits, bool) or digits < 1:
         raise ValueError(expected("digits", "None or a positive integer", repr(digits)))
@@ -177,15 +203,15 @@ def _enclosed(digits):
     return enclosed
 
 
-def _largest(T):
+def _largest(T: Any) -> float:
     return float(np.max(np.abs(T), initial=0.0))
 
 
-def _as_tuple(x):
+def _as_tuple(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, tuple | list) else (x,)
 
 
-def _check_float64(**groups):
+def _check_float64(**groups: Any) -> None:
     for name, arrays in groups.items():
         for x in arrays:
             if x is None and name == "grads":

@@ -3,6 +3,9 @@
 Chapter: :doc:`/chapters/08_checking`. Imported when first asked for, as it needs python-flint.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from flint import arb, ctx
 
@@ -21,16 +24,16 @@ MORE = 15
 class TooWideError(ArithmeticError):
     """Balls that overlap, but are too wide to say that they are the same number; perhaps only the ``claimed`` ones."""
 
-    def __init__(self, what, claimed):
+    def __init__(self, what: Any, claimed: Any) -> None:
         super().__init__(what)
         self.claimed = claimed
 
 
-def vjp_errors(f, grads, at, cotangent, digits, seed, trials):
+def vjp_errors(f: Any, grads: Any, at: Any, cotangent: Any, digits: int, seed: int, trials: Any) -> Any:
     """The errors of ``grads``, arrays or a function, against the derivative of ⟨cotangent, f⟩."""
     f, found = _only_output(f), _Comparison(digits, callable(grads))
 
-    def compare():
+    def compare() -> None:
         x, c = [asarray(T) for T in at], asarray(cotangent)
         (Y,) = run("f", f, x)
         if Y.shape != c.shape:
@@ -49,11 +52,11 @@ def vjp_errors(f, grads, at, cotangent, digits, seed, trials):
     return found.with_enough_digits(compare)
 
 
-def jvp_errors(f, claimed, at, tangents, digits):
+def jvp_errors(f: Any, claimed: Any, at: Any, tangents: Any, digits: int) -> Any:
     """The errors of ``claimed``, an array or a function, against the derivative of f along ``tangents``."""
     f, found = _only_output(f), _Comparison(digits, callable(claimed))
 
-    def compare():
+    def compare() -> None:
         x, t = ([asarray(T) for T in Ts] for Ts in (at, tangents))
         (Y,) = run("f", f, [Balls(a.x, b.x) for a, b in zip(x, t, strict=True)])
         (tY,) = _claimed("tangent", claimed if callable(claimed) else [claimed], (*x, *t), 1)
@@ -65,7 +68,7 @@ def jvp_errors(f, claimed, at, tangents, digits):
     return found.with_enough_digits(compare)
 
 
-def run(name, f, args):
+def run(name: str, f: Any, args: Any) -> Any:
     """What f makes of balls; where it met a maximum that two numbers share, only if that was nothing but a shift."""
     outputs, tied = _run(name, f, args, 0)
     for one, other in zip(outputs, _run(name, f, args, 1)[0] if tied else (), strict=False):
@@ -74,7 +77,7 @@ def run(name, f, args):
     return outputs
 
 
-def _run(name, f, args, moved):
+def _run(name: str, f: Any, args: Any, moved: Any) -> tuple[Any, ...]:
     ties.met, ties.moved = False, moved
     try:
         outputs = f(*args)
@@ -88,15 +91,15 @@ def _run(name, f, args, moved):
     return outputs, ties.met
 
 
-def _numbers(T):
+def _numbers(T: Any) -> tuple[Any, ...]:
     return (*T.x.flat, *tangent(T).flat)
 
 
-def _only_output(f):
+def _only_output(f: Any) -> Any:
     return lambda *args: output_of(f(*args))
 
 
-def _claimed(name, claimed, args, n):
+def _claimed(name: str, claimed: Any, args: Any, n: Any) -> Any:
     """What is claimed, as balls: arrays of floats as they are, or what a function makes of balls."""
     if not callable(claimed):
         return [None if T is None else asarray(T) for T in claimed]
@@ -106,7 +109,7 @@ def _claimed(name, claimed, args, n):
     return claimed
 
 
-def _directions(shape, rng, trials):
+def _directions(shape: Any, rng: Any, trials: Any) -> Iterator[Any]:
     """Each entry by itself, with its place in words, or random directions."""
     if np.prod(shape) > ENTRIES:
         for _ in range(trials):
@@ -118,7 +121,7 @@ def _directions(shape, rng, trials):
         yield f" at {place}" if shape else "", asarray(t).x
 
 
-def _sizes(T):
+def _sizes(T: Any) -> Any:
     """The sum of the sizes of all that is finite, at the least: what is too wide must not seem large."""
     return sum((a.abs_lower() for a in T.flat if a.is_finite()), arb())
 
@@ -126,11 +129,11 @@ def _sizes(T):
 class _Comparison:
     """Of what came, which is exact or float64, with what is wanted."""
 
-    def __init__(self, digits, exact):
+    def __init__(self, digits: int, exact: Any) -> None:
         self.digits, self.exact = digits, exact
         self.by = f"balls of {digits} digits" if exact else "balls, up to float64 rounding"
 
-    def with_enough_digits(self, compare):
+    def with_enough_digits(self, compare: Any) -> dict[Any, Any]:
         """The largest error that ``compare`` finds, relative to what is added up; or an error where it cannot say."""
         for times in (1, 2, 4, 8):
             self.largest = 0.0
@@ -146,7 +149,7 @@ class _Comparison:
             raise AssertionError(f"{last} in what is claimed, not in f") from last
         raise ValueError(expected("digits", "a number for which the balls stay narrow", last)) from last
 
-    def compare(self, name, came, wanted, size):
+    def compare(self, name: str, came: Any, wanted: Any, size: Any) -> None:
         allowed = size / arb(10) ** self.digits if self.exact else size * EXACT
         off = came - wanted
         if off.abs_lower() > (0 if self.exact else allowed):

@@ -6,6 +6,7 @@ result with :class:`attnbook.diagnose.steps.Steps`, and what is wrong with all m
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from attnbook.diagnose.faults import KNOWN, TITLES
 from attnbook.diagnose.limits import limited
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
+from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)
 """The dtypes that ``diagnose`` can be asked to hand over."""
@@ -43,46 +45,46 @@ class Finding:
     about: str
     kind: str
     text: str
-    cases: tuple = ()
+    cases: tuple[Any, ...] = ()
     error: float | None = None
-    causes: tuple = ()
-    parts: tuple = ()
+    causes: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()
     likely: str = ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`diagnose` found. It prints as text; ``ok`` says whether all is right, as far as it ran.
+    """What :func:`.diagnose` found. It prints as text; ``ok`` says whether all is right, as far as it ran.
 
     ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
     were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
     ``runs`` are the calls behind it, with their arrays, for pictures.
     """
 
-    findings: tuple
-    notes: tuple
-    compared: tuple
-    not_run: dict
+    findings: tuple[Any, ...]
+    notes: tuple[Any, ...]
+    compared: tuple[Any, ...]
+    not_run: dict[str, Any]
     cases: int
-    runs: tuple = field(default=(), repr=False, compare=False)
+    runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         return not self.findings
 
     @property
-    def mistakes(self):
+    def mistakes(self) -> tuple[str, ...]:
         """The slugs of the mistakes that were recognized without doubt, in the order of the findings; none for what no
         case tells apart, which is ``alike``.
         """
         return tuple(dict.fromkeys(slug for f in self.findings if len(f.causes) == 1 for slug in f.causes[0]))
 
     @property
-    def alike(self):
+    def alike(self) -> tuple[Any, ...]:
         """The causes that no case tells apart, for each finding that has several; a cause is a tuple of slugs."""
         return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
@@ -97,7 +99,7 @@ class Report:
         lines += [] if self.ok or not self.compared else ["", f"from symptom to cause: {self._symptom()}"]
         return "\n".join(wrapped(line) for line in lines)
 
-    def _symptom(self):
+    def _symptom(self) -> str:
         """Where the book goes on: from what all wrong cases are, or else from which results are wrong."""
         cases = [case for f in self.findings if f.kind == "wrong" for case in f.cases]
         for words, section in ALIKE.items():
@@ -105,13 +107,13 @@ class Report:
                 return f"{BOOK}book/symptoms.html{section}"
         return symptom(self._wrong_at_first())
 
-    def _wrong_at_first(self):
+    def _wrong_at_first(self) -> list[Any]:
         """What is wrong in the simplest of the cases in which anything is."""
         wrong = [f for f in self.findings if f.kind == "wrong"]
         since = next((case for case in self.compared if any(case in f.cases for f in wrong)), None)
         return [f.about for f in wrong if since in f.cases]
 
-    def as_json(self):
+    def as_json(self) -> str:
         """The report as JSON text, for machines."""
         slugs = {slug for f in self.findings for cause in (*f.causes, *f.parts) for slug in cause}
         slugs &= TITLES.keys() | of_ranks().TITLES.keys()
@@ -122,7 +124,14 @@ class Report:
 
 
 @np.errstate(all="ignore")  # what is wrong may overflow: that is seen in what came, and is no warning
-def diagnose(fn, library=None, *, dtype="float64", limit=30.0, seed=0):
+def diagnose(
+    fn: Any,
+    library: Library | None = None,
+    *,
+    dtype: Literal["float64", "float32", "float16", "bfloat16"] = "float64",
+    limit: float = 30.0,
+    seed: int = 0,
+) -> Report:
     """Say whether an attention with a backward is right, and if not, which gradient is wrong, where first, and why.
 
     .. math::
@@ -204,7 +213,7 @@ TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked f
 """What came from a function to which causal is True or False, and any text is true, as Python has it."""
 
 
-def _takes_any_text(run, call):
+def _takes_any_text(run: Any, call: Any) -> Any:
     """Whether the other corner was asked for, and O is wrong there, and the same for a corner that there is not."""
     if run.case.options.get("causal") != "bottom-right" or not run.compared or run.right_in("O"):
         return False
@@ -215,7 +224,7 @@ def _takes_any_text(run, call):
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def _report(runs, call, shown=(), remarks=()):
+def _report(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     sums = imprecise(wrong, compared)[1]
@@ -236,7 +245,7 @@ def _report(runs, call, shown=(), remarks=()):
     return _whole(runs, findings, (*manners_of(call, runs), *precisions(compared), *remarks))
 
 
-def _over_ranks(runs, notes):
+def _over_ranks(runs: Any, notes: Any) -> Any:
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     causes, parts, likely = of_ranks().explain(compared, wrong)
@@ -246,7 +255,7 @@ def _over_ranks(runs, notes):
     return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes))
 
 
-def _whole(runs, findings, notes):
+def _whole(runs: Any, findings: Any, notes: Any) -> Any:
     compared = tuple(run.name for run in runs if run.compared)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
@@ -258,11 +267,11 @@ def _whole(runs, findings, notes):
     return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
 
 
-def _all_of_values(wrong, *known):
+def _all_of_values(wrong: Any, *known: Any) -> list[Any]:
     return [_of_values(name, where, *(of.get(name, ()) for of in known)) for name, where in wrong.items()]
 
 
-def _of_values(name, where, causes, parts, likely):
+def _of_values(name: str, where: Any, causes: Any, parts: Any, likely: Any) -> Any:
     error, text = where[0].error(name)
     text = f"{in_cases(where)}: {text}"
     if not causes and not parts and name != "O" and not where[0].right_in("O"):
@@ -270,12 +279,12 @@ def _of_values(name, where, causes, parts, likely):
     return Finding(name, "wrong", text, tuple(run.name for run in where), error, causes, parts, likely or "")
 
 
-def _of_precision(name, where, words):
+def _of_precision(name: str, where: Any, words: Any) -> Any:
     error, text = where[0].error(name)
     return Finding(name, "precision", f"{in_cases(where)}: {text}, {words}", tuple(run.name for run in where), error)
 
 
-def _of_calls(runs, causes, steps):
+def _of_calls(runs: Any, causes: Any, steps: Any) -> Any:
     """Findings about calls that gave no values, or wrote into their input; those of one kind and text together."""
     seen = []
     for run in runs:
@@ -292,7 +301,7 @@ def _of_calls(runs, causes, steps):
     return found
 
 
-def _raise(causes, steps, runs):
+def _raise(causes: Any, steps: Any, runs: Any) -> bool:
     """Whether the cause, where it is known, does not run in these cases either."""
     steps = steps.get(causes[0]) if len(causes) == 1 else None
     return steps is not None and all(run.predicted(steps) is None for run in runs)

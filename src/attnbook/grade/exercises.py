@@ -3,7 +3,9 @@
 Chapter: :doc:`/chapters/08_checking`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,46 +31,46 @@ class Exercise:
 
     name: str
     asks: str
-    names: tuple
-    judge: object
-    parts: tuple = NAMES
-    required: tuple = ()
+    names: tuple[Any, ...]
+    judge: Any
+    parts: tuple[Any, ...] = NAMES
+    required: tuple[Any, ...] = ()
     form: str = "arrays"
-    libraries: tuple = ()
+    libraries: tuple[Any, ...] = ()
 
 
 # --- the right results, from the steps ------------------------------------------------------------------------------
 
 
-def _softmax_cases(rng):
+def _softmax_cases(rng: Any) -> Iterator[Any]:
     for shape in ((5, 7), (2, 3, 5, 7), (4, 4), (1, 6), (6, 1)):
         yield f"shape {shape}", (3 * rng.standard_normal(shape),), ()
     yield "large scores", (1500 * rng.standard_normal((5, 7)),), ()
 
 
-def _softmax_vjp_cases(rng):
+def _softmax_vjp_cases(rng: Any) -> Iterator[Any]:
     for shape in ((5, 7), (2, 3, 5, 7), (4, 4), (1, 6), (6, 1)):
         yield f"shape {shape}", (rng.standard_normal(shape), softmax(rng.standard_normal(shape))), ()
 
 
-def softmax_vjp(dP, P, steps=None):
+def softmax_vjp(dP: Any, P: Any, steps: Any = None) -> tuple[Any, ...]:
     a = object.__new__(steps or Steps)
     a.dP, a.P, a.P_backward, a.n_k = dP, P, P, P.shape[-1]
     return (a.dS,)
 
 
-def _linear_cases(rng):
+def _linear_cases(rng: Any) -> Iterator[Any]:
     for lead in ((5,), (2, 3, 5), (4,)):
         d, c = (4, 4) if lead == (4,) else (7, 11)
         yield f"X of {len(lead) + 1} axes", tuple(rng.standard_normal(s) for s in ((*lead, c), (*lead, d), (d, c))), ()
 
 
-def linear_vjp(dY, X, W):
+def linear_vjp(dY: Any, X: Any, W: Any) -> tuple[Any, ...]:
     rows = X.reshape(-1, X.shape[-1]), dY.reshape(-1, dY.shape[-1])
     return dY @ W.T, rows[0].T @ rows[1]
 
 
-def _layer_cases(rng):
+def _layer_cases(rng: Any) -> Iterator[Any]:
     for name, b, n, h, d_model, d_k, d_v, d_out in (
         ("batch", 2, 5, 3, 17, 11, 13, 23), ("one head", 2, 5, 1, 7, 3, 4, 6), ("square", 1, 4, 2, 8, 4, 4, 8),
     ):  # fmt: skip
@@ -76,17 +78,17 @@ def _layer_cases(rng):
         yield name, (rng.standard_normal((b, n, d_out)), rng.standard_normal((b, n, d_model)), *W), (h,)
 
 
-def layer_vjp(dY, X, W_Q, W_K, W_V, W_O, h, steps=None):
+def layer_vjp(dY: Any, X: Any, W_Q: Any, W_K: Any, W_V: Any, W_O: Any, h: Any, steps: Any = None) -> tuple[Any, ...]:
     """The gradients of a causal layer with h query heads and one key head."""
 
-    def split(T, heads):
+    def split(T: Any, heads: Any) -> Any:
         return np.swapaxes(T.reshape(*T.shape[:-1], heads, -1), -2, -3)
 
-    def merge(T):
+    def merge(T: Any) -> Any:
         T = np.swapaxes(T, -2, -3)
         return T.reshape(*T.shape[:-2], -1)
 
-    def outer(A, B):
+    def outer(A: Any, B: Any) -> Any:
         return A.reshape(-1, A.shape[-1]).T @ B.reshape(-1, B.shape[-1])
 
     a = (steps or Steps)(split(X @ W_Q, h), split(X @ W_K, 1), split(X @ W_V, 1), split(dY @ W_O.T, h), causal=True)
@@ -96,7 +98,7 @@ def layer_vjp(dY, X, W_Q, W_K, W_V, W_O, h, steps=None):
     return dX, outer(X, dQ), outer(X, dK), outer(X, dV), outer(merge(O), dY)
 
 
-def _with(mistake, f):
+def _with(mistake: Any, f: Any) -> Any:
     return lambda *arrays: f(*arrays, steps=with_mistakes(mistake))
 
 
@@ -208,7 +210,7 @@ BOOK = {
 """The book's own exercises, by label, under the name by which each is graded."""
 
 
-def exercise(name):
+def exercise(name: str) -> Exercise:
     """The exercise of this name, or of this label of the book. ValueError where there is none."""
     label = {label: known for known, labels in BOOK.items() for label in labels}
     try:

@@ -4,11 +4,15 @@ import ast
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 from attnbook.arrays import expected
+from attnbook.grade.exercises import Exercise
 from attnbook.grade.exercises import exercise as exercise_of
 from attnbook.grade.remote import ForkServer, Submission
 from attnbook.grade.rubric import Rubric
@@ -35,21 +39,29 @@ class Row:
     verdict: str
     points: float
     of: float
-    parts: dict
-    mistakes: tuple
-    why: tuple
-    notes: tuple
+    parts: dict[str, Any]
+    mistakes: tuple[Any, ...]
+    why: tuple[Any, ...]
+    notes: tuple[Any, ...]
     seconds: float
-    possible: tuple = ()
+    possible: tuple[Any, ...] = ()
 
     @property
-    def wrong(self):
+    def wrong(self) -> tuple[Any, ...]:
         """The parts that are wrong."""
         return tuple(part for part, verdict in self.parts.items() if verdict == "wrong")
 
 
-def grade(files, exercise, *, rubric=None, limit=60.0, memory=2048, seed=0):
-    """Grade files one after the other; yields a :class:`Row` for each, in their order.
+def grade(
+    files: Sequence[str | PathLike[str]],
+    exercise: str | Exercise,
+    *,
+    rubric: Rubric | str | PathLike[str] | None = None,
+    limit: float = 60.0,
+    memory: int = 2048,
+    seed: int = 0,
+) -> Iterator[Row]:
+    """Grade files one after the other; yields a :class:`~attnbook.grade.grading.Row` for each, in their order.
 
     Each file runs in a process of its own, in a copy of its folder, with limits of time and memory and without a
     network. Where Linux lets a user have namespaces, all else is read-only for it, and all that it starts ends with
@@ -85,7 +97,7 @@ def grade(files, exercise, *, rubric=None, limit=60.0, memory=2048, seed=0):
     folders = Counter(path.resolve().parent for path in paths)
     settings = {"limit": limit, "memory": int(memory)}
 
-    def rows():
+    def rows() -> Iterator[Row]:
         with ForkServer(chosen.libraries) as server:
             for path in paths:
                 alone = folders[path.resolve().parent] > 1
@@ -94,16 +106,17 @@ def grade(files, exercise, *, rubric=None, limit=60.0, memory=2048, seed=0):
     return rows()
 
 
-def _row(server, path, exercise, scale, seed, settings):
+def _row(server: Any, path: Any, exercise: Any, scale: Any, seed: int, settings: Any) -> Row:
     started = time.monotonic()
 
-    def row(verdict, parts, mistakes, why, notes, points, possible=()):
+    def row(verdict: Any, parts: Any, mistakes: Any, why: Any, notes: Any, points: Any, possible: Any = ()) -> Row:
         seconds = round(time.monotonic() - started, 2)
         what = scale.total, parts, mistakes, tuple(why), tuple(notes)
         return Row(str(path), verdict, points, *what, seconds, possible)
 
     if not path.is_file():
         return row("not graded", {}, (), ["there is no such file"], (), 0)
+    judged: Any
     try:
         with (
             Submission(server, path.resolve(), exercise.form, exercise.names, **settings) as submission,
@@ -122,7 +135,7 @@ def _row(server, path, exercise, scale, seed, settings):
     return row(verdict, judged.parts, judged.mistakes, why, notes, scale.of(judged), judged.possible)
 
 
-def _imports(path):
+def _imports(path: Any) -> list[Any]:
     """What to read a file for, by what it imports."""
     try:
         tree = ast.parse(path.read_bytes())
@@ -137,7 +150,7 @@ def _imports(path):
     return [f"it imports {', '.join(found)}: read it"] if found else []
 
 
-def _of_process(submission, exercise):
+def _of_process(submission: Any, exercise: Any) -> Any:
     """What the process did beside its answers."""
     notes = [] if submission.apart else [NOT_APART]
     if submission.lines or submission.printed:

@@ -17,10 +17,13 @@ import difflib
 import tomllib
 from dataclasses import dataclass, field
 from itertools import product
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from attnbook.arrays import expected
 from attnbook.diagnose.faults import TITLES
+from attnbook.grade.exercises import Exercise
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,15 @@ class Rubric:
     Without ``default`` such a mistake costs the points of the parts that it spoils. None costs more than these.
     """
 
-    points: dict
-    costs: dict = field(default_factory=dict)
+    points: dict[str, Any]
+    costs: dict[str, Any] = field(default_factory=dict)
     default: float | None = None
 
     @property
-    def total(self):
+    def total(self) -> float:
         return sum(self.points.values())
 
-    def of(self, judged):
+    def of(self, judged: Any) -> tuple[float, Any]:
         """The points of a :class:`attnbook.grade.judging.Judged`.
 
         A wrong part whose mistakes have costs loses these; of mistakes that the cases cannot tell apart, the lower
@@ -47,11 +50,11 @@ class Rubric:
         unknown = [part for part, verdict in judged.parts.items() if verdict == "not known"]
         return self.total - self._worth(unknown) - self._least(judged)[0]
 
-    def why(self, judged):
+    def why(self, judged: Any) -> Any:
         """How the costs were reckoned, in lines; none for a rubric that has no costs."""
         return self._least(judged)[1] if self.costs or self.default is not None else []
 
-    def _least(self, judged):
+    def _least(self, judged: Any) -> tuple[Any, ...]:
         """(points lost, why) of what is wrong, by whichever of the causes that are alike costs least."""
         wrong = {p: judged.causes.get(p, ()) for p, verdict in judged.parts.items() if verdict == "wrong"}
         choices = product(*(causes or [()] for causes in wrong.values()))
@@ -64,7 +67,7 @@ class Rubric:
         ]
         return lost, [*ties, *why]
 
-    def _lost(self, chosen):
+    def _lost(self, chosen: Any) -> tuple[Any, ...]:
         """(points lost, why), where each wrong part has these mistakes, () for none that is known."""
         spoiled = {slug: [p for p in chosen if slug in chosen[p]] for slugs in chosen.values() for slug in slugs}
         costs = {slug: self.costs.get(slug, self.default) for slug in spoiled}
@@ -83,11 +86,11 @@ class Rubric:
         why += [f"points: none for {', '.join(unnamed)}: no mistake that has a name"] if unnamed else []
         return lost + self._worth(whole), why
 
-    def _worth(self, parts):
+    def _worth(self, parts: Any) -> Any:
         return sum(self.points.get(part, 0) for part in parts)
 
 
-def rubric(exercise, path=None):
+def rubric(exercise: Exercise, path: str | PathLike[str] | None = None) -> Rubric:
     """The rubric of a TOML file; without one, a point for each part.
 
     Raises
@@ -112,7 +115,7 @@ def rubric(exercise, path=None):
     return Rubric(points, {name: cost for name, cost in costs.items() if name != "default"}, costs.get("default"))
 
 
-def _check(where, table, known, words=""):
+def _check(where: Any, table: Any, known: Any, words: Any = "") -> None:
     if not isinstance(table, dict):
         raise ValueError(expected(where, "a table", repr(table)))
     for name in table:

@@ -4,16 +4,21 @@ import csv
 import io
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from attnbook.diagnose.links import link, title_of
+from attnbook.grade.exercises import Exercise
+from attnbook.grade.grading import Row
 
 WRAP = textwrap.TextWrapper(60, max_lines=3, placeholder=" …", break_long_words=False, break_on_hyphens=False)
 """For the last column of the table; the other formats have all of it."""
 
 
-def as_table(rows):
+def as_table(rows: Sequence[Row]) -> str:
     """The rows as text in columns, and a line that counts them."""
     lines = [("file", "verdict", "points", "wrong", "why")]
     for row in rows:
@@ -28,28 +33,28 @@ def as_table(rows):
     return "\n".join([*(line.rstrip() for line in table), "", ", ".join(f"{n} {word}" for word, n in counts.items())])
 
 
-def points_of(row):
+def points_of(row: Row) -> str:
     """The points in words; what was not graded has none."""
     return "-" if row.verdict == "not graded" else f"{row.points:g} of {row.of:g}"
 
 
-def outcome(row):
+def outcome(row: Row) -> str:
     """The points, or that it was not graded."""
     return row.verdict if row.verdict == "not graded" else f"{points_of(row)} points"
 
 
-def wrong_of(row):
+def wrong_of(row: Row) -> str:
     """The parts that are wrong, or, where nothing else is known of what is not right, those that are not known."""
     unknown = [part for part, verdict in row.parts.items() if verdict == "not known"]
     return ", ".join(row.wrong) or (f"not known: {', '.join(unknown)}" if unknown else "")
 
 
-def named(slug):
+def named(slug: str) -> str:
     """What the mistake is, and the name by which a rubric knows it."""
     return f"{title_of(slug)} ({slug})"
 
 
-def pages(files):
+def pages(files: Sequence[str | PathLike[str]]) -> list[str]:
     """The name of each file's page, after its path as given, so that it is the same however many are graded."""
     names = {}
     for file in files:
@@ -63,7 +68,7 @@ def pages(files):
     return list(names.values())
 
 
-def as_csv(rows):
+def as_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV, with a head; a cell that a spreadsheet would take for a formula begins with a quote."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -75,16 +80,16 @@ def as_csv(rows):
     return text.getvalue()
 
 
-def _inert(cell):
+def _inert(cell: Any) -> Any:
     return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell
 
 
-def as_json(rows):
+def as_json(rows: Sequence[Row]) -> str:
     """The rows as JSON."""
     return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
 
 
-def feedback(row, exercise):
+def feedback(row: Row, exercise: Exercise) -> str:
     """What a student can read: Markdown, of one submission."""
     lines = [f"# {exercise.name}: {outcome(row)}", ""]
     lines += [f"`{row.file}` was asked for `{exercise.asks}`.", ""]
@@ -111,10 +116,10 @@ def feedback(row, exercise):
     return "\n".join(lines)
 
 
-def _read(slug):
+def _read(slug: str) -> str:
     return f" [Read about it]({link(slug)})." if link(slug) else ""
 
 
-def _plain(line):
+def _plain(line: str) -> str:
     """Text of a submission, without what Markdown or HTML would take for markup."""
     return "".join("\\" + c if c in "\\`*_{}[]<>|#!&" else c for c in " ".join(line.split()))

@@ -4,13 +4,14 @@ Its layer projects and splits heads as any other, with d columns twice in each h
 head's output, :func:`~attnbook.norms.rms_norm`, with a gain; and multiplies it by 1 − λ_init.
 """
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_broadcasts, check_shape, scores_shape
 from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
 from attnbook.attention import split_by_asker
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
+from attnbook.types import AnyArray, Array
 
 
 class DifferentialResiduals(NamedTuple):
@@ -18,24 +19,32 @@ class DifferentialResiduals(NamedTuple):
     dtype, and λ.
     """
 
-    first: NamedTuple
-    second: NamedTuple
-    O2: object
-    lam: object
+    first: Any
+    second: Any
+    O2: Any
+    lam: Any
 
 
-class DifferentialGrads(NamedTuple):
-    """The gradients of :func:`differential_attention`, each with the shape of its variable."""
+class DifferentialGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.differential_attention`, each with the shape of its variable."""
 
-    dQ: object
-    dK: object
-    dV: object
-    dlam: object
-    dbias: object
-    dops: tuple
+    dQ: Array
+    """(..., n_q, 2 d), like Q."""
+    dK: Array
+    """(..., n_k, 2 d), like K."""
+    dV: Array
+    """(..., n_k, d_v), like V."""
+    dlam: Array
+    """The shape of λ."""
+    dbias: Array | None
+    """The shape of bias; None where there was none."""
+    dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
 
 
-def differential_attention(Q, K, V, lam, **options):
+def differential_attention(
+    Q: Array, K: Array, V: Array, lam: AnyArray, **options: Any
+) -> tuple[Array, DifferentialResiduals]:
     """Subtract from one attention λ times another, to the same values.
 
     .. math:: O = \\bigl(\\operatorname{softmax}(\\text{scale}\\,Q_1 K_1^{\\mathsf T})
@@ -87,8 +96,8 @@ def differential_attention(Q, K, V, lam, **options):
     return narrow(O1 - _of_heads(lam) * O2, Q.dtype), DifferentialResiduals(first, second, O2, lam)
 
 
-def differential_attention_vjp(dO, res):
-    """Pull a gradient back through :func:`differential_attention`: into the second one goes −λ dO.
+def differential_attention_vjp(dO: Array, res: DifferentialResiduals) -> DifferentialGrads[Array]:
+    """Pull a gradient back through :func:`.differential_attention`: into the second one goes −λ dO.
 
     .. math:: dO_1 = dO \\qquad dO_2 = -\\lambda\\,dO \\qquad d\\lambda = -\\langle dO,\\, O_2\\rangle \\qquad
        dV = dV_1 + dV_2
@@ -114,10 +123,10 @@ def differential_attention_vjp(dO, res):
     dlam = unbroadcast(-xp.sum(dO * res.O2, axis=(-2, -1)), tuple(res.lam.shape))
     dparams = [None if a is None else narrow(a + b, dtype) for a, b in zip(steps1, steps2, strict=True)]
     of_inputs = (narrow(T, dtype) for T in (dQ, dK, halves[2] + others[2], dlam))
-    return DifferentialGrads(*of_inputs, *split_by_asker(dparams, plan))
+    return DifferentialGrads(*of_inputs, *split_by_asker(dparams, plan))  # type: ignore[call-arg]
 
 
-def differential_attention_jvp(tQ, tK, tV, tlam, res):
+def differential_attention_jvp(tQ: Array, tK: Array, tV: Array, tlam: AnyArray, res: DifferentialResiduals) -> Array:
     """Push changes of queries, keys, values and λ forward.
 
     .. math:: \\dot O = \\dot O_1 - \\lambda\\,\\dot O_2 - \\dot\\lambda\\,O_2
@@ -147,7 +156,7 @@ def differential_attention_jvp(tQ, tK, tV, tlam, res):
     return narrow(tO1 - _of_heads(res.lam) * tO2 - _of_heads(tlam) * res.O2, tQ.dtype)
 
 
-def differential_lambda(q1, k1, q2, k2, init):
+def differential_lambda(q1: Array, k1: Array, q2: Array, k2: Array, init: float) -> Array:
     """λ from four learned vectors, so that it moves at the pace of the other weights.
 
     .. math:: \\lambda = e^{q_1 \\cdot k_1} - e^{q_2 \\cdot k_2} + \\lambda_{\\text{init}}
@@ -169,7 +178,9 @@ def differential_lambda(q1, k1, q2, k2, init):
     return narrow(e1 - e2 + init, q1.dtype)
 
 
-def differential_lambda_vjp(dlam, q1, k1, q2, k2):
+def differential_lambda_vjp(
+    dlam: Array, q1: Array, k1: Array, q2: Array, k2: Array
+) -> tuple[Array, Array, Array, Array]:
     """Pull a gradient of λ back to the four vectors.
 
     .. math:: dq_1 = d\\lambda\\,e^{q_1 \\cdot k_1}\\,k_1 \\qquad dq_2 = -d\\lambda\\,e^{q_2 \\cdot k_2}\\,k_2
@@ -193,7 +204,7 @@ def differential_lambda_vjp(dlam, q1, k1, q2, k2):
     return tuple(narrow(d * widen(T), q1.dtype) for d, T in ((d1, k1), (d1, q1), (d2, k2), (d2, q2)))
 
 
-def _check_vectors(q1, k1, q2, k2):
+def _check_vectors(q1: Any, k1: Any, q2: Any, k2: Any) -> None:
     agree(q1=q1, k1=k1, q2=q2, k2=k2)
     if q1.ndim < 1:
         raise ValueError(expected("q1", "at least one axis (..., d)", "shape ()"))
@@ -201,20 +212,20 @@ def _check_vectors(q1, k1, q2, k2):
         check_shape(name, T, tuple(q1.shape))
 
 
-def _exponentials(q1, k1, q2, k2):
+def _exponentials(q1: Any, k1: Any, q2: Any, k2: Any) -> Any:
     xp = array_namespace(q1)
     return (xp.exp(xp.sum(widen(q) * widen(k), axis=-1)) for q, k in ((q1, k1), (q2, k2)))
 
 
-def _halves(T):
+def _halves(T: Any) -> tuple[Any, ...]:
     return T[..., : T.shape[-1] // 2], T[..., T.shape[-1] // 2 :]
 
 
-def _of_heads(lam):
+def _of_heads(lam: Any) -> Any:
     return widen(lam)[..., None, None]
 
 
-def _plan_of(res):
+def _plan_of(res: Any) -> Any:
     if not isinstance(res, DifferentialResiduals):
         raise TypeError(expected("res", "the residuals that differential_attention returned", type(res).__name__))
     return res.first.plan

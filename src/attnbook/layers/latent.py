@@ -4,7 +4,8 @@ Positions are decoupled: a part of the queries and one key for all heads are tur
 part may be moved to the queries: the absorbed form attends to c itself, all that a cache keeps beside the turned key.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_count, check_eps, check_scale, check_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, unbroadcast, widen
@@ -12,12 +13,14 @@ from attnbook.attention import split_by_asker
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import project_vjp
 from attnbook.norms import norm, norm_vjp
+from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
-from attnbook.spines import SPINES
+from attnbook.spines import SPINES, Way
+from attnbook.types import AnyArray, Array, Corner, Method
 
 
-class LatentParams(NamedTuple):
+class LatentParams(NamedTuple, Generic[Array]):
     """The weights of latent attention, or their gradients, with the paper's names. Used as ``X @ W``.
 
     Down to the latent rows: W_DQ (d_model, d_q), W_DKV (d_model, d_c). Up to the heads: W_UQ (d_q, h·d_n), W_UK
@@ -32,59 +35,63 @@ class LatentParams(NamedTuple):
         W_UK, W_UV = (W.reshape(d_c, -1) for W in np.split(kv_b_proj.T.reshape(d_c, h, -1), [d_n], axis=2))
     """
 
-    W_DQ: object
-    W_UQ: object
-    W_QR: object
-    W_DKV: object
-    W_UK: object
-    W_UV: object
-    W_KR: object
-    W_O: object
-    g_Q: object = None
-    g_KV: object = None
+    W_DQ: Array | None
+    W_UQ: Array
+    W_QR: Array
+    W_DKV: Array
+    W_UK: Array
+    W_UV: Array
+    W_KR: Array
+    W_O: Array
+    g_Q: Array | None = None
+    g_KV: Array | None = None
 
 
 class LatentResiduals(NamedTuple):
     """What the backward needs; ``of_Q`` and ``of_K`` are the latent rows before their norm and after it."""
 
-    X: object
+    X: Any
     params: LatentParams
     num_heads: int
     absorbed: bool
     rotary: Rotary
     eps: float
-    of_Q: tuple
-    of_K: tuple
-    Q_C: object
-    O: object
-    C: object
-    attention: NamedTuple
+    of_Q: tuple[Any, ...]
+    of_K: tuple[Any, ...]
+    Q_C: Any
+    O: Any
+    C: Any
+    attention: Any
 
 
-class LatentGrads(NamedTuple):
-    """The gradients of :func:`latent_attention`, each with the shape of its variable."""
+class LatentGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.latent_attention`, each with the shape of its variable."""
 
-    dX: object
-    dparams: LatentParams
-    dbias: object
-    dops: tuple
+    dX: Array
+    """(..., n, d_model), like X."""
+    dparams: LatentParams[Array]
+    """The gradients of the weights and gains, in their places."""
+    dbias: Array | None
+    """The shape of bias; None where there was none."""
+    dops: tuple[Any, ...]
+    """One entry for each of ``ops``."""
 
 
 def latent_attention(
-    X,
-    p,
+    X: Any,
+    p: LatentParams[Array],
     *,
-    num_heads,
-    absorbed=False,
-    rotary=None,
-    eps=1e-6,
-    mask=None,
-    bias=None,
-    causal=False,
-    scale=None,
-    ops=(),
-    method="auto",
-):
+    num_heads: int,
+    absorbed: bool = False,
+    rotary: Rotary | None = None,
+    eps: Any = 1e-6,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Method | Way = "auto",
+) -> tuple[Array, LatentResiduals]:
     """Multi-head attention whose keys and values pass through a narrow latent row.
 
     .. math::
@@ -128,7 +135,14 @@ def latent_attention(
     h, d_n, d_r, d_c, d_v = _check(X, p, num_heads, rotary, eps)
     turned = rotary.for_heads(X, None, d_r)
     scale = check_scale(scale, d_n + d_r)
-    options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "causal": causal,
+        "scale": scale,
+        "ops": ops,
+        "method": method,
+    }
     shape, widths = (*X.shape[:-2], h, X.shape[-2], X.shape[-2]), (d_c + d_r, d_c) if absorbed else (d_n + d_r, d_v)
     plan = resolve({"X": X, **p._asdict()}, shape, widths, **options)
     x, w = widen(X), LatentParams(*(None if W is None else widen(W) for W in p))
@@ -149,8 +163,8 @@ def latent_attention(
     return narrow(C @ w.W_O, X.dtype), res
 
 
-def latent_attention_vjp(dY, res):
-    """Pull a gradient back through :func:`latent_attention`: what c is read by adds up, and so does the shared key.
+def latent_attention_vjp(dY: Array, res: LatentResiduals) -> LatentGrads[Array]:
+    """Pull a gradient back through :func:`.latent_attention`: what c is read by adds up, and so does the shared key.
 
     .. math::
        dc = \\sum_r dK^C_r (W^{UK}_r)^{\\mathsf T} + dV_r (W^{UV}_r)^{\\mathsf T} \\qquad
@@ -202,32 +216,32 @@ def latent_attention_vjp(dY, res):
     by_Q, dW_DQ, dg_Q = _latent_vjp(by_C + by_R, x, w.W_DQ, w.g_Q, res.of_Q, res.eps)
     by_K, dW_DKV, dg_KV = _latent_vjp(dc, x, w.W_DKV, w.g_KV, res.of_K, res.eps)
     by_KR, dW_KR, _ = project_vjp(merge_heads(dK_R), x, w.W_KR)
-    dparams = (dW_DQ, dW_UQ, dW_QR, dW_DKV, dW_UK, dW_UV, dW_KR, dW_O, dg_Q, dg_KV)
+    dparams: Any = (dW_DQ, dW_UQ, dW_QR, dW_DKV, dW_UK, dW_UV, dW_KR, dW_O, dg_Q, dg_KV)
     dX, *dparams = (None if T is None else narrow(T, X.dtype) for T in (by_Q + by_K + by_KR, *dparams))
     dsteps = [None if T is None else narrow(T, X.dtype) for T in dsteps]
     return LatentGrads(dX, LatentParams(*dparams), *split_by_asker(dsteps, plan))
 
 
-def _latent(x, W, g, eps):
+def _latent(x: Any, W: Any, g: Any, eps: Any) -> tuple[Any, ...]:
     """The latent rows before their norm and after it; without a W, x itself."""
     rows = x if W is None else x @ W
     return rows, rows if g is None else norm(rows, g, eps, "rms")
 
 
-def _latent_vjp(dc, x, W, g, rows, eps):
+def _latent_vjp(dc: Any, x: Any, W: Any, g: Any, rows: Any, eps: Any) -> tuple[Any, ...]:
     dc, dg = (dc, None) if g is None else norm_vjp(dc, rows[0], g, eps, "rms")
     return (dc, None, dg) if W is None else (*project_vjp(dc, x, W)[:2], dg)
 
 
-def _beside(A, B):
+def _beside(A: Any, B: Any) -> Any:
     return array_namespace(A).concat((A, B), axis=-1)
 
 
-def _apart(T, at):
+def _apart(T: Any, at: Any) -> tuple[Any, ...]:
     return T[..., :at], T[..., at:]
 
 
-def _check(X, p, h, rotary, eps):
+def _check(X: Any, p: Any, h: int, rotary: Any, eps: Any) -> tuple[Any, ...]:
     """h, d_n, d_r, d_c and d_v, or an error that names what does not fit."""
     if not isinstance(p, LatentParams):
         raise TypeError(expected("p", "a LatentParams", type(p).__name__))

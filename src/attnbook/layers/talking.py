@@ -5,13 +5,14 @@ It is no op: an op multiplies each weight by a number of its own, so that D stay
 The table is kept, as in the dense spine.
 """
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_scale, check_shape, scores_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, widen
 from attnbook.ops import Tile
 from attnbook.plan import steps_of
 from attnbook.softmax import softmax, softmax_jvp, softmax_vjp
+from attnbook.types import AnyArray, Array
 
 
 class TalkingResiduals(NamedTuple):
@@ -19,28 +20,43 @@ class TalkingResiduals(NamedTuple):
     product, the weights before they are mixed, both matrices, and the dtype of Q.
     """
 
-    Q: object
-    K: object
-    V: object
-    S: object
-    P: object
-    W_S: object
-    W_P: object
+    Q: Any
+    K: Any
+    V: Any
+    S: Any
+    P: Any
+    W_S: Any
+    W_P: Any
     scale: float
-    dtype: object
+    dtype: Any
 
 
-class TalkingGrads(NamedTuple):
-    """The gradients of :func:`talking_heads`, each with the shape of its variable."""
+class TalkingGrads(NamedTuple, Generic[Array]):
+    """The gradients of :func:`.talking_heads`, each with the shape of its variable."""
 
-    dQ: object
-    dK: object
-    dV: object
-    dW_S: object
-    dW_P: object
+    dQ: Array
+    """(..., a, n_q, d_k), like Q."""
+    dK: Array
+    """(..., a, n_k, d_k), like K."""
+    dV: Array
+    """(..., c, n_k, d_v), like V."""
+    dW_S: Array
+    """(a, b), like W_S, which mixes the scores of the heads."""
+    dW_P: Array
+    """(b, c), like W_P, which mixes their weights."""
 
 
-def talking_heads(Q, K, V, W_S, W_P, *, mask=None, causal=False, scale=None):
+def talking_heads(
+    Q: Any,
+    K: Any,
+    V: Any,
+    W_S: AnyArray,
+    W_P: AnyArray,
+    *,
+    mask: Any = None,
+    causal: Any = False,
+    scale: float | None = None,
+) -> tuple[Array, TalkingResiduals]:
     """Attention whose heads mix their scores, and then their weights, by two learned matrices.
 
     .. math:: S'_b = \\sum_a S_a\\,(W_S)_{ab} \\qquad P_b = \\operatorname{softmax}(S'_b) \\qquad
@@ -78,8 +94,8 @@ def talking_heads(Q, K, V, W_S, W_P, *, mask=None, causal=False, scale=None):
     return narrow(O, Q.dtype), TalkingResiduals(q, k, v, S, P, w_S, w_P, scale, Q.dtype)
 
 
-def talking_heads_vjp(dO, res):
-    """Pull a gradient back through :func:`talking_heads`: a mixing goes back by its transpose.
+def talking_heads_vjp(dO: Array, res: TalkingResiduals) -> TalkingGrads[Array]:
+    """Pull a gradient back through :func:`.talking_heads`: a mixing goes back by its transpose.
 
     .. math:: dP_b = \\sum_c dP'_c\\,(W_P)_{bc} \\qquad (dW_P)_{bc} = \\langle P_b,\\, dP'_c\\rangle \\qquad
        dS_a = \\sum_b dS'_b\\,(W_S)_{ab} \\qquad (dW_S)_{ab} = \\langle S_a,\\, dS'_b\\rangle
@@ -109,7 +125,7 @@ def talking_heads_vjp(dO, res):
     return TalkingGrads(*(narrow(T, res.dtype) for T in (dQ, dK, dV, _inner(res.S, dscores), _inner(res.P, dmixed))))
 
 
-def talking_heads_jvp(tQ, tK, tV, tW_S, tW_P, res):
+def talking_heads_jvp(tQ: Array, tK: Array, tV: Array, tW_S: AnyArray, tW_P: AnyArray, res: TalkingResiduals) -> Array:
     """Push changes of queries, keys, values and both matrices forward: the product rule at each step.
 
     .. math:: \\dot S' = \\dot S\\,W_S + S\\,\\dot W_S \\qquad \\dot P' = \\dot P\\,W_P + P\\,\\dot W_P \\qquad
@@ -138,20 +154,20 @@ def talking_heads_jvp(tQ, tK, tV, tW_S, tW_P, res):
     return narrow(tmixed @ res.V + _mix(res.P, res.W_P) @ tv, res.dtype)
 
 
-def _mix(S, T):
+def _mix(S: Any, T: Any) -> Any:
     """Σ_a S_a T_ab: the heads are axis −3 of S."""
     xp = array_namespace(S)
     return xp.moveaxis(xp.moveaxis(S, -3, -1) @ T, -1, -3)
 
 
-def _inner(A, B):
+def _inner(A: Any, B: Any) -> Any:
     """⟨A_a, B_b⟩ for each pair of heads, summed over all else."""
     xp = array_namespace(A)
     a, b = (xp.reshape(xp.moveaxis(T, -3, 0), (T.shape[-3], -1)) for T in (A, B))
     return a @ mT(b)
 
 
-def _check(Q, K, V, W_S, W_P, mask, causal):
+def _check(Q: Any, K: Any, V: Any, W_S: Any, W_P: Any, mask: Any, causal: Any) -> tuple[Any, ...]:
     """The shape of the mixed scores and the steps of the mask, or an error that names what does not fit."""
     agree(Q=Q, K=K, V=V, W_S=W_S, W_P=W_P)
     for name, T, axes in (("Q", Q, 3), ("K", K, 3), ("V", V, 3), ("W_S", W_S, 2), ("W_P", W_P, 2)):
@@ -169,6 +185,6 @@ def _check(Q, K, V, W_S, W_P, mask, causal):
     return shape, steps
 
 
-def _check_res(res):
+def _check_res(res: Any) -> None:
     if not isinstance(res, TalkingResiduals):
         raise TypeError(expected("res", "the residuals that talking_heads returned", type(res).__name__))

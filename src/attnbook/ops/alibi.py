@@ -1,12 +1,14 @@
 """Make far keys count less, by a slope a head: S ↦ S − slope · distance."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attnbook.arrays import array_namespace, device, expected
 from attnbook.ops.of_heads import OfHeads
-from attnbook.ops.op import Placed, check_corner
+from attnbook.ops.op import Kernel, Placed, Tile, check_corner
+from attnbook.types import Corner
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,36 +33,36 @@ class ALiBi(OfHeads, Placed):
     [[0.0, -0.5, -1.0], [-0.5, 0.0, -0.5]]
     """
 
-    slopes: object
-    corner: str | None = None
+    slopes: Any
+    corner: Corner | None = None
     arrays, learns = ("slopes",), "slopes"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_corner(self.corner)
         super().__post_init__()
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return S - self.spread(tile) * self._distances(S, tile), None
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return dS, self.summed(-dS * self._distances(dS, tile), tile)
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS - self.spread(tile, tparam) * self._distances(tS, tile)
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         if kernel.bias is not None or kernel.slopes is not None:
             return None
         slopes = self.slopes if self.own_axes is None else self.slopes[..., None, None]
         return kernel._replace(slopes=slopes, shift=table.shift(self.corner))
 
-    def _distances(self, like, tile):
+    def _distances(self, like: Any, tile: Tile) -> Any:
         xp = array_namespace(like)
         i, j = (xp.arange(r.start, r.stop, dtype=like.dtype, device=device(like)) for r in (tile.rows, tile.cols))
         return xp.abs(j - i[:, None] - tile.shift(self.corner))
 
 
-def alibi_slopes(h):
+def alibi_slopes(h: int) -> Any:
     """The slopes of the paper for ``h`` heads: a float64 NumPy array.
 
     .. math:: \\text{slope}_k = 2^{-8k/h} \\qquad k = 1, \\dots, h

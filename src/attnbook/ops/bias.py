@@ -1,10 +1,11 @@
 """Add a bias to the scores: S ↦ S + B."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from attnbook.arguments import check_broadcasts
 from attnbook.arrays import accumulation_dtype, agree_on_place, array_namespace, expected, unbroadcast
-from attnbook.ops.op import Op
+from attnbook.ops.op import Kernel, Op, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,24 +18,24 @@ class Bias(Op):
     Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/04_single_head`.
     """
 
-    B: object
+    B: Any
     fixed: bool = False
     arrays = ("B",)
 
     @property
-    def learns(self):
+    def learns(self) -> str | None:  # type: ignore[override]
         return None if self.fixed else "B"
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return S + self.here(tile, self.B), None
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return dS, None if self.fixed else unbroadcast(dS, tile.cut(self.B).shape)
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS + self.here(tile, tparam)
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         if not self.fixed:
             return super().check(name, like, like_name, shape)
         agree_on_place(name, self.B, like_name, like)
@@ -45,8 +46,8 @@ class Bias(Op):
             raise TypeError(expected(name, wanted, self.B.dtype))
         return check_broadcasts(name, tuple(self.B.shape), shape, "the scores")
 
-    def without_gradient(self):
+    def without_gradient(self) -> Op:
         return Bias(self.B, fixed=True)
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         return kernel._replace(bias=self.B) if kernel.bias is kernel.slopes is None else None

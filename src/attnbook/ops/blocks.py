@@ -1,11 +1,12 @@
 """A mask that is drawn in blocks: what is forbidden is forbidden a whole block at a time, and need not be visited."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from attnbook.arguments import check_mask
 from attnbook.arrays import array_namespace, device, expected, is_numpy, on_host
 from attnbook.ops.masks import Masking, live_part
-from attnbook.ops.op import Op
+from attnbook.ops.op import Kernel, Op, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +32,24 @@ class BlockMask(Masking):
     [[1.0, 1.0, 0.0, 0.0]]
     """
 
-    blocks: object
-    size: object
+    blocks: Any
+    size: Any
     arrays, own_axes = ("blocks",), 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         sizes = self.size if isinstance(self.size, tuple) else (self.size,)
         if len(sizes) > 2 or not sizes or not all(type(n) is int and n > 0 for n in sizes):
             raise ValueError(expected("size", "a number of tokens, at least 1, or a pair of them", repr(self.size)))
 
     @property
-    def grid(self):
+    def grid(self) -> tuple[Any, Any]:  # type: ignore[override]
         return self.size if isinstance(self.size, tuple) else (self.size, self.size)
 
     @property
-    def heads_alike(self):
+    def heads_alike(self) -> bool:
         return self.blocks.ndim < 3
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         check_mask(self.blocks, like, like_name, name)
         came = tuple(self.blocks.shape)
         wanted = tuple(-(-n // size) for n, size in zip(shape[-2:], self.grid, strict=True))
@@ -56,17 +57,17 @@ class BlockMask(Masking):
             raise ValueError(expected(name, f"{wanted[0]} × {wanted[1]} blocks of {self.grid}", f"shape {came}"))
         Op.check(self, name, like, like_name, shape)
 
-    def allowed(self, S, tile):
+    def allowed(self, S: Any, tile: Tile) -> Any:
         M = tile.cut(self.blocks, self.own_axes)
         xp = array_namespace(M)
         for axis, places, size in zip((-2, -1), (tile.rows, tile.cols), self.grid, strict=True):
             M = xp.take(M, xp.arange(places.start, places.stop, device=device(M)) // size, axis=axis)
         return M
 
-    def allows_all(self, tile):
+    def allows_all(self, tile: Tile) -> bool:
         return is_numpy(self.blocks) and bool(self._on(tile)[0].all())
 
-    def live(self, tile):
+    def live(self, tile: Tile) -> Tile:
         if not on_host(self.blocks):
             return tile
         M, rows, cols = self._on(tile)
@@ -79,10 +80,10 @@ class BlockMask(Masking):
         )
         return tile._replace(rows=rows, cols=cols)
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         return kernel._replace(mask=self.allowed(None, table)) if kernel.mask is None else None
 
-    def _on(self, tile):
+    def _on(self, tile: Tile) -> tuple[Any, ...]:
         """The blocks that the tile has a part of, and their ranges."""
         rows, cols = (range(p.start // size, -(-p.stop // size)) for p, size in zip(tile[:2], self.grid, strict=True))
         M = tile.cut(self.blocks, self.own_axes)

@@ -4,10 +4,13 @@
 those on the weights.
 """
 
+from typing import Any
+
 from attnbook.arrays import array_namespace, device, expected
+from attnbook.ops.op import Op, Tile
 
 
-def forward(steps, T, tile):
+def forward(steps: Any, T: Any, tile: Tile) -> tuple[Any, Any]:
     """T after these ops, and what each saved."""
     saved = []
     for _, op in steps:
@@ -16,7 +19,7 @@ def forward(steps, T, tile):
     return T, saved
 
 
-def vjp(steps, saved, dT, tile):
+def vjp(steps: Any, saved: Any, dT: Any, tile: Tile) -> tuple[Any, dict[int, Any]]:
     """The gradient before these ops, and that of each parameter, by the op's place."""
     dparams = {}
     for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
@@ -26,20 +29,20 @@ def vjp(steps, saved, dT, tile):
             wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
             raise TypeError(expected(name, wanted, type(dparam).__name__))
         if dparam is not None:
-            if _shape(dparam) != (wanted := tile.shape(op.parameter.shape, op.own_axes)):
-                raise ValueError(expected(name, f"a gradient of shape {wanted} on this tile", _shape(dparam)))
+            if _shape(dparam) != (shape := tile.shape(op.parameter.shape, op.own_axes)):
+                raise ValueError(expected(name, f"a gradient of shape {shape} on this tile", _shape(dparam)))
             dparams[place] = dparam
     return dT, dparams
 
 
-def jvp(steps, saved, tT, tile, tparams):
+def jvp(steps: Any, saved: Any, tT: Any, tile: Tile, tparams: Any) -> Any:
     """The tangent after these ops."""
     for (place, op), kept in zip(steps, saved, strict=True):
         tT = _fits(op, "jvp", op.jvp(tT, kept, tile, tparams[place]), tT)
     return tT
 
 
-def collect(dparams, found, ops, tile, block):
+def collect(dparams: Any, found: Any, ops: Any, tile: Tile, block: Tile) -> None:
     """Add the parameters' gradients on one tile, by place, to those of the ``block`` that it lies in."""
     for place, dparam in found.items():
         op = ops[place]
@@ -49,7 +52,7 @@ def collect(dparams, found, ops, tile, block):
         dparams[place][tile.within(block).index(dparams[place].shape, op.own_axes)] += dparam
 
 
-def live(ops, tile):
+def live(ops: Any, tile: Tile) -> Tile:
     """The part of the tile that no op forbids as a whole. It may be empty."""
     for op in ops:
         if tile:
@@ -57,7 +60,7 @@ def live(ops, tile):
     return tile
 
 
-def _pair(op, method, came, T):
+def _pair(op: Op, method: str, came: Any, T: Any) -> Any:
     if not isinstance(came, tuple) or len(came) != 2:
         got = f"{len(came)} things" if isinstance(came, tuple) else type(came).__name__
         raise TypeError(expected(f"ops, {type(op).__name__}.{method}", "a pair", got))
@@ -65,7 +68,7 @@ def _pair(op, method, came, T):
     return came
 
 
-def _fits(op, method, came, T):
+def _fits(op: Op, method: str, came: Any, T: Any) -> Any:
     """What a pass of the op made of T, or an error: of another shape or dtype it might be wrong in silence."""
     if _shape(came) != T.shape:
         raise ValueError(expected(f"ops, {type(op).__name__}.{method}", f"shape {tuple(T.shape)}", _shape(came)))
@@ -74,5 +77,5 @@ def _fits(op, method, came, T):
     return came
 
 
-def _shape(T):
+def _shape(T: Any) -> Any:
     return tuple(T.shape) if hasattr(T, "shape") else type(T).__name__

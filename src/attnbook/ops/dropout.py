@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from attnbook.arrays import agree_on_place, array_namespace, device, expected, is_array, scalar
-from attnbook.ops.op import Op
+from attnbook.ops.op import Op, Tile
 
 _32_BITS = 0xFFFFFFFF
 
@@ -23,10 +24,10 @@ class Dropout(Op):
     """
 
     p: float
-    seed: object = 0
+    seed: Any = 0
     on = "weights"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.p, Real) or isinstance(self.p, bool) or not 0 <= self.p < 1:
             raise ValueError(expected("p", "a probability in [0, 1)", repr(self.p)))
         whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
@@ -34,33 +35,33 @@ class Dropout(Op):
             raise TypeError(expected("seed", "an integer", repr(self.seed)))
 
     @property
-    def arrays(self):
+    def arrays(self) -> tuple[str, ...]:  # type: ignore[override]
         return () if isinstance(self.seed, int) else ("seed",)
 
     @property
-    def stacks(self):
+    def stacks(self) -> bool:  # type: ignore[override]
         return bool(self.arrays)  # a seed for each call
 
-    def stacked(self, name, T, rank):
+    def stacked(self, name: str, T: Any, rank: int) -> Any:
         return T  # has no axes but those of the calls
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         if self.arrays:
             agree_on_place(name, self.seed, like_name, like)
             lead, came = tuple(shape[:-2]), tuple(self.seed.shape)
             if came != lead[: len(came)]:
                 raise ValueError(expected(name, f"seeds for the first of the leading axes {lead}", f"shape {came}"))
 
-    def forward(self, P, tile):
+    def forward(self, P: Any, tile: Tile) -> tuple[Any, Any]:
         return self._drop(P, tile), None
 
-    def vjp(self, dW, saved, tile):
+    def vjp(self, dW: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return self._drop(dW, tile), None
 
-    def jvp(self, tP, saved, tile, tparam=None):
+    def jvp(self, tP: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return self._drop(tP, tile)
 
-    def kept(self, T, tile):
+    def kept(self, T: Any, tile: Tile) -> bool:
         """R on this tile: bool, True = kept."""
         xp = array_namespace(T)
         lead = tile.lead or tuple(range(n) for n in T.shape[:-2])
@@ -76,11 +77,11 @@ class Dropout(Op):
             number = _mix(number[..., None] ^ _mix(place + 1))
         return number >= int(self.p * 2**32)
 
-    def _drop(self, T, tile):
+    def _drop(self, T: Any, tile: Tile) -> Any:
         return array_namespace(T).where(self.kept(T, tile), T * (1 / (1 - float(self.p))), scalar(0.0, like=T))
 
 
-def _mix(x):
+def _mix(x: Any) -> Any:
     """Stir 32 bits so that neighbors come out unrelated: a hash by shifts and products.
 
     The two factors are below 2³¹, so no product of theirs leaves 63 bits: int64 will do, which every library has.

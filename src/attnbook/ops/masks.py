@@ -1,10 +1,12 @@
 """Forbid keys: S ↦ −∞ where a query may not attend. All masks are here, and differ only in which pairs they allow."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from attnbook.arguments import check_broadcasts, check_mask
 from attnbook.arrays import array_namespace, device, expected, on_host, scalar
-from attnbook.ops.op import Op, Placed, Tile, check_corner
+from attnbook.ops.op import Kernel, Op, Placed, Tile, check_corner
+from attnbook.types import Corner
 
 
 class Masking(Op):
@@ -18,28 +20,28 @@ class Masking(Op):
 
     forbids = True
 
-    def allowed(self, S, tile):
+    def allowed(self, S: Any, tile: Tile) -> Any:
         """Which pairs of the tile are allowed."""
         raise NotImplementedError
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return self._keep(S, tile, elsewhere=float("-inf")), None
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return self._keep(dS, tile, elsewhere=0.0), None
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return self._keep(tS, tile, elsewhere=0.0)
 
-    def allows_all(self, tile):
+    def allows_all(self, tile: Tile) -> bool:
         """Whether every pair of the tile is allowed, where that is known without looking at each."""
         return False
 
-    def pattern(self, tile):
+    def pattern(self, tile: Tile) -> Any:
         """One tile for all with the same allowed pairs, counted from their corners; None where that is not known."""
         return
 
-    def _keep(self, T, tile, elsewhere):
+    def _keep(self, T: Any, tile: Tile, elsewhere: Any) -> Any:
         if self.allows_all(tile):
             return T
         return array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))
@@ -56,24 +58,24 @@ class Mask(Masking):
     look at M, Python would wait for all the work before. Chapter: :doc:`/chapters/04_single_head`.
     """
 
-    M: object
+    M: Any
     arrays = ("M",)
 
     @property
-    def heads_alike(self):
+    def heads_alike(self) -> bool:
         return self.M.ndim < 3
 
-    def allowed(self, S, tile):
+    def allowed(self, S: Any, tile: Tile) -> Any:
         return tile.cut(self.M)
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         check_mask(self.M, like, like_name, name)
         check_broadcasts(name, tuple(self.M.shape), shape, "the scores")
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         return kernel._replace(mask=self.M) if kernel.mask is None else None
 
-    def live(self, tile):
+    def live(self, tile: Tile) -> Tile:
         return live_part(tile.cut(self.M), tile) if on_host(self.M) else tile
 
 
@@ -94,18 +96,18 @@ class Window(Masking, Placed):
 
     left: int | None = None
     right: int | None = None
-    corner: str | None = None
+    corner: Corner | None = None
     global_tokens: int = 0
     heads_alike = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, none in (("left", ", or None"), ("right", ", or None"), ("global_tokens", "")):
             size = getattr(self, name)
             if (size is not None or not none) and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
                 raise ValueError(expected(name, f"a whole number of keys, at least 0{none}", repr(size)))
         check_corner(self.corner)
 
-    def allowed(self, S, tile):
+    def allowed(self, S: Any, tile: Tile) -> Any:
         xp = array_namespace(S)
         i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + tile.shift(self.corner)
         j = xp.arange(tile.cols.start, tile.cols.stop, device=device(S))[None, :]
@@ -123,13 +125,13 @@ class Window(Masking, Placed):
         g = min(self.global_tokens, far)
         return near | (j < g) | ((i >= 0) & (i < g)) if g else near
 
-    def allows_all(self, tile):
+    def allows_all(self, tile: Tile) -> bool:
         first, last = tile.rows.start + tile.shift(self.corner), tile.rows.stop - 1 + tile.shift(self.corner)
         right = self.right is None or tile.cols.stop - 1 <= first + self.right
         near = right and (self.left is None or tile.cols.start >= last - self.left)
         return near or tile in self._global(tile)
 
-    def pattern(self, tile):
+    def pattern(self, tile: Tile) -> Any:
         if self._global(tile):
             return None
         shift = tile.shift(self.corner)
@@ -137,7 +139,7 @@ class Window(Masking, Placed):
         rows, cols = (range(places.start - first, places.stop - first) for places in (tile.rows, tile.cols))
         return Tile(rows, cols, 0, shift)
 
-    def live(self, tile):
+    def live(self, tile: Tile) -> Tile:
         rows, cols, shift = tile.rows, tile.cols, tile.shift(self.corner)
         if self.right is not None:  # j ≤ i + shift + right
             rows = range(max(rows.start, cols.start - shift - self.right), rows.stop)
@@ -148,10 +150,10 @@ class Window(Masking, Placed):
         near = tile._replace(rows=rows, cols=cols)
         if not (parts := self._global(tile)):
             return near
-        rows, cols = zip(*(part[:2] for part in (near, *parts) if part), strict=True)
-        return tile._replace(rows=_hull(rows), cols=_hull(cols))
+        all_rows, all_cols = zip(*(part[:2] for part in (near, *parts) if part), strict=True)
+        return tile._replace(rows=_hull(all_rows), cols=_hull(all_cols))
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         if self.global_tokens:
             return None
         low, high = kernel.low, kernel.high
@@ -161,7 +163,7 @@ class Window(Masking, Placed):
             high = min(table.shift(self.corner) + self.right, table.n_k if high is None else high)
         return kernel._replace(low=low, high=high)
 
-    def _global(self, tile):
+    def _global(self, tile: Tile) -> list[Any]:
         """The parts of the tile with global keys, and with global queries, where it has some."""
         g, shift = self.global_tokens, tile.shift(self.corner)
         if not g:
@@ -180,16 +182,16 @@ class Causal(Window):
     Equation :eq:`eq-op-causal`. It keeps nothing for the backward. Chapter: :doc:`/chapters/04_single_head`.
     """
 
-    def __init__(self, corner="top-left"):
+    def __init__(self, corner: Corner = "top-left") -> None:
         super().__init__(None, 0, corner)
 
 
-def _hull(ranges):
+def _hull(ranges: Any) -> range:
     """The smallest range with all of these."""
     return range(min(r.start for r in ranges), max(r.stop for r in ranges))
 
 
-def live_part(M, tile):
+def live_part(M: Any, tile: Tile) -> Tile:
     """The smallest tile with all pairs that are True in M, which broadcasts to those of the tile."""
     if M.ndim < 2:
         M = M[(*(None,) * (2 - M.ndim), ...)]
@@ -199,7 +201,7 @@ def live_part(M, tile):
     return tile._replace(rows=rows, cols=cols)
 
 
-def around(live, where, xp):
+def around(live: Any, where: range, xp: Any) -> range:
     """The smallest range inside ``where`` that holds all its live places; ``live`` of one place speaks for all."""
     if live.shape[0] == 1:
         return where if bool(live[0]) else range(where.start, where.start)

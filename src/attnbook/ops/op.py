@@ -1,9 +1,10 @@
 """What an op is, and the tile of the score table that it is given."""
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from attnbook.arguments import check_broadcasts
 from attnbook.arrays import agree, agree_on_place, expected, widen
+from attnbook.types import AnyArray, Corner
 
 
 class Tile(NamedTuple):
@@ -18,20 +19,20 @@ class Tile(NamedTuple):
     cols: range
     n_q: int
     n_k: int
-    lead: tuple | None = None
+    lead: tuple[Any, ...] | None = None
 
     @classmethod
-    def whole(cls, n_q, n_k):
+    def whole(cls, n_q: int, n_k: int) -> Self:
         """The tile that is the whole table."""
         return cls(range(n_q), range(n_k), n_q, n_k)
 
-    def cut(self, T, own_axes=None):
+    def cut(self, T: Any, own_axes: int | None = None) -> Any:
         """The part of T that lies on this tile; axes of length 1 stay. T broadcasts to (..., n_q, n_k), or has after
         its leading axes only ``own_axes`` of its own.
         """
         return T[self.index(T.shape, own_axes)] if T.ndim else T
 
-    def index(self, shape, own_axes=None):
+    def index(self, shape: tuple[int, ...], own_axes: int | None = None) -> tuple[slice, ...]:  # type: ignore[override]
         """Where the part that lies on this tile stands in an array of ``shape``: a slice for each of its axes."""
         axes = (self.rows, self.cols) if own_axes is None else (None,) * own_axes
         axes = (*(self.lead or ()), *axes)[-len(shape) :] if shape else ()
@@ -40,14 +41,14 @@ class Tile(NamedTuple):
             picked.append(slice(None) if n == 1 or r is None else slice(r.start, r.stop))
         return tuple(picked)
 
-    def shape(self, shape, own_axes=None):
+    def shape(self, shape: tuple[int, ...], own_axes: int | None = None) -> tuple[int, ...]:
         """The shape of the part of an array of ``shape`` that lies on this tile."""
         return tuple(
             n if at == slice(None) else at.stop - at.start
             for n, at in zip(shape, self.index(shape, own_axes), strict=True)
         )
 
-    def shift(self, corner, name="corner"):
+    def shift(self, corner: Corner | None, name: str = "corner") -> int:
         """How much later than its own number the key beside a query is: "bottom-right" lines up the last with the last,
         "top-left" the first with the first. None will do where these are the same.
         """
@@ -56,7 +57,7 @@ class Tile(NamedTuple):
             raise ValueError(expected(name, wanted, None))
         return self.n_k - self.n_q if corner == "bottom-right" else 0
 
-    def within(self, block):
+    def within(self, block: "Tile") -> "Tile":
         """This tile as the block that it lies in counts its places."""
         moved = [
             range(r.start - b.start, r.stop - b.start) for r, b in zip(self.lead or (), block.lead or (), strict=True)
@@ -66,12 +67,12 @@ class Tile(NamedTuple):
         )
         return Tile(rows, cols, len(block.rows), len(block.cols), tuple(moved) or None)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         """Whether any pair is on the tile."""
         return len(self.rows) > 0 and len(self.cols) > 0
 
 
-def check_corner(corner):
+def check_corner(corner: Any) -> None:
     if corner not in ("top-left", "bottom-right", None):
         raise ValueError(expected("corner", "'top-left', 'bottom-right' or None", repr(corner)))
 
@@ -103,51 +104,51 @@ class Op:
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
     """
 
-    arrays: ClassVar[tuple] = ()
+    arrays: ClassVar[tuple[str, ...]] = ()
     learns: ClassVar[str | None] = None
     own_axes: ClassVar[int | None] = None
     on: ClassVar[str] = "scores"
     forbids: ClassVar[bool] = False
-    grid: ClassVar[tuple | None] = None
+    grid: ClassVar[tuple[Any, ...] | None] = None
     stacks: ClassVar[bool] = True
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         """Return the new scores and what the derivatives need of the old ones (None, if nothing)."""
         raise NotImplementedError
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         """Return the gradient of the old scores, and that of the parameter (None, if there is none), of the shape that
         :meth:`~attnbook.ops.op.Op.here` gives it.
         """
         raise NotImplementedError
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         """Return the tangent of the new scores; ``tparam`` is the tangent of the op's parameter, None for zero."""
         raise NotImplementedError
 
-    def live(self, tile):
+    def live(self, tile: Tile) -> Tile:
         """The smallest tile with all pairs that a mask does not forbid: a tiled spine does not look beyond it."""
         return tile
 
     @property
-    def heads_alike(self):
+    def heads_alike(self) -> bool:
         """Whether :meth:`~attnbook.ops.op.Op.live` says the same of every head."""
         return type(self).live is Op.live
 
-    def at_corner(self, corner):
+    def at_corner(self, corner: Corner | None) -> Self:
         """The same op where causal counts from that corner of the table."""
         return self
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: "Kernel", table: Tile) -> "Kernel | None":
         """The fused kernels' :class:`~attnbook.ops.op.Kernel` with this op after what it does already, or None."""
-        return
+        return None
 
     @property
-    def parameter(self):
+    def parameter(self) -> Any:
         """The array that learns, or None."""
         return None if self.learns is None else getattr(self, self.learns)
 
-    def here(self, tile, T=None):
+    def here(self, tile: Tile, T: Any = None) -> Any:
         """What of the parameter, or of its tangent T, lies on this tile, in the accumulation dtype."""
         if T is None and self.parameter is None:
             raise TypeError(
@@ -155,28 +156,28 @@ class Op:
             )
         return widen(tile.cut(self.parameter if T is None else T, self.own_axes))
 
-    def with_arrays(self, arrays):
+    def with_arrays(self, arrays: dict[str, Any]) -> Self:
         """The same op with other arrays, by the names of their fields."""
         twin = object.__new__(type(self))
         vars(twin).update(vars(self), **arrays)
         return twin
 
-    def without_gradient(self):
+    def without_gradient(self) -> "Op":
         """An op that does the same, where nobody asks for its parameter's gradient: so that none need be found."""
         return self
 
-    def not_learning(self):
+    def not_learning(self) -> Self:
         """The same op with ``learns = None``: what ``without_gradient`` is, where the passes look at ``learns``."""
         twin = self.with_arrays({})
         vars(twin)["learns"] = None
         return twin
 
-    def stacked(self, name, T, rank):
+    def stacked(self, name: str, T: Any, rank: int) -> Any:
         """The array ``name`` of many calls, on a new first axis, for one call whose scores have it too, of ``rank``."""
         own = 2 if self.own_axes is None else self.own_axes
         return T[(slice(None), *(None,) * (rank - 2 + own - T.ndim))]
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         """An error, where its arrays do not fit scores of ``shape`` and arrays like ``like``."""
         for field in self.arrays:
             if (T := getattr(self, field)) is None and field != self.learns:
@@ -201,10 +202,12 @@ class Placed(Op):
     where n_q ≠ n_k: nothing else tells whether the queries stand beside the first keys or the last.
     """
 
-    def at_corner(self, corner):
+    corner: Corner | None
+
+    def at_corner(self, corner: Corner | None) -> Self:
         return self if self.corner is not None else self.with_arrays({"corner": corner})
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         super().check(name, like, like_name, shape)
         Tile.whole(*shape[-2:]).shift(self.corner, f"{name}, corner")
 
@@ -216,14 +219,14 @@ class Kernel(NamedTuple):
     """
 
     cap: float | None = None
-    bias: object = None
-    slopes: object = None
+    bias: AnyArray | None = None
+    slopes: AnyArray | None = None
     shift: int | None = None
-    mask: object = None
+    mask: AnyArray | None = None
     low: int | None = None
     high: int | None = None
 
     @property
-    def biased(self):
+    def biased(self) -> bool:
         """Whether something is added to the scores."""
         return self.bias is not None or self.slopes is not None

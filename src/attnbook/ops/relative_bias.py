@@ -1,9 +1,11 @@
 """Add a learned number for each distance between query and key: S ↦ S + table[distance]."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from attnbook.arrays import array_namespace, device, expected, unbroadcast
-from attnbook.ops.op import Op, Placed, check_corner
+from attnbook.ops.op import Op, Placed, Tile, check_corner
+from attnbook.types import Corner
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class T5Buckets:
     max_distance: int = 128
     bidirectional: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         least = 4 if self.bidirectional else 2
         for name, low in (("num_buckets", least), ("max_distance", 1)):
             n = getattr(self, name)
@@ -32,7 +34,7 @@ class T5Buckets:
             wanted = f"more than the {self._exact} distances that have a bucket each"
             raise ValueError(expected("max_distance", wanted, self.max_distance))
 
-    def __call__(self, distances):
+    def __call__(self, distances: Any) -> Any:
         """The bucket of each distance j − i."""
         xp = array_namespace(distances)
         far = xp.abs(distances) if self.bidirectional else xp.clip(-distances, 0)
@@ -42,16 +44,16 @@ class T5Buckets:
         return xp.where(distances > 0, found + self._one_way, found) if self.bidirectional else found
 
     @property
-    def _one_way(self):
+    def _one_way(self) -> Any:
         """The buckets of one direction."""
         return self.num_buckets // 2 if self.bidirectional else self.num_buckets
 
     @property
-    def _exact(self):
+    def _exact(self) -> Any:
         """How many of these have one distance each."""
         return self._one_way // 2
 
-    def _limits(self):
+    def _limits(self) -> Any:
         """Where the buckets of a direction begin, but for the first: one after the other, then evenly in log n."""
         exact, shared = self._exact, self._one_way - self._exact
         limits = list(range(1, exact + 1))
@@ -76,29 +78,29 @@ class RelativeBias(Placed):
     :doc:`/chapters/09_variants`.
     """
 
-    table: object
+    table: Any
     buckets: T5Buckets | None = None
-    corner: str | None = None
+    corner: Corner | None = None
     arrays, learns, own_axes = ("table",), "table", 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_corner(self.corner)
         if self.buckets is not None and not isinstance(self.buckets, T5Buckets):
             raise TypeError(expected("buckets", "T5Buckets or None", type(self.buckets).__name__))
 
     without_gradient = Op.not_learning
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         super().check(name, like, like_name, shape)
         n, b = self.table.shape[-1], self.buckets
         if n % 2 == 0 if b is None else n != b.num_buckets:
             wanted = "an odd number of entries, 2R + 1" if b is None else f"{b.num_buckets} entries, one a bucket"
             raise ValueError(expected(name, wanted, f"shape {tuple(self.table.shape)}"))
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return S + self._spread(self.here(tile, self.table), tile), None
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         """First the sum along each diagonal, which has one distance, then that of the diagonals of a bucket."""
         if self.learns is None:
             return dS, None
@@ -108,10 +110,10 @@ class RelativeBias(Placed):
         hits = xp.astype(buckets[:, None] == xp.arange(table.shape[-1], device=device(dS)), dS.dtype)
         return dS, unbroadcast(diagonals @ hits, table.shape)
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS + self._spread(self.here(tile, tparam), tile)
 
-    def _of_diagonals(self, xp, like, tile):
+    def _of_diagonals(self, xp: Any, like: Any, tile: Tile) -> Any:
         """The bucket of each diagonal of the tile, from its lower left corner to the upper right one."""
         first, n = tile.cols.start - tile.rows.stop + 1 - tile.shift(self.corner), len(tile.rows) + len(tile.cols) - 1
         distances = xp.arange(first, first + max(n, 0), device=device(like))
@@ -120,14 +122,14 @@ class RelativeBias(Placed):
         R = self.table.shape[-1] // 2
         return xp.clip(distances, -R, R) + R
 
-    def _spread(self, T, tile):
+    def _spread(self, T: Any, tile: Tile) -> Any:
         xp, r, c = array_namespace(T), len(tile.rows), len(tile.cols)
         T = xp.take(T, self._of_diagonals(xp, T, tile), axis=-1)
         at = xp.arange(c, device=device(T)) - xp.arange(r, device=device(T))[:, None] + (r - 1)
         return xp.reshape(xp.take(T, xp.reshape(at, (-1,)), axis=-1), (*T.shape[:-1], r, c))
 
 
-def _sum_diagonals(xp, T):
+def _sum_diagonals(xp: Any, T: Any) -> Any:
     """The sums along the diagonals of (..., r, c), from the lower left corner to the upper right one: row i is moved by
     i to the left, when zeros stand behind each row and a row is then said to be shorter by one.
     """

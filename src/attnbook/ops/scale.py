@@ -3,9 +3,12 @@
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from attnbook.arrays import array_namespace, expected, is_array
 from attnbook.ops.of_heads import OfHeads
+from attnbook.ops.op import Tile
+from attnbook.types import AnyArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,9 +22,9 @@ class Scale(OfHeads):
     of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/04_single_head`.
     """
 
-    factor: object
+    factor: Any
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.factor, Real) and not isinstance(self.factor, bool) and math.isfinite(self.factor):
             object.__setattr__(self, "factor", float(self.factor))
         elif isinstance(self.factor, Real) or not is_array(self.factor):
@@ -29,23 +32,23 @@ class Scale(OfHeads):
         else:
             self._learn()
 
-    def _learn(self):
+    def _learn(self) -> None:
         vars(self).update(arrays=("factor",), learns="factor")
         super().__post_init__()
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         scaled, xp = S * self._factor(tile), array_namespace(S)
         # of a key that a bias forbade dS' is 0, and 0 · −∞ would be NaN
         return scaled, xp.where(xp.isinf(S), xp.zeros_like(S), S) if self.learns else None
 
-    def vjp(self, dS, S, tile):
+    def vjp(self, dS: Any, S: Any, tile: Tile) -> tuple[Any, Any]:
         return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None
 
-    def jvp(self, tS, S, tile, tparam=None):
+    def jvp(self, tS: Any, S: Any, tile: Tile, tparam: Any = None) -> Any:
         tS = tS * self._factor(tile)
         return tS if tparam is None else tS + self.spread(tile, tparam) * S
 
-    def _factor(self, tile):
+    def _factor(self, tile: Tile) -> Any:
         return self.spread(tile) if self.arrays else self.factor
 
 
@@ -59,7 +62,7 @@ class LogitScale(Scale):
     :doc:`/chapters/09_variants`.
     """
 
-    def __init__(self, t):
+    def __init__(self, t: AnyArray) -> None:
         if not is_array(t):
             raise TypeError(expected("t", "an array, a number a head", repr(t)))
         object.__setattr__(self, "factor", t)  # also a number of NumPy's, which is an array of no axis

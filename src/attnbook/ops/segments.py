@@ -1,10 +1,12 @@
 """Many documents in one row of tokens: a query sees the keys of its own, and of these perhaps only the earlier."""
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 from attnbook.arguments import check_broadcasts, choose
 from attnbook.arrays import agree_on_place, array_namespace, device, expected, is_array, is_numpy, on_host
 from attnbook.ops.masks import Masking, live_part
+from attnbook.ops.op import Kernel, Tile
 
 ENDS = {False: None, True: 0, "top-left": 0, "bottom-right": 1}
 
@@ -34,14 +36,14 @@ class Segments(Masking):
     [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     """
 
-    q_ids: object
-    k_ids: object
-    q_places: object = None
-    k_places: object = None
+    q_ids: Any
+    k_ids: Any
+    q_places: Any = None
+    k_places: Any = None
     own_axes = 1
 
     @classmethod
-    def packed(cls, cu_seqlens_q, cu_seqlens_k=None, causal=False):
+    def packed(cls, cu_seqlens_q: Any, cu_seqlens_k: Any = None, causal: bool = False) -> Self:
         """Documents that follow one another, from the cumulative lengths ``cu_seqlens`` that the varlen kernels of
         flash-attn take: (0, …, n), integers. They have Q as (total, h, d), where it is (h, total, d) here.
 
@@ -56,14 +58,14 @@ class Segments(Masking):
         return cls(*ids) if corner is None else cls(*ids, *places)
 
     @property
-    def arrays(self):
+    def arrays(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("q_ids", "k_ids") if self.q_places is None else ("q_ids", "k_ids", "q_places", "k_places")
 
     @property
-    def heads_alike(self):
+    def heads_alike(self) -> bool:
         return all(getattr(self, name).ndim < 2 for name in self.arrays)
 
-    def check(self, name, like, like_name, shape):
+    def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
         if (self.q_places is None) != (self.k_places is None):
             raise TypeError(expected(f"{name}, places", "those of queries and of keys, or none", "one of them"))
         for field in self.arrays:
@@ -77,14 +79,14 @@ class Segments(Masking):
             lead = "the leading axes of the scores"
             check_broadcasts(f"{name}, {field}", came[:-1], shape[:-2], lead, f"shape {came}")
 
-    def allowed(self, S, tile):
+    def allowed(self, S: Any, tile: Tile) -> Any:
         q, k = self._cut(tile, 0)
         if self.q_places is None:
             return q == k
         i, j = self._cut(tile, 2)
         return (q == k) & (j <= i)
 
-    def allows_all(self, tile):
+    def allows_all(self, tile: Tile) -> bool:
         if not is_numpy(self.q_ids) or not tile:
             return False
         if len({T for ids in self._cut(tile, 0) for T in (ids.min(), ids.max())}) > 1:
@@ -92,7 +94,7 @@ class Segments(Masking):
         i, j = (None, None) if self.q_places is None else self._cut(tile, 2)
         return i is None or bool(j.max() <= i.min())
 
-    def live(self, tile):
+    def live(self, tile: Tile) -> Tile:
         if not on_host(self.q_ids):
             return tile
         q, k = self._cut(tile, 0)
@@ -101,16 +103,16 @@ class Segments(Masking):
             return tile._replace(cols=range(tile.cols.start, tile.cols.start))
         return live_part(self.allowed(q, tile), tile)
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         return kernel._replace(mask=self.allowed(None, table)) if kernel.mask is None else None
 
-    def _cut(self, tile, first):
+    def _cut(self, tile: Tile, first: Any) -> tuple[Any, ...]:
         """Of two arrays, from the first on, what is on the tile, (..., rows, 1) and (..., 1, cols)."""
         q, k = (getattr(self, name) for name in self.arrays[first : first + 2])
         return tile.cut(q[..., :, None]), tile.cut(k[..., None, :])
 
 
-def _of_documents(name, cu, end):
+def _of_documents(name: str, cu: Any, end: Any) -> tuple[Any, ...]:
     """For each token of documents with these ends its document, and its place from that one's first or last token."""
     if not is_array(cu) or not array_namespace(cu).isdtype(cu.dtype, "integral"):
         raise TypeError(expected(name, "an array of integers", getattr(cu, "dtype", type(cu).__name__)))

@@ -1,8 +1,10 @@
 """One more column of scores, with no key and the value 0: what a row does not want to give to any key."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from attnbook.ops.of_heads import OfHeads
+from attnbook.ops.op import Kernel, Tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +30,17 @@ class Sink(OfHeads):
     ([[0.667], [0.667]], -0.444)
     """
 
-    sigma: object
+    sigma: Any
     arrays, learns, on = ("sigma",), "sigma", "column"
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return S + self.spread(tile), None
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return dS, self.summed(dS, tile)
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS + self.spread(tile, tparam)
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         return kernel

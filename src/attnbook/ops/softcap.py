@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from attnbook.arrays import array_namespace, expected
-from attnbook.ops.op import Op
+from attnbook.ops.op import Kernel, Op, Tile
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,20 @@ class Softcap(Op):
 
     cap: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.cap, Real) or isinstance(self.cap, bool) or not (0 < self.cap < math.inf):
             raise ValueError(expected("cap", "a positive number", repr(self.cap)))
 
-    def forward(self, S, tile):
+    def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         y = array_namespace(S).tanh(S / float(self.cap))
         return float(self.cap) * y, y
 
-    def vjp(self, dS, saved, tile):
+    def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         return (1 - saved * saved) * dS, None
 
-    def jvp(self, tS, saved, tile, tparam=None):
+    def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return (1 - saved * saved) * tS
 
-    def in_kernel(self, kernel, table):
+    def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         first = all(done is None for done in kernel)
         return kernel._replace(cap=float(self.cap)) if first else None

@@ -17,7 +17,7 @@ with N = β ∘ K Kᵀ ∘ Γ below the diagonal. A chunk of one token is the re
 form. Sources: Yang et al. 2024, "Gated Delta Networks", eqs. 8–10; Dao and Gu 2024, "Transformers are SSMs", section 6.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from attnbook.arrays import array_namespace, device, mT
 
@@ -28,14 +28,14 @@ class Tokens(NamedTuple):
     Their gradients and their tangents are Tokens too.
     """
 
-    q: object
-    k: object
-    v: object
-    beta: object
-    g: object
+    q: Any
+    k: Any
+    v: Any
+    beta: Any
+    g: Any
 
 
-def decays(g):
+def decays(g: Any) -> Any:
     """Γ (..., C, 1 + C): what is left at t of what was written at s, e to the sum of g over s < r ≤ t; 0 for s > t. The
     first column, Γ₀, is for the state before. No sum is a difference of sums: so g may be −∞, and forgets everything.
     """
@@ -43,18 +43,18 @@ def decays(g):
     return xp.tril(xp.exp(_sums(xp, g)), k=1)
 
 
-def decays_vjp(dG, G):
+def decays_vjp(dG: Any, G: Any) -> Any:
     """dg_r sums dΓ ∘ Γ over all that decayed at r: s < r ≤ t."""
     xp = array_namespace(G)
     of_later = xp.flip(xp.cumulative_sum(xp.flip(dG * G, axis=-2), axis=-2), axis=-2)
     return xp.sum(xp.tril(of_later), axis=-1, keepdims=True)
 
 
-def decays_jvp(tg, G):
+def decays_jvp(tg: Any, G: Any) -> Any:
     return G * _sums(array_namespace(G), tg)
 
 
-def _sums(xp, g):
+def _sums(xp: Any, g: Any) -> Any:
     return xp.cumulative_sum(xp.tril(xp.broadcast_to(g, (*g.shape[:-1], g.shape[-2] + 1))), axis=-2)
 
 
@@ -63,16 +63,16 @@ class Parts(NamedTuple):
     from start to end (..., 1, 1).
     """
 
-    since: object
-    within: object
-    until: object
-    whole: object
+    since: Any
+    within: Any
+    until: Any
+    whole: Any
 
     @classmethod
-    def of(cls, G):
+    def of(cls, G: Any) -> Self:
         return cls(G[..., :1], G[..., 1:], mT(G[..., -1:, 1:]), G[..., -1:, :1])
 
-    def joined(self):
+    def joined(self) -> Any:
         """The gradient of Γ from those of its parts: what ends the chunk is also in its last row."""
         xp = array_namespace(self.since)
         G = xp.concat([self.since, self.within], axis=-1)
@@ -80,7 +80,7 @@ class Parts(NamedTuple):
         return xp.concat([G[..., :-1, :], G[..., -1:, :] + last], axis=-2)
 
 
-def _written(x, H, G):
+def _written(x: Any, H: Any, G: Any) -> tuple[Any, ...]:
     """U; and for the delta rule I + N, the products K Kᵀ ∘ Γ below the diagonal, and V − Γ₀ ∘ K H."""
     if x.beta is None:
         return x.v, None, None, None
@@ -91,7 +91,7 @@ def _written(x, H, G):
     return xp.linalg.solve(system, x.beta * misses), system, products, misses
 
 
-def forward(x, H):
+def forward(x: Any, H: Any) -> tuple[Any, ...]:
     """O and the state after."""
     G = Parts.of(decays(x.g))
     U, *_ = _written(x, H, G)
@@ -99,7 +99,7 @@ def forward(x, H):
     return O, G.whole * H + mT(x.k) @ (G.until * U)
 
 
-def vjp(dO, dH, x, H):
+def vjp(dO: Any, dH: Any, x: Any, H: Any) -> tuple[Any, ...]:
     """The gradients of the tokens and of the state before, from those of O and of the state after."""
     xp = array_namespace(x.q)
     table = decays(x.g)
@@ -125,7 +125,7 @@ def vjp(dO, dH, x, H):
     return Tokens(dq, dk, dv, dbeta, decays_vjp(dG.joined(), table)), dH
 
 
-def jvp(tx, tH, x, H):
+def jvp(tx: Any, tH: Any, x: Any, H: Any) -> tuple[Any, ...]:
     """The tangents of O and of the state after."""
     xp = array_namespace(x.q)
     table = decays(x.g)
@@ -144,5 +144,5 @@ def jvp(tx, tH, x, H):
     return tO, tH
 
 
-def _rowsum(T):
+def _rowsum(T: Any) -> Any:
     return array_namespace(T).sum(T, axis=-1, keepdims=True)

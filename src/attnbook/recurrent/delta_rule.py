@@ -1,11 +1,25 @@
 """The gated delta rule and its derivatives. Chapter: :doc:`/chapters/09_variants`."""
 
+from typing import Any
+
 from attnbook.arrays import agree
 from attnbook.recurrent import passes
-from attnbook.recurrent.plan import Inputs, resolve
+from attnbook.recurrent.passes import Residuals
+from attnbook.recurrent.plan import Inputs, RecurrentGrads, resolve
+from attnbook.types import AnyArray, Array
 
 
-def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
+def delta_rule(
+    Q: Array,
+    K: Array,
+    V: Array,
+    beta: AnyArray,
+    *,
+    gate: AnyArray | None = None,
+    scale: float | None = None,
+    chunk: int | None = 64,
+    state: AnyArray | None = None,
+) -> tuple[Array, Residuals]:
     """Let each key first read what the state has for it, and write only what the value has over that.
 
     .. math::
@@ -63,8 +77,8 @@ def delta_rule(Q, K, V, beta, *, gate=None, scale=None, chunk=64, state=None):
     return passes.forward(inputs, resolve(inputs, scale=scale, chunk=chunk))
 
 
-def delta_rule_vjp(dO, res, dstate=None):
-    """Pull a gradient back through :func:`delta_rule`. A key has two paths: it writes, and it reads what it replaces.
+def delta_rule_vjp(dO: Array, res: Residuals, dstate: AnyArray | None = None) -> RecurrentGrads[Array]:
+    """Pull a gradient back through :func:`.delta_rule`. A key has two paths: it writes, and it reads what it replaces.
 
     .. math::
        dH_t = \\text{scale} \\cdot q_t^{\\mathsf T} do_t + e^{g_{t+1}} \\bigl(dH_{t+1} - k_{t+1}^{\\mathsf T}
@@ -92,8 +106,18 @@ def delta_rule_vjp(dO, res, dstate=None):
     return passes.vjp(dO, dstate, res)
 
 
-def delta_rule_jvp(tQ, tK, tV, tbeta, res, *, tgate=None, tstate=None, with_state=False):
-    """Push changes of queries, keys, values and β forward through :func:`delta_rule`.
+def delta_rule_jvp(
+    tQ: Array,
+    tK: Array,
+    tV: Array,
+    tbeta: AnyArray,
+    res: Residuals,
+    *,
+    tgate: AnyArray | None = None,
+    tstate: AnyArray | None = None,
+    with_state: bool = False,
+) -> Any:
+    """Push changes of queries, keys, values and β forward through :func:`.delta_rule`.
 
     .. math::
        \\dot u_t = \\dot\\beta_t\\, u_t / \\beta_t + \\beta_t \\bigl(\\dot v_t - e^{g_t} (\\dot g_t\\, k_t H_{t-1} +

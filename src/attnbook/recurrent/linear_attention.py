@@ -1,12 +1,26 @@
 """Linear attention and its derivatives. Chapter: :doc:`/chapters/09_variants`."""
 
+from typing import Any, Literal
+
 from attnbook.recurrent import passes
-from attnbook.recurrent.plan import Inputs, resolve
+from attnbook.recurrent.passes import Residuals
+from attnbook.recurrent.plan import Inputs, RecurrentGrads, resolve
+from attnbook.types import AnyArray, Array
 
 
 def linear_attention(
-    Q, K, V, *, gate=None, feature="elu+1", normalize=True, causal=True, scale=None, chunk=64, state=None
-):
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    gate: AnyArray | None = None,
+    feature: Literal["elu+1", "relu", "identity", "exp"] = "elu+1",
+    normalize: bool = True,
+    causal: bool = True,
+    scale: float | None = None,
+    chunk: int | None = 64,
+    state: AnyArray | None = None,
+) -> tuple[Array, Residuals]:
     """Let every query read a state that the keys have written the values into: d_k × d_v numbers, whatever n is.
 
     .. math::
@@ -61,12 +75,18 @@ def linear_attention(
     "Transformers are SSMs".
     """
     inputs = Inputs(Q, K, V, None, gate, state)
-    options = {"feature": feature, "normalize": normalize, "causal": causal, "scale": scale, "chunk": chunk}
+    options: dict[str, Any] = {
+        "feature": feature,
+        "normalize": normalize,
+        "causal": causal,
+        "scale": scale,
+        "chunk": chunk,
+    }
     return passes.forward(inputs, resolve(inputs, **options))
 
 
-def linear_attention_vjp(dO, res, dstate=None):
-    """Pull a gradient back through :func:`linear_attention`: the state's runs from the last token to the first.
+def linear_attention_vjp(dO: Array, res: Residuals, dstate: AnyArray | None = None) -> RecurrentGrads[Array]:
+    """Pull a gradient back through :func:`.linear_attention`: the state's runs from the last token to the first.
 
     .. math::
        dH_t = \\varphi(q_t)^{\\mathsf T} do_t + e^{g_{t+1}}\\, dH_{t+1} \\qquad
@@ -95,8 +115,17 @@ def linear_attention_vjp(dO, res, dstate=None):
     return passes.vjp(dO, dstate, res)
 
 
-def linear_attention_jvp(tQ, tK, tV, res, *, tgate=None, tstate=None, with_state=False):
-    """Push changes of queries, keys and values forward through :func:`linear_attention`.
+def linear_attention_jvp(
+    tQ: Array,
+    tK: Array,
+    tV: Array,
+    res: Residuals,
+    *,
+    tgate: AnyArray | None = None,
+    tstate: AnyArray | None = None,
+    with_state: bool = False,
+) -> Any:
+    """Push changes of queries, keys and values forward through :func:`.linear_attention`.
 
     .. math::
        \\dot H_t = e^{g_t} (\\dot H_{t-1} + \\dot g_t H_{t-1}) +

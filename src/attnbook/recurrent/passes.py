@@ -3,14 +3,14 @@
 Σ φ(q)φ(k) is what the same recurrence gives for values of 1. So O = A / Z, where Z is the last column of its output.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbook.arrays import array_namespace, device, expected, narrow, unbroadcast, widen
 from attnbook.heads import share_heads, share_heads_vjp
 from attnbook.recurrent import scan, whole
 from attnbook.recurrent.chunk import Tokens
 from attnbook.recurrent.features import FEATURES
-from attnbook.recurrent.plan import Plan, RecurrentGrads, check_cotangents, check_tangents
+from attnbook.recurrent.plan import Inputs, Plan, RecurrentGrads, check_cotangents, check_tangents
 
 
 class Residuals(NamedTuple):
@@ -18,24 +18,24 @@ class Residuals(NamedTuple):
     the ``states`` before each chunk and after the last, in the accumulation dtype.
     """
 
-    Q: object
-    K: object
-    V: object
-    beta: object
-    gate: object
-    start: object
-    O: object
-    Z: object
+    Q: Any
+    K: Any
+    V: Any
+    beta: Any
+    gate: Any
+    start: Any
+    O: Any
+    Z: Any
     states: list
     plan: Plan
 
     @property
-    def state(self):
+    def state(self) -> Any:
         """The last state, which a later call takes as its first."""
         return self.states[-1]
 
 
-def forward(inputs, plan):
+def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
     Q = inputs.Q
     xp = array_namespace(Q)
     q, k, _ = _features(inputs, plan)
@@ -51,7 +51,7 @@ def forward(inputs, plan):
     return narrow(O, Q.dtype), Residuals(*inputs, *kept, states, plan)
 
 
-def vjp(dO, dstate, res):
+def vjp(dO: Any, dstate: Any, res: Any) -> RecurrentGrads[Any]:
     plan = _plan_of(res)
     check_cotangents(dO, dstate, res)
     xp, dtype = array_namespace(dO), res.Q.dtype
@@ -70,10 +70,10 @@ def vjp(dO, dstate, res):
         *(None if T is None else unbroadcast(dT[..., 0], T.shape) for dT, T in ((dx.beta, res.beta), (dx.g, res.gate))),
     )
     dstate = None if res.start is None else unbroadcast(dH, res.start.shape)
-    return RecurrentGrads(*(T if T is None else narrow(T, dtype) for T in grads), dstate)
+    return RecurrentGrads(*(T if T is None else narrow(T, dtype) for T in grads), dstate)  # type: ignore[call-arg]
 
 
-def jvp(tangents, res):
+def jvp(tangents: Inputs, res: Any) -> tuple[Any, ...]:
     """The tangents of O and of the last state."""
     plan = _plan_of(res)
     check_tangents(tangents, res)
@@ -88,14 +88,14 @@ def jvp(tangents, res):
     return narrow(tO, res.Q.dtype), tH
 
 
-def _features(inputs, plan):
+def _features(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
     """φ of Q, scaled, and of K, in the accumulation dtype; and the slopes by which they follow Q and K."""
     phi = FEATURES[plan.feature]
     (q, slope_q), (k, slope_k) = phi(widen(inputs.Q)), phi(widen(inputs.K))
     return q * plan.scale, k, (slope_q * plan.scale, slope_k)
 
 
-def _tokens(q, k, others, plan, ones):
+def _tokens(q: Any, k: Any, others: Any, plan: Plan, ones: Any) -> Any:
     """What the scan takes, of arrays or of tangents: ``ones`` is the value of 1, and 0 its tangent."""
     xp, h, n = array_namespace(q), q.shape[-3] if q.ndim > 2 else 1, plan.shape[-1]
     v = widen(others.V)
@@ -109,11 +109,11 @@ def _tokens(q, k, others, plan, ones):
     return Tokens(q, share_heads(k, h), share_heads(v, h), beta if plan.delta else None, g)
 
 
-def _spine(plan):
+def _spine(plan: Plan) -> Any:
     return scan if plan.causal else whole
 
 
-def _plan_of(res):
+def _plan_of(res: Any) -> Plan:
     if not isinstance(res, Residuals):
         raise TypeError(expected("res", "the residuals of linear_attention or delta_rule", type(res).__name__))
     return res.plan

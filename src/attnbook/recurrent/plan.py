@@ -1,10 +1,11 @@
 """A call of the recurrent room, resolved once: its options, and an error where something does not fit."""
 
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, array_namespace, expected
 from attnbook.recurrent.features import FEATURES
+from attnbook.types import AnyArray, Array
 
 FLAGS = {False: False, True: True}
 
@@ -12,30 +13,36 @@ FLAGS = {False: False, True: True}
 class Inputs(NamedTuple):
     """The arrays of a call; its tangents are Inputs too. None where one is not given."""
 
-    Q: object
-    K: object
-    V: object
-    beta: object = None
-    gate: object = None
-    state: object = None
+    Q: Any
+    K: Any
+    V: Any
+    beta: AnyArray | None = None
+    gate: AnyArray | None = None
+    state: AnyArray | None = None
 
 
-class RecurrentGrads(NamedTuple):
+class RecurrentGrads(NamedTuple, Generic[Array]):
     """Gradients, each with the shape of its variable; None where one was not given."""
 
-    dQ: object
-    dK: object
-    dV: object
-    dbeta: object
-    dgate: object
-    dstate: object
+    dQ: Array
+    """(..., n, d_k), like Q."""
+    dK: Array
+    """(..., n, d_k), like K."""
+    dV: Array
+    """(..., n, d_v), like V."""
+    dbeta: Array | None
+    """The shape of beta; of the delta rule only."""
+    dgate: Array | None
+    """The shape of gate."""
+    dstate: Array | None
+    """The shape of the state that was given."""
 
 
 class Plan(NamedTuple):
     """The options of a call: ``shape`` is (..., n_q, n_k), ``of_state`` that of the state; ``delta``: there is a β."""
 
-    shape: tuple
-    of_state: tuple
+    shape: tuple[Any, ...]
+    of_state: tuple[Any, ...]
     delta: bool
     scale: float
     feature: str
@@ -44,7 +51,9 @@ class Plan(NamedTuple):
     chunk: int
 
 
-def resolve(inputs, *, scale, chunk, feature="identity", normalize=False, causal=True):
+def resolve(
+    inputs: Inputs, *, scale: Any, chunk: Any, feature: str = "identity", normalize: bool = False, causal: bool = True
+) -> Plan:
     """The plan, or an error where an argument does not fit."""
     Q, K, V, beta, gate, state = inputs
     agree({"beta": beta, "gate": gate}, Q=Q, K=K, V=V)
@@ -70,7 +79,7 @@ def resolve(inputs, *, scale, chunk, feature="identity", normalize=False, causal
     return Plan(shape, of_state, beta is not None, scale, feature, normalize, causal, chunk)
 
 
-def check_cotangents(dO, dstate, res):
+def check_cotangents(dO: Any, dstate: Any, res: Any) -> None:
     """An error, where the gradients that arrive do not fit."""
     agree(Q=res.Q, dO=dO)
     check_shape("dO", dO, (*res.plan.shape[:-1], res.V.shape[-1]))
@@ -79,7 +88,7 @@ def check_cotangents(dO, dstate, res):
         check_shape("dstate", dstate, res.plan.of_state)
 
 
-def check_tangents(tangents, res):
+def check_tangents(tangents: Inputs, res: Any) -> None:
     """An error, where a tangent does not fit its variable, or that was not given."""
     tQ, tK, tV, tbeta, tgate, tstate = tangents
     agree({"tbeta": tbeta, "tgate": tgate}, Q=res.Q, tQ=tQ, tK=tK, tV=tV)
@@ -91,7 +100,7 @@ def check_tangents(tangents, res):
             check_shape(f"t{name}", tangent, tuple(T.shape))
 
 
-def check_state(name, T, Q):
+def check_state(name: str, T: Any, Q: Any) -> None:
     """An error, where a state is no array of the accumulation dtype beside Q."""
     if T is not None:
         agree_on_place(name, T, "Q", Q)

@@ -1,17 +1,19 @@
 """What came of grading, as one HTML page of a whole class, or as JUnit XML. Chapter: :doc:`/chapters/08_checking`."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
 from attnbook.diagnose.links import link, title_of
+from attnbook.grade import Exercise, Row
 from attnbook.grade.table import named, outcome, points_of, wrong_of
 from attnbook.reports.html import page
 from attnbook.reports.junit import as_line, as_text
 
 
-def graded_html(rows, exercise):
+def graded_html(rows: Sequence[Row], exercise: Exercise) -> str:
     """One HTML file, a table of all files and a section for each: no scripts, and no links but to the book.
 
     Parameters
@@ -39,7 +41,7 @@ def graded_html(rows, exercise):
     return page(f"{escape(exercise.name)}: {right} of {len(rows)} right", body + sections)
 
 
-def _section(row):
+def _section(row: Row) -> Iterator[str]:
     known = [part for part in row.parts.items() if part[1] != "not known"]
     parts = ", ".join(f'{escape(part)} <span class="{verdict}">{verdict}</span>' for part, verdict in known)
     yield f"<p>{_both(row)}{': ' * bool(parts)}{parts}</p>"
@@ -56,11 +58,11 @@ def _section(row):
         yield "</ul>"
 
 
-def _both(row):
+def _both(row: Row) -> str:
     return ", ".join(dict.fromkeys((row.verdict, outcome(row))))
 
 
-def graded_junit(rows, exercise):
+def graded_junit(rows: Sequence[Row], exercise: Exercise) -> str:
     """JUnit XML text: a test for each file, failed where it is wrong, an error where it could not be graded.
 
     Parameters

@@ -1,9 +1,12 @@
 """A report as one HTML file that needs no other: words, a table, pictures. Chapter: :doc:`/chapters/in_the_wild`."""
 
+from collections.abc import Iterable, Iterator
 from html import escape
+from typing import Any
 
 import numpy as np
 
+from attnbook.diagnose import Report
 from attnbook.diagnose.links import link, symptom, title_of
 from attnbook.diagnose.results import MORE, NAMES
 from attnbook.reports.picture import AXES, in_words, picture, wrong_entries
@@ -29,7 +32,7 @@ svg .wrong { fill: var(--wrong) }
 """
 
 
-def as_html(report, target):
+def as_html(report: Report, target: str) -> str:
     """The report as the text of one HTML file: no scripts, and no links but to the book.
 
     Parameters
@@ -51,7 +54,7 @@ def as_html(report, target):
     return page(f"{'right' if report.ok else 'wrong'}: {escape(target)}", body)
 
 
-def page(title, body):
+def page(title: str, body: Iterable[str]) -> str:
     """One HTML file of these lines."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -62,7 +65,7 @@ def page(title, body):
     )
 
 
-def _findings(report):
+def _findings(report: Report) -> Iterator[str]:
     if report.ok:
         return
     yield "<h2>What is wrong</h2>"
@@ -78,12 +81,12 @@ def _findings(report):
     yield f'<p><a href="{escape(symptom(wrong))}">From symptom to cause</a></p>'
 
 
-def _named(slug):
+def _named(slug: str) -> str:
     title = escape(title_of(slug))
     return f'<a href="{escape(link(slug))}">{title}</a>' if link(slug) else title
 
 
-def _pictures(report):
+def _pictures(report: Report) -> Iterator[str]:
     drawn = [_of_result(report, name) for name in AXES]
     drawn = list(filter(None, drawn))[:PICTURES]
     if drawn:
@@ -95,7 +98,7 @@ def _pictures(report):
         yield from drawn
 
 
-def _of_result(report, name):
+def _of_result(report: Report, name: str) -> str:
     """A picture of the first case in which this result is wrong; "" where none can be drawn."""
     cases = {case for finding in report.findings if finding.about == name for case in finding.cases}
     for run in report.runs:
@@ -115,7 +118,7 @@ def _of_result(report, name):
     return ""
 
 
-def _cases(report):
+def _cases(report: Report) -> Iterator[str]:
     came = {run.name: run.came.values for run in report.runs if run.compared}
     wrong = {(finding.about, case) for finding in report.findings for case in finding.cases}
     there = {name for values in came.values() for name in values} | {about for about, _ in wrong}
@@ -131,6 +134,6 @@ def _cases(report):
     yield "</table>"
 
 
-def _mark(name, case, wrong, there):
+def _mark(name: str, case: Any, wrong: Any, there: Any) -> str:
     mark = "wrong" if (name, case) in wrong else "right" if there else ""
     return f'<td class="{mark}">{mark}</td>' if mark else "<td></td>"

@@ -1,18 +1,21 @@
 """A report as JUnit XML, which CI systems show. Chapter: :doc:`/chapters/in_the_wild`."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 from xml.etree import ElementTree
 
+from attnbook.diagnose import Finding, Report
 from attnbook.diagnose._words import in_cases
 from attnbook.diagnose.links import link, title_of
 
 
-def too_few(report, at_least):
+def too_few(report: Report, at_least: int) -> str:
     """What to say where fewer cases were compared than were asked for."""
     return f"compared in {len(report.compared)} of {report.cases} cases, expected at least {at_least}"
 
 
-def as_junit(report, target, at_least=0):
+def as_junit(report: Report, target: str, at_least: int = 0) -> str:
     """The report as JUnit XML text: a test for each case, failed where findings have it, skipped where it did not run.
 
     Parameters
@@ -37,8 +40,8 @@ def as_junit(report, target, at_least=0):
             here = [f"{finding.about}: {_here(finding, ran.get(name))}" for finding in findings]
             names = as_text(", ".join(slugs) or findings[0].kind)
             element = ElementTree.SubElement(test, kind, type=names, message=as_line("; ".join(here)))
-            lines = (line for about, each in zip(here, findings, strict=True) for line in (about, *_why(each, name)))
-            element.text = as_text("\n".join(lines))
+            text = (line for about, each in zip(here, findings, strict=True) for line in (about, *_why(each, name)))
+            element.text = as_text("\n".join(text))
         if not findings and name in report.not_run:
             counts["skipped"] += 1
             ElementTree.SubElement(test, "skipped", message=as_line(report.not_run[name]))
@@ -57,14 +60,14 @@ def as_junit(report, target, at_least=0):
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
-def _here(finding, run):
+def _here(finding: Finding, run: Any) -> str:
     """What a finding says of one case."""
     if finding.kind == "wrong" and run is not None and finding.about in run.came.values:
         return run.error(finding.about)[1]
     return finding.text.removeprefix(f"{in_cases(finding.cases)}: ")
 
 
-def _why(finding, case):
+def _why(finding: Finding, case: Any) -> Iterator[str]:
     """What may cause it there, and where to read on, in lines."""
     named = [
         (("and: " if k else "or: " if i else "") + title_of(slug), link(slug))
@@ -76,11 +79,11 @@ def _why(finding, case):
     yield from filter(None, [finding.likely])
 
 
-def as_line(value):
+def as_line(value: Any) -> str:
     """As text of one line."""
     return as_text(" ".join(str(value).split()))
 
 
-def as_text(value):
+def as_text(value: Any) -> str:
     """As text that XML allows: no control characters."""
     return re.sub(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]", "\N{REPLACEMENT CHARACTER}", str(value))

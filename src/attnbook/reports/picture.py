@@ -4,6 +4,7 @@ Chapter: :doc:`/chapters/in_the_wild`.
 """
 
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ AXES = {
 """What a row is, one and several, and a column."""
 
 
-def wrong_entries(came, right, dtype="float64"):
+def wrong_entries(came: Any, right: Any, dtype: str = "float64") -> Any:
     """How far off each entry is, from 0 (right, up to roundings of the dtype) to 1 (the largest error; NaN and ∞)."""
     finite = np.isfinite(came) & np.isfinite(right)
     off = np.where(finite, np.abs(np.where(finite, came, 0) - np.where(finite, right, 0)), 0.0)
@@ -33,7 +34,7 @@ def wrong_entries(came, right, dtype="float64"):
     return np.where(share < SLIGHT.get(dtype, 1e-5), 0.0, share)
 
 
-def in_words(name, share):
+def in_words(name: str, share: Any) -> str:
     """Which entries are wrong, in words: all, whole rows, whole columns, some heads, or how many."""
     wrong = share > 0
     if wrong.all():
@@ -55,7 +56,7 @@ def in_words(name, share):
     return "wrong in " + ", ".join(parts)
 
 
-def _listed(numbers, one, several, of):
+def _listed(numbers: Any, one: str, several: str, of: int) -> str:
     if len(numbers) == 1:
         return f"{one} {numbers[0]} of {of}"
     if numbers[-1] - numbers[0] == len(numbers) - 1:
@@ -63,7 +64,7 @@ def _listed(numbers, one, several, of):
     return f"{len(numbers)} of {of} {several}"
 
 
-def picture(name, came, right, title, dtype="float64"):
+def picture(name: str, came: Any, right: Any, title: str, dtype: str = "float64") -> str:
     """An SVG of which entries of ``came`` differ from ``right``, darker for a larger error.
 
     Parameters
@@ -103,16 +104,16 @@ def picture(name, came, right, title, dtype="float64"):
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{alt}" {size}>{"".join(parts)}</svg>'
 
 
-def _axes(name, share):
+def _axes(name: str, share: Any) -> tuple[Any, ...]:
     """((one, several) of what a row is, how many), and the same of a column."""
     return (AXES[name][:2], share.shape[-2]), (AXES[name][2:], share.shape[-1])
 
 
-def _range(n):
+def _range(n: Any) -> str:
     return f"0 to {n - 1}" if n > 1 else "0"
 
 
-def _cells(table):
+def _cells(table: Any) -> str:
     """The wrong cells: a path for each of LEVELS strengths, a piece for each run of cells in a row."""
     levels = np.ceil(table * LEVELS).astype(int)
     drawn = []
@@ -127,7 +128,7 @@ def _cells(table):
     return "".join(drawn)
 
 
-def _numbers(name, shape, left, height):
+def _numbers(name: str, shape: Any, left: Any, height: Any) -> str:
     """The first and last row, and the columns, as text beside and below the first table."""
     one, _, column, columns = AXES[name]
     rows = [f'<text text-anchor="end" x="{left}" y="23">{one} 0</text>']
@@ -137,7 +138,7 @@ def _numbers(name, shape, left, height):
     return "".join([*rows, f'<text x="{left + 4}" y="{height + 27}">{below}</text>'])
 
 
-def _fewer(table, axis):
+def _fewer(table: Any, axis: Any) -> Any:
     """At most MOST_CELLS along the axis, each the largest of those that it stands for."""
     n = table.shape[axis]
     step = -(-n // MOST_CELLS)

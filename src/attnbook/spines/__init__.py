@@ -6,10 +6,11 @@ with the same residuals: the same lines, in place and on several threads.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbook.arrays import is_numpy
 from attnbook.spines import dense, fused, numpy_dense, numpy_tiled, tiled
+from attnbook.types import AnyArray
 
 SPINES = {"dense": dense, "tiled": tiled, "fused": fused, "numpy_dense": numpy_dense, "numpy_tiled": numpy_tiled}
 NUMPY_TWIN = {"dense": "numpy_dense", "tiled": "numpy_tiled"}
@@ -22,17 +23,17 @@ class Way(NamedTuple):
     """
 
     spine: str
-    tiles: object = None
+    tiles: AnyArray | None = None
 
 
-WAYS = {"auto": None, "dense": Way("dense"), "tiled": Way("tiled"), "fused": Way("fused")}
+WAYS: dict[str, Any] = {"auto": None, "dense": Way("dense"), "tiled": Way("tiled"), "fused": Way("fused")}
 """What the names that ``attention(method=...)`` takes mean; "auto" looks at the size of the table."""
 
 DENSE_UP_TO = {True: 2**18, False: 2**20}
 """How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
 
 
-def pick(like, shape):
+def pick(like: Any, shape: tuple[int, ...]) -> Way:
     """The way that "auto" takes, for arrays like this and scores of ``shape``."""
     return WAYS["dense" if math.prod(shape) <= DENSE_UP_TO[is_numpy(like)] else "tiled"]
 

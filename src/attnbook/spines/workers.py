@@ -5,16 +5,18 @@ Many small products run faster side by side than one after the other with all th
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from attnbook.arrays import expected
 
-_settings = {"threads": None, "followed": None}
+_settings: dict[str, Any] = {"threads": None, "followed": None}
 
 
-def get_num_threads():
+def get_num_threads() -> int:
     """How many threads NumPy arrays are worked on with.
 
     As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else, once
@@ -25,7 +27,7 @@ def get_num_threads():
     return _settings["threads"] or _said() or (ask() if ask else _default())
 
 
-def set_num_threads(n):
+def set_num_threads(n: int | None) -> None:
     """Let the NumPy engine use ``n`` threads, in this process and from now on; None for one a core.
 
     Raises
@@ -40,13 +42,13 @@ def set_num_threads(n):
     _settings["threads"] = None if n is None else _count("n", n)
 
 
-def follow(ask):
+def follow(ask: Callable[[], int]) -> None:
     """Let ``ask()`` say how many threads, where the user has not."""
     _settings["followed"] = ask
 
 
 @cache
-def _said():
+def _said() -> Any:
     said = os.environ.get("ATTNBOOK_NUM_THREADS")
     if said is None:
         return None
@@ -54,14 +56,14 @@ def _said():
 
 
 @cache
-def _default():
+def _default() -> Any:
     of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2": those of nested regions follow
     if of_openmp.isdecimal() and int(of_openmp):
         return int(of_openmp)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _count(name, n):
+def _count(name: str, n: Any) -> Any:
     if not isinstance(n, int) or isinstance(n, bool):
         raise TypeError(expected(name, "a whole number of threads", repr(n)))
     if n < 1:
@@ -69,7 +71,7 @@ def _count(name, n):
     return n
 
 
-def run(task, todo):
+def run(task: Any, todo: Any) -> None:
     """Call ``task(place, entry)`` for each entry of ``todo``, taken in order by the workers, this thread among them.
 
     The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
@@ -83,7 +85,7 @@ def run(task, todo):
     helpers = min(threads, len(todo)) - 1 if _threads_start() and not ending else 0
     queue, stop, lock = enumerate(todo), threading.Event(), threading.Lock()
 
-    def work():
+    def work() -> None:
         try:
             while not stop.is_set():
                 with lock:
@@ -110,7 +112,7 @@ def run(task, todo):
         future.result()
 
 
-def stop_after(futures, stop):
+def stop_after(futures: Any, stop: Any) -> None:
     """Wait for the workers, and once more if an interrupt comes in between: none may be left running."""
     try:
         wait(futures)
@@ -121,7 +123,7 @@ def stop_after(futures, stop):
 
 
 @cache
-def _threads_start():
+def _threads_start() -> bool:
     """Whether a thread can be started. In a browser none can: there the caller does all the work."""
     try:
         threading.Thread(target=bool).start()
@@ -131,23 +133,23 @@ def _threads_start():
 
 
 @cache
-def _pool(size):
+def _pool(size: Any) -> Any:
     return ThreadPoolExecutor(size, thread_name_prefix="attnbook")
 
 
 @cache
-def _blas():
+def _blas() -> Any:
     from threadpoolctl import ThreadpoolController  # takes milliseconds, so once, and when first needed
 
     return ThreadpoolController().select(user_api="blas")
 
 
-_in_use = {"runs": 0, "limit": None, "setter": None}
+_in_use: dict[str, Any] = {"runs": 0, "limit": None, "setter": None}
 _in_use_lock = threading.Lock()
 
 
 @contextmanager
-def one_blas_thread():
+def one_blas_thread() -> Iterator[Any]:
     """BLAS on one thread inside; outside, as it was. Two callers at once share one limit, and the last one lifts it."""
     with _in_use_lock:
         if not _in_use["runs"]:
@@ -162,7 +164,7 @@ def one_blas_thread():
                 _lift(_in_use["limit"], _in_use["setter"])
 
 
-def _lift(limit, setter):
+def _lift(limit: Any, setter: Any) -> None:
     """Set BLAS back. Newer versions of threadpoolctl let only the thread that set a limit lift it, until forgotten."""
     from threadpoolctl import OpenBLASController
 
@@ -173,7 +175,7 @@ def _lift(limit, setter):
     forget_setter()
 
 
-def _begin_anew():
+def _begin_anew() -> None:
     """In a child process, which has none of its parent's threads: no workers, and no run that would lift the limit."""
     global _in_use_lock
     _pool.cache_clear()
@@ -193,10 +195,12 @@ class InOrder:
     Floating-point sums depend on their order; so the result is the same to the last bit with any number of workers.
     """
 
-    def __init__(self):
-        self._lock, self._next, self._waiting = threading.Lock(), {}, {}
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next: dict[Any, Any] = {}
+        self._waiting: dict[Any, Any] = {}
 
-    def give(self, key, place, adds):
+    def give(self, key: Any, place: Any, adds: Any) -> None:
         """The pairs (where, what) that the task at ``place`` has to add to the arrays named ``key``; every task gives
         exactly once to each key.
         """

@@ -3,11 +3,14 @@ arguments and its errors, on the same lines. Both have every derivative that aut
 """
 
 import reprlib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from numbers import Real
 from operator import attrgetter
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.functional import pad
@@ -15,12 +18,14 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from attnbook.arguments import check_broadcasts, check_scale, scores_shape
 from attnbook.arrays import expected
-from attnbook.ops import Dropout
+from attnbook.ops import Dropout, Op
 from attnbook.plan import name_of, steps_of
+from attnbook.spines import Way
 from attnbook.torch import _compiled as compiled
 from attnbook.torch import _passes as passes
 from attnbook.torch._autograd import Attention
 from attnbook.torch._passes import Call, autocasts, moves, plain
+from attnbook.types import Corner, Method
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ASKS = attrgetter("requires_grad")
@@ -34,7 +39,19 @@ class RefusedTypeError(RuntimeError, TypeError):
     """A type or dtype, likewise."""
 
 
-def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=(), method="auto", with_L=False):
+def attention(
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Method | Way = "auto",
+    with_L: bool = False,
+) -> Any:
     """Attend as :func:`attnbook.attention` does, with derivatives of every kind and order.
 
     Equation :eq:`def-attention`.
@@ -94,8 +111,15 @@ def attention(Q, K, V, *, mask=None, bias=None, causal=False, scale=None, ops=()
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """Attend as ``torch.nn.functional.scaled_dot_product_attention`` does, with derivatives of every kind and order.
 
     .. math::
@@ -151,6 +175,7 @@ def scaled_dot_product_attention(
     >>> (dQ,) = torch.autograd.grad(O.square().sum(), Q, create_graph=True)
     >>> dQ.sum().backward()  # a gradient of a gradient
     """
+    causal: bool | Corner
     given, causal = (query, key, value, attn_mask), is_causal
     if attn_mask is not None and type(attn_mask) is not torch.Tensor and (corner := _corner_of(attn_mask, is_causal)):
         given, causal = (query, key, value, None), corner
@@ -168,14 +193,16 @@ def scaled_dot_product_attention(
     return O if value.shape[-1] else O[..., :0]
 
 
-def _checked(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa):
+def _checked(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, causal: Any, scale: Any, enable_gqa: Any
+) -> tuple[Call, tuple[Any, ...]]:
     """The call, and its tensors."""
     p = dropout_p if type(dropout_p) is float else _number("dropout_p", dropout_p)
     if not 0 <= p <= 1:
         raise ValueError(expected("dropout_p", "a probability in [0, 1]", p))
     if torch._C._is_any_autocast_enabled():
         query, key, value, attn_mask = as_autocast_does(query, key, value, attn_mask)
-    masks = ()
+    masks: tuple[Any, ...] = ()
     if attn_mask is not None:
         if isinstance(attn_mask, torch.Tensor) and attn_mask.dtype == torch.float32 and query.dtype == torch.float64:
             attn_mask = attn_mask.double()
@@ -202,10 +229,12 @@ def _checked(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa)
     return Call(steps, scale, shape=scores), (query, key, value, *seeds, *masks)
 
 
-def attend(call, *tensors):
+def attend(call: Call, *tensors: Any) -> tuple[Any, ...]:
     """O, and L where it is asked for, of tensors that have passed :func:`check_tensors`."""
     if torch.compiler.is_compiling():
         return compiled.attend(call, *tensors)
+    learned: Any
+    others: Any
     transformed, learned, others = torch._C._are_functorch_transforms_active(), (), ()
     moving = transformed or forward_ad._current_level >= 0
     if call.steps:
@@ -223,7 +252,7 @@ def attend(call, *tensors):
     return Attention.apply(call, *tensors)[:-1]
 
 
-def check_tensors(names, tensors):
+def check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
     """An error that names the first that is no dense tensor, or of another dtype or device than the first."""
     Q = tensors[0]
     for place, (name, T) in enumerate(zip(names, tensors, strict=False)):
@@ -243,7 +272,7 @@ def check_tensors(names, tensors):
             raise ValueError(expected(name, f"device {Q.device} like {names[0]}", T.device))
 
 
-def as_autocast_does(*tensors):
+def as_autocast_does(*tensors: Any) -> Any:
     """Under autocast, all in its dtype, as torch casts the arguments of its function; float64 stays."""
     Q, cast = tensors[0], DTYPES[1:]
     if not isinstance(Q, torch.Tensor) or Q.dtype not in cast or not autocasts(Q):
@@ -252,14 +281,14 @@ def as_autocast_does(*tensors):
     return tuple(T.to(dtype) if isinstance(T, torch.Tensor) and T.dtype in cast else T for T in tensors)
 
 
-def _bare(T):
+def _bare(T: Any) -> Any:
     """What the transforms have wrapped."""
     while _functorch.is_functorch_wrapped_tensor(T) and not _functorch.is_functionaltensor(T):
         T = _functorch.get_unwrapped(T)
     return T
 
 
-def _corner_of(attn_mask, is_causal):
+def _corner_of(attn_mask: Any, is_causal: Any) -> Corner | None:
     """What torch's own ``CausalBias`` stands for, None for other masks."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
@@ -270,7 +299,7 @@ def _corner_of(attn_mask, is_causal):
     return "top-left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom-right"
 
 
-def _number(name, x):
+def _number(name: str, x: Any) -> float:
     """A float, from all that torch takes for one."""
     if isinstance(x, torch.Tensor) and x.ndim == 0 and not x.requires_grad and not x.is_complex():
         x = x.item()

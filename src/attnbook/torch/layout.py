@@ -1,9 +1,13 @@
 """Our layer in the layout of ``torch.nn.MultiheadAttention``, there and back: :doc:`/chapters/05_multi_head`."""
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import MultiheadAttention
 from torch.nn.functional import pad
 
 from attnbook.arguments import check_shape
@@ -13,7 +17,7 @@ from attnbook.multi_head import MultiHeadGrads, MultiHeadParams
 IN_PROJ = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def from_state_dict(state):
+def from_state_dict(state: Mapping[str, Tensor]) -> MultiHeadParams[Tensor]:
     """Read weights, or their gradients, from the names and shapes of ``torch.nn.MultiheadAttention``.
 
     .. math::
@@ -53,7 +57,7 @@ def from_state_dict(state):
     return MultiHeadParams(*(W.mT for W in (*weights, state["out_proj.weight"])), *biases)
 
 
-def to_state_dict(p):
+def to_state_dict(p: MultiHeadParams[Tensor]) -> dict[str, Tensor]:
     """Write weights, or their gradients, under the names and in the shapes of ``torch.nn.MultiheadAttention``.
 
     The inverse of :func:`from_state_dict`. Of ``grads.dparams`` it makes what torch leaves in the ``grad`` of each
@@ -92,7 +96,15 @@ def to_state_dict(p):
     return state | {"out_proj.weight": p.W_O.mT}
 
 
-def from_multihead_attention(module, query, key, value, *, key_padding_mask=None, attn_mask=None):
+def from_multihead_attention(
+    module: MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+) -> tuple[Tensor, MultiHeadParams[Tensor], dict[str, Any]]:
     """Turn a call of ``torch.nn.MultiheadAttention`` into a call of our layer, with nothing left out.
 
     .. math::
@@ -165,7 +177,13 @@ def from_multihead_attention(module, query, key, value, *, key_padding_mask=None
     return X, p._replace(W_K=W_K, W_V=W_V), options
 
 
-def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=None):
+def to_multihead_attention(
+    grads: MultiHeadGrads[Tensor],
+    module: MultiheadAttention,
+    *,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+) -> dict[str, Tensor]:
     """Turn the gradients of our layer into those of ``torch.nn.MultiheadAttention``.
 
     .. math::
@@ -216,22 +234,22 @@ def to_multihead_attention(grads, module, *, key_padding_mask=None, attn_mask=No
     found |= {name: _swap_batch(module, T) for name, T in of_inputs.items()}
     for name, T in _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask).items():
         if T.dtype != torch.bool:
-            asked = attn_mask if name == "attn_mask" else key_padding_mask
-            found[name] = unbroadcast(grads.dbias[..., :n_k], T.shape).reshape(asked.shape)
+            asked: Any = attn_mask if name == "attn_mask" else key_padding_mask
+            found[name] = unbroadcast(grads.dbias[..., :n_k], T.shape).reshape(asked.shape)  # type: ignore[index]
     return found
 
 
-def _check_tensor(name, T):
+def _check_tensor(name: str, T: Any) -> None:
     if not isinstance(T, torch.Tensor):
         raise TypeError(expected(name, "a tensor", type(T).__name__))
 
 
-def _swap_batch(module, T):
+def _swap_batch(module: Any, T: Any) -> Any:
     """From the module's order of axes to ours, or back: swap tokens and batch, unless the batch comes first."""
     return T if module.batch_first or T.ndim < 3 else T.transpose(0, 1)
 
 
-def _masks(module, lead, n_q, n_k, key_padding_mask, attn_mask):
+def _masks(module: Any, lead: Any, n_q: Any, n_k: Any, key_padding_mask: Any, attn_mask: Any) -> Any:
     """The masks that are given, in the axes of our scores, (..., h, n_q, n_k)."""
     h, found = module.num_heads, {}
     for name, T in {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}.items():

@@ -1,5 +1,8 @@
 """A function that several ranks run, each on its piece, and how it is called. Chapter: :doc:`/chapters/08_checking`."""
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 from attnbook.arrays import expected
 
 SPLITS = ("rows", "zigzag", "heads")
@@ -49,7 +52,14 @@ class Ranks:
     True
     """
 
-    def __init__(self, fn, split="rows", *, ranks=(1, 2, 3, 4), backend="threads"):
+    def __init__(
+        self,
+        fn: Any,
+        split: Literal["rows", "zigzag", "heads"] = "rows",
+        *,
+        ranks: int | Sequence[int] = (1, 2, 3, 4),
+        backend: Literal["threads", "gloo"] = "threads",
+    ) -> None:
         pair = isinstance(fn, tuple | list)
         if not (callable(fn) or (pair and len(fn) == 2 and all(map(callable, fn)))):
             raise TypeError(expected("fn", "a function or a pair of functions", type(fn).__name__))
@@ -61,7 +71,9 @@ class Ranks:
             raise ValueError(expected("ranks", "numbers from 1 to 16", repr(ranks)))
         self.fn, self.split, self.backend = fn, split, backend
 
-    def runs(self, library="numpy", dtype="float64", limit=30.0, seed=0):
+    def runs(
+        self, library: str = "numpy", dtype: str = "float64", limit: float = 30.0, seed: int = 0
+    ) -> tuple[Any, Any]:
         """(the runs of all cases, notes): what ``diagnose`` reports on."""
         from attnbook.diagnose.ranks.ask import runs_of  # what few need is not loaded by all
 
