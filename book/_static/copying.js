@@ -46,7 +46,8 @@
   document.addEventListener("attnbook:shown", equip); // a tab that is chosen
   equip();
 
-  const NOT_READ = ".headerlink, .marks, .copy-tools, .copybtn, [popover], noscript, script, style, svg, template";
+  const NOT_READ =
+    ".headerlink, .marks, .copy-tools, .run-bar, button, details.hide:not([open]), [popover], noscript, script, style, svg, template";
   const whole = (node) => {
     const element = node.closest ? node : node.parentElement;
     return element.closest(".katex-display") ?? element.closest(".katex");
