@@ -91,7 +91,7 @@ class TestFiguresWithControls:
             assert len(figure.evaluate(self.places)) == 1
         tab.context.close()
 
-    # Where the controls and the picture stand in the figure, in all positions of one slider in each choice of the others.
+    # Where controls and picture stand in the figure, for all positions of a slider in each choice of the buttons.
     places = """figure => {
         const places = new Set(), top = (part) => part.getBoundingClientRect().top
         const parts = [...figure.querySelectorAll("form input, .interactive-picture")]

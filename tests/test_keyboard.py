@@ -19,15 +19,16 @@ UNSEEN = """() => {
         const { outlineStyle, outlineWidth, boxShadow, borderColor, opacity } = getComputedStyle(part)
         return [outlineStyle !== "none" && outlineWidth, boxShadow, borderColor, opacity].join()
     }
-    const around = (control) => [control, control.parentElement, control.nextElementSibling].filter(Boolean).map(look).join()
+    const around = (it) => [it, it.parentElement, it.nextElementSibling].filter(Boolean).map(look).join()
     const kinds = {}, unseen = []
-    for (const control of document.querySelectorAll("a[href], button, summary, input, select, textarea, [tabindex='0']")) {
-        const kind = control.tagName + control.className
-        if (!control.checkVisibility({ visibilityProperty: true }) || (kinds[kind] = (kinds[kind] ?? 0) + 1) > 2) continue
-        const before = around(control)
-        control.focus({ focusVisible: true, preventScroll: true })
-        if (control === document.activeElement && around(control) === before) unseen.push(control.outerHTML.slice(0, 200))
-        control.blur()
+    for (const it of document.querySelectorAll("a[href], button, summary, input, select, textarea, [tabindex='0']")) {
+        const kind = it.tagName + it.className
+        if (!it.checkVisibility({ visibilityProperty: true })) continue
+        if ((kinds[kind] = (kinds[kind] ?? 0) + 1) > 2) continue
+        const before = around(it)
+        it.focus({ focusVisible: true, preventScroll: true })
+        if (it === document.activeElement && around(it) === before) unseen.push(it.outerHTML.slice(0, 200))
+        it.blur()
     }
     return unseen
 }"""
