@@ -85,6 +85,37 @@ class TestFiguresWithControls:
                 assert figure.evaluate(self.picture) == first
         tab.context.close()
 
+    def test_nothing_moves_under_the_finger(self, page, address, browser):
+        tab, figures = self.figures(browser, address, page, viewport={"width": 390, "height": 900})
+        for figure in figures:
+            assert len(figure.evaluate(self.places)) == 1
+        tab.context.close()
+
+    # Where controls and picture stand in the figure, for all positions of a slider in each choice of the buttons.
+    places = """figure => {
+        const places = new Set(), top = (part) => part.getBoundingClientRect().top
+        const parts = [...figure.querySelectorAll("form input, .interactive-picture")]
+        const set = (input) => input.dispatchEvent(new Event("input", { bubbles: true }))
+        const note = () => places.add([figure.offsetHeight, ...parts.map(part => top(part) - top(figure))].join())
+        const slide = () => {
+            note()
+            for (const slider of figure.querySelectorAll("input[type=range]")) {
+                for (slider.value = 0; ; slider.stepUp()) {
+                    set(slider)
+                    note()
+                    if (slider.value === slider.max) break
+                }
+            }
+        }
+        slide()
+        for (const choice of figure.querySelectorAll("input[type=radio]")) {
+            choice.checked = true
+            set(choice)
+            slide()
+        }
+        return [...places]
+    }"""
+
     @pytest.mark.parametrize("point", ["hover", "tap"])
     def test_by_mouse_and_by_touch(self, point, page, address, browser):
         tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})

@@ -12,6 +12,27 @@ SCROLLERS = """() => [...document.querySelectorAll('article *')].filter(e =>
     && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
     && e.checkVisibility())"""
 
+# Controls that look the same with the focus as without: two of a kind, for there are many.
+UNSEEN = """() => {
+    document.head.insertAdjacentHTML("beforeend", "<style>* { transition: none !important }</style>")
+    const look = (part) => {
+        const { outlineStyle, outlineWidth, boxShadow, borderColor, opacity } = getComputedStyle(part)
+        return [outlineStyle !== "none" && outlineWidth, boxShadow, borderColor, opacity].join()
+    }
+    const around = (it) => [it, it.parentElement, it.nextElementSibling].filter(Boolean).map(look).join()
+    const kinds = {}, unseen = []
+    for (const it of document.querySelectorAll("a[href], button, summary, input, select, textarea, [tabindex='0']")) {
+        const kind = it.tagName + it.className
+        if (!it.checkVisibility({ visibilityProperty: true })) continue
+        if ((kinds[kind] = (kinds[kind] ?? 0) + 1) > 2) continue
+        const before = around(it)
+        it.focus({ focusVisible: true, preventScroll: true })
+        if (it === document.activeElement && around(it) === before) unseen.push(it.outerHTML.slice(0, 200))
+        it.blur()
+    }
+    return unseen
+}"""
+
 
 @pytest.fixture
 def tab(browser):
@@ -23,11 +44,12 @@ def tab(browser):
 
 
 @pytest.mark.parametrize("page", thorough_but_for_some(PAGES))
-def test_what_scrolls_inside_itself_can_be_reached(page, tab, address):
+def test_the_focus_is_seen_and_what_scrolls_inside_itself_can_be_reached(page, tab, address):
     tab.goto(address + page)
     tab.wait_for_load_state("load")
     tab.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
     formula, number = "e => e.matches('[id^=equation-] > *')", "e => e.parentElement.id"
+    assert tab.evaluate(UNSEEN) == []
     missed = "e => e.tabIndex < 0 || !e.getAttribute('aria-label') || !['group', 'figure', 'img'].includes(e.role)"
     assert tab.evaluate(f"({SCROLLERS})().filter({missed}).map(e => e.outerHTML.slice(0, 200))") == []
     assert tab.evaluate(f"document.fonts.ready.then(() => ({SCROLLERS})().filter({formula}).map({number}))") == []

@@ -3,11 +3,13 @@
 from functools import cache
 
 import formulas
+import make_pdf
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 from built_site import ALL_PAGES, PACKAGE, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
-from playwright.sync_api import expect
 
+CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
 ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
     [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])"""
@@ -32,6 +34,14 @@ class TestPage:
         for caption in soup(SITE / page).select("article figcaption"):
             assert caption.select_one(".caption-number"), caption
             assert caption.parent.get("id"), caption
+
+    def test_no_id_is_there_twice(self, page):
+        ids = [tag["id"] for tag in soup(SITE / page).select("[id]")]
+        assert not {name for name in ids if ids.count(name) > 1}
+
+    def test_the_menu_has_the_pdf_of_the_book(self, page):
+        (link,) = soup(SITE / page).select("a.btn-download-pdf-button")
+        assert link["href"] == f"{CONFIG['html']['baseurl']}{make_pdf.NAME}"
 
     def test_nothing_is_left_unresolved(self, page):
         article = soup(SITE / page).find("article") or soup(SITE / page)
@@ -137,6 +147,9 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
     if theme == "dark":  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
         tab.set_viewport_size({"width": 320, "height": 900})
         assert tab.evaluate("document.documentElement.scrollWidth") <= 320
+        tab.set_viewport_size({"width": 390, "height": 900})
+        tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     context.close()
 
 
@@ -160,8 +173,9 @@ class TestTheSwitchOfNotation:
         "[...document.querySelectorAll('.answer .sd-tab-set > input:checked + label')].map(l => l.innerText.trim())"
     )
 
-    def open(self, browser, address, query="", **options):
+    def open(self, browser, address, query="", first="", **options):
         tab = browser.new_context(**options).new_page()
+        tab.add_init_script(first)
         lay_out(tab)
         tab.goto(f"{address}book/answer.html{query}")
         tab.wait_for_load_state("networkidle")
@@ -195,19 +209,27 @@ class TestTheSwitchOfNotation:
         return sum(len(s.find_all(class_="sd-tab-content", recursive=False)[i].select(".katex")) for s in sets)
 
     def test_what_is_closed_is_no_part_of_the_page_until_it_is_chosen(self, address, browser):
-        tab = self.open(browser, address, viewport={"width": 390, "height": 900})
+        options = {"viewport": {"width": 390, "height": 900}}
+        tab = self.open(browser, address, first="window.requestIdleCallback = () => {}", **options)
         first = self.written(0)
         assert min(self.written(i) for i in range(4)) > 60
         assert tab.evaluate(self.formulas) == [first, 0, 0, 0, 0]
         tab.locator(f"{self.sets} > label", has_text="The question").last.click()
         assert tab.evaluate(self.formulas) == [first, self.written(1), 0, 0, 0]
-        table = tab.locator(f"{self.sets} > .sd-tab-content:visible .pst-scrollable-table-container").last
-        table.scroll_into_view_if_needed()
-        assert table.evaluate("e => e.scrollWidth > e.clientWidth + 1")
-        expect(table).to_have_attribute("aria-label", "Table")
-        assert table.evaluate("e => e.tabIndex") == 0
+        for table in tab.locator(f"{self.sets} > .sd-tab-content:visible .pst-scrollable-table-container").all():
+            assert table.evaluate("e => e.scrollWidth <= e.clientWidth")  # on a phone too
         tab.pdf()
         assert tab.evaluate(self.formulas) == [self.written(i) for i in range(5)]
+        tab.context.close()
+
+    def test_what_is_closed_is_found_by_the_browsers_own_search_and_opened(self, address, browser):
+        tab = self.open(browser, address, first="window.requestIdleCallback = (put) => put()")
+        tab.wait_for_function(f"!document.querySelector('{self.sets} noscript')")
+        closed = tab.locator(f"{self.sets} > .sd-tab-content", has_text="torch.nn.MultiheadAttention").first
+        assert closed.evaluate("e => [e.hidden, e.offsetHeight]") == ["until-found", 0]
+        closed.dispatch_event("beforematch")  # what a browser tells a page that has the words
+        assert tab.evaluate(self.chosen) == ["torch"] * 3
+        assert closed.evaluate("e => !e.hidden && e.offsetHeight > 100")
         tab.context.close()
 
     def test_without_javascript(self, address, browser):

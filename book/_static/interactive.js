@@ -19,6 +19,13 @@ function enliven(figure) {
     value: () => data.values[places[axes.reduce((n, a) => n * positions(controls[a]) + position(controls[a]), 0)]],
   }));
 
+  // The sentence gets the room of the longest, so that nothing moves below it.
+  const room = document.createElement("div");
+  room.className = "interactive-room";
+  sentence.replaceWith(room);
+  const places = data.parts.filter(([name]) => !name).flatMap((part) => part[3]);
+  room.append(sentence, ...[...new Set(places)].map((place) => unsaid(data.values[place])));
+
   function show() {
     for (const { element, key, value } of parts) {
       if (key !== "text") value() === null ? element.removeAttribute(key) : element.setAttribute(key, value());
@@ -51,6 +58,13 @@ function enliven(figure) {
   figure.addEventListener("click", choose);
   form.hidden = false;
   show();
+}
+
+function unsaid(text) {
+  const span = document.createElement("span");
+  span.className = "interactive-unsaid";
+  span.textContent = text;
+  return span;
 }
 
 // A figure gets its controls when the reader comes near: where they are not in the page yet, its template holds them.
