@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import statistics
 from functools import cache
 from urllib.parse import quote
 
@@ -157,7 +158,7 @@ def test_plurals_typos_and_beginnings(typed, tab):
 
 def test_every_place_is_there():
     text = (SITE / "_static" / site_search.INDEX).read_text(encoding="utf-8")
-    known = json.JSONDecoder().raw_decode(text, text.index("const known = ") + len("const known = "))[0]
+    known = json.JSONDecoder().raw_decode(text[text.rindex("const known = {") :].partition("= ")[2])[0]
     assert len(known["places"]) > len(equations())
     pages = [(SITE / f"{page}.html").read_text(encoding="utf-8") for page, *_ in known["pages"]]
     for page, anchor, kind, title, *_ in known["places"]:
@@ -193,25 +194,33 @@ def test_a_page_loads_no_index_before_it_is_asked(address, browser):
 
 
 @pytest.mark.thorough
-def test_a_key_takes_no_tenth_of_a_second_on_a_phone(tab):
-    tab.context.new_cdp_session(tab).send("Emulation.setCPUThrottlingRate", {"rate": 4})
-    times = tab.evaluate(
-        """async (queries) => {
-        const input = document.querySelector(".bd-search-container input"), times = [];
-        for (const query of queries)
-            for (let end = 1; end <= query.length; end++) {
-                input.value = query.slice(0, end);
-                const start = performance.now();
-                input.dispatchEvent(new Event("input"));
-                await new Promise(requestAnimationFrame);
-                document.body.offsetHeight;
-                times.push(performance.now() - start);
-            }
-        return times.sort((a, b) => a - b);
-    }""",
-        list(TYPED)[::5],
-    )
-    assert times[len(times) // 2] < 100
+def test_a_key_takes_no_tenth_of_a_second_on_a_phone(chapter):
+    """A phone is four times as slow. Counted is the work of the page's thread, not how long others kept it waiting."""
+    chapter.keyboard.press("/")
+    chapter.keyboard.type("a")
+    chapter.locator("dialog [role=status]", has_text="plac").wait_for()
+    session = chapter.context.new_cdp_session(chapter)
+    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    session.send("Performance.enable")
+
+    def spent():
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    type_in = """async (text) => {
+        const input = document.querySelector("dialog input");
+        input.value = text;
+        input.dispatchEvent(new Event("input"));
+        await new Promise(requestAnimationFrame);
+        document.body.offsetHeight;
+    }"""
+    times = []
+    for query in list(TYPED)[::6]:
+        for end in range(1, len(query) + 1):
+            before = spent()
+            chapter.evaluate(type_in, query[:end])
+            times.append(4 * (spent() - before))
+    assert statistics.median(times) < 0.1, times
 
 
 # --- what is shown ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 {
   const here = document.currentScript.src;
   const book = new URL("../", here);
-  const on_page = 50, in_dialog = 10;
+  const on_page = 50, in_dialog = 8;
 
   let coming;
   const index = () =>
@@ -52,17 +52,20 @@
     const choose = (link) => {
       list.querySelector("[aria-selected=true]")?.removeAttribute("aria-selected");
       link?.setAttribute("aria-selected", "true");
-      link?.scrollIntoView({ block: "nearest" });
       if (link) input.setAttribute("aria-activedescendant", link.id);
       else input.removeAttribute("aria-activedescendant");
     };
 
+    let shown = "";
     const show = (text, places = [], pages = []) => {
       say.textContent = text;
-      list.replaceChildren(...places.map((place, i) => option(place, pages, i)));
+      const ids = places.map(({ id }) => id).join();
+      if (ids && ids === shown) return choose(list.firstElementChild); // nothing to lay out again
+      shown = ids;
+      list.replaceChildren(); // and scrolled back
+      list.append(...places.map((place, i) => option(place, pages, i)));
       list.hidden = !places.length;
       input.setAttribute("aria-expanded", String(!list.hidden));
-      list.scrollTop = 0;
       choose(list.firstElementChild);
     };
 
@@ -95,7 +98,9 @@
         options[at].click();
       } else if (step && options.length) {
         event.preventDefault();
-        choose(options.at((at + step) % options.length));
+        const next = options.at((at + step) % options.length);
+        choose(next);
+        next.scrollIntoView({ block: "nearest" });
       }
     });
     list.addEventListener("click", () => dialog?.close()); // it may lead to this page
