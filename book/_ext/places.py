@@ -1,34 +1,37 @@
-"""What a reader may look for, and where it is: formulas, letters, mistakes, questions, sections and functions.
+"""What a reader looks for, and where it is: formulas, letters, sections, mistakes, questions, incidents, functions."""
 
-Sphinx's search knows which pages hold a word. This gives the search page the places inside of them, by all their names;
-``places.js`` puts those that fit before Sphinx's pages.
-"""
-
-import json
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 import symbols
 from docutils import nodes
+from formulas import in_lines, mathml
 from plain_math import html, plain
 from sphinx import addnodes
 
-SCRIPT = Path(__file__).with_name("places.js")
-NOTATION, QUESTIONS = "book/notation", "book/questions"
+from attnbook.book.atlas import CAUSES
+from attnbook.book.atlas.topics import topics
+
+NOTATION, QUESTIONS, INCIDENTS, API = "book/notation", "book/questions", "book/atlas", "book/api"
 NO_PROSE = (nodes.section, nodes.title, nodes.term, nodes.literal_block, nodes.raw)
+UNRESOLVED = re.compile(r" \((?:tab|fig|eq|def)-[\w-]+\)")  # a number that a page will have
+LONGEST = 110  # letters of what is shown below a title
 
 
 class Place(NamedTuple):
-    """``title`` is HTML, ``names`` what it is called, ``left`` the letters a formula computes, ``said`` its words."""
+    """``title`` is HTML, ``kind`` what it is, ``names`` what it is called, ``said`` its words, ``lead`` the first of
+    them; ``inside`` the anchor of the section around it; ``left`` the letters that a formula computes.
+    """
 
     page: str
     anchor: str
-    title: str
     kind: str
+    title: str
     names: tuple = ()
-    left: tuple = ()
     said: str = ""
+    lead: str = ""
+    inside: str = ""
+    left: tuple = ()
 
 
 def places(env):
@@ -43,9 +46,16 @@ def places(env):
         *_formulas(env, trees, called),
         *_letters(trees[NOTATION]),
         *_sections(env, trees),
-        *_functions(env),
         *_questions(trees[QUESTIONS]),
+        *_incidents(),
+        *_functions(env),
     ]
+
+
+def page_name(env, page):
+    """Chapter 4, A single head; or the title of another page."""
+    number = env.toc_secnumbers.get(page, {}).get("")
+    return (f"chapter {number[0]}, " if number else "") + env.titles[page].astext()
 
 
 def _formulas(env, trees, called):
@@ -54,47 +64,43 @@ def _formulas(env, trees, called):
         for node in tree.findall(nodes.math_block):
             if (label := node.get("label")) and not label.startswith("step-"):  # a step is no place to look for
                 anchor = nodes.make_id(f"equation-{label}")
-                number = ".".join(map(str, numbers[anchor]))
+                kind = f"equation {'.'.join(map(str, numbers[anchor]))}"
                 text = plain(node.astext())
                 left = [re.split(r"_\{|_\w\b| =", line)[0].strip() for line in text.split(";") if "=" in line]
-                names = (label, label.partition("-")[2], *called.get(label, ()))
-                kind = f"equation {number}, {_page(env, page)}"
-                yield Place(page, anchor, html(text), kind, names, tuple(left))
+                names = dict.fromkeys((label, label.partition("-")[2], *called.get(label, ())))
+                inside, shown = _section_of(node)["ids"][0], mathml(in_lines(node.astext()))
+                yield Place(page, anchor, kind, shown, tuple(names), text, "", inside, tuple(left))
 
 
 def _letters(tree):
     for row in symbols.rows(tree):
         letter, meaning = (html(_text(row[column])) for column in (symbols.LETTER, symbols.MEANING))
-        yield Place(NOTATION, row["ids"][0], f"{letter}: {meaning}", "letter, Notation", tuple(symbols.names(row)))
-
-
-def _functions(env):
-    for name, _, kind, page, anchor, _ in env.domains["py"].get_objects():
-        if kind in ("function", "class"):
-            yield Place(page, anchor, name, f"{kind}, {_page(env, page)}", (name, name.rpartition(".")[2]))
+        yield Place(NOTATION, row["ids"][0], "letter", f"{letter}: {meaning}", tuple(symbols.names(row)))
 
 
 def _sections(env, trees):
+    asked = {
+        term["ids"][0]: _text(term) for term in trees[QUESTIONS].findall(nodes.term)
+    }  # and answered in the section
     for page, tree in trees.items():
+        numbers = env.toc_secnumbers.get(page, {})
         for heading in tree.findall(nodes.title):
             section, title = heading.parent, _text(heading)
-            said = _said(section) if page.startswith("chapters/") else ""
             if section.parent is tree:
-                yield Place(page, "", html(title), "page", (title,), said=said)
+                yield Place(page, "", "page", html(title), (title,), *_words(section))
             elif isinstance(section, nodes.section):
                 anchor = section["ids"][0]
-                kind = "mistake, " if anchor.startswith("mistake-") else ""
-                label = (anchor, anchor.partition("-")[2]) if anchor != nodes.make_id(title) else ()
-                names = (title, *label, *_called(section))
-                yield Place(page, anchor, html(title), kind + _page(env, page), names, said=said)
+                number = next((numbers[f"#{name}"] for name in section["ids"] if f"#{name}" in numbers), ())
+                kind = "mistake" if anchor.startswith("mistake-") else f"section {'.'.join(map(str, number))}".strip()
+                label = (anchor, anchor.partition("-")[2]) if anchor not in (*asked, nodes.make_id(title)) else ()
+                names = (title, *label, *filter(None, [asked.get(anchor)]), *_called(section))
+                yield Place(page, anchor, kind, html(title), tuple(dict.fromkeys(names)), *_words(section))
 
 
 def _called(section):
     """What its text marks with the role ``index``: other names of what it is about."""
     for node in section.findall(addnodes.index):
-        in_text = isinstance(
-            node.parent, nodes.TextElement
-        )  # not a member of the package, which has a place of its own
+        in_text = isinstance(node.parent, nodes.TextElement)  # not a member of the package, which is a place of its own
         if in_text and _section_of(node) is section:
             yield from (value for _, value, *_ in node["entries"])
 
@@ -105,14 +111,22 @@ def _section_of(node):
 
 def _questions(tree):
     for term in tree.findall(nodes.term):
-        title, anchor = _text(term), term["ids"][0]
-        yield Place(QUESTIONS, anchor, html(title), "question", (title, anchor), said=_said(term.parent))
+        title, anchor, inside = _text(term), term["ids"][0], _section_of(term)["ids"][0]
+        yield Place(QUESTIONS, anchor, "question", html(title), (title,), *_words(term.parent), inside)
 
 
-def _page(env, page):
-    """Chapter 4, One head; or the title of another page."""
-    number = env.toc_secnumbers.get(page, {}).get("")
-    return (f"chapter {number[0]}, " if number else "") + env.titles[page].astext()
+def _incidents():
+    for cause in CAUSES.values():
+        threads = " ".join(f"{thread.library} {thread.title}" for thread in cause.threads)
+        said = " ".join((cause.cause, cause.needs, " ".join(topics(cause.slug)), " ".join(cause.spoils), threads))
+        names = (cause.title, cause.slug)
+        yield Place(INCIDENTS, f"atlas-{cause.slug}", "incident", html(cause.title), names, said, _lead(cause.cause))
+
+
+def _functions(env):
+    for name, _, kind, page, anchor, _ in env.domains["py"].get_objects():
+        if kind in ("function", "class"):
+            yield Place(page, anchor, kind, name)
 
 
 def _text(node):
@@ -122,9 +136,14 @@ def _text(node):
     return "".join(plain(leaf) if isinstance(leaf.parent, nodes.math) else leaf for leaf in parts).strip()
 
 
-def _said(node):
-    """Each word of a section or an answer once, less its title, its code, and the sections inside of it."""
-    return " ".join(dict.fromkeys(_prose(node).lower().split()))
+def _words(node):
+    """What a section or an answer says, less its title, its code and the sections inside of it; and how it begins."""
+    paragraph = next((part for part in node.findall(nodes.paragraph) if _section_of(part) is _section_of(node)), None)
+    return _prose(node), _lead(_text(paragraph)) if paragraph is not None else ""
+
+
+def _lead(text):
+    return html(" ".join(UNRESOLVED.sub("", text).replace("`", "").split()), LONGEST)
 
 
 def _prose(node):
@@ -132,17 +151,3 @@ def _prose(node):
         return plain(node) if isinstance(node.parent, nodes.math | nodes.math_block) else node
     between = "" if isinstance(node, nodes.TextElement) else " "
     return between.join(_prose(child) for child in node.children if not isinstance(child, NO_PROSE))
-
-
-def write(app, pagename, templatename, context, doctree):
-    """The places and their script, for the search page only: deferred, so that Sphinx's search is there first."""
-    if pagename == "search":
-        found = json.dumps(places(app.env), ensure_ascii=False, separators=(",", ":"))
-        script = SCRIPT.read_text(encoding="utf-8").replace("PLACES", found, 1)
-        Path(app.outdir, "_static", SCRIPT.name).write_text(script, encoding="utf-8")
-        app.add_js_file(SCRIPT.name, defer="defer")
-
-
-def setup(app):
-    app.connect("html-page-context", write)
-    return {"parallel_read_safe": True}

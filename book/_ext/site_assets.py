@@ -38,7 +38,7 @@ def shorten_head(app, pagename, templatename, context, doctree):
     # sphinx-thebe is never used, and its second copy is an error on every page; the name of the page is for a menu of
     # versions, which we do not have; what sphinx-togglebutton folds is a <details> here.
     scripts = {_written(s): s for s in context["script_files"] if not NOT_USED.search(_written(s))}.values()
-    if pagename != "search":  # where scripts of the template come after these and need them
+    if templatename != "search.html":  # Sphinx's, where scripts of the template come after these and need them
         scripts = [_waiting(script) if script.filename else script for script in scripts]
     context["script_files"] = scripts
 

@@ -1,0 +1,359 @@
+"""The search: what readers type leads to the right place, from one small file, quickly, and with no mouse."""
+
+import gzip
+import json
+import re
+import statistics
+from functools import cache
+from urllib.parse import quote
+
+import pytest
+import site_search
+import yaml
+from built_site import ROOT, SITE, soup
+from equations import equations
+
+pytestmark = pytest.mark.skipif(not site_search.ENGINE.exists(), reason="npm installed no MiniSearch: Sphinx's search")
+CHAPTER = "chapters/11_memory_and_speed.html"
+SEARCHES = yaml.safe_load((ROOT / "tests" / "searches.yml").read_text(encoding="utf-8"))
+TYPED = {query: right for group in SEARCHES.values() for query, right in group.items()}
+HEAD, CROSS, SOFTMAX, MASKS, VARIANTS = "04_single_head", "07_cross", "03_softmax", "06_masked", "09_variants"
+NAMES = {  # of letters, labels and functions: where the first result leads, and what must be among the first three
+    "dQ": (f"{HEAD}.html#equation-eq-dq", "notation.html#symbol-dq"),
+    "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
+    "dK": (f"{HEAD}.html#equation-eq-dk",),
+    "eq-dK": (f"{HEAD}.html#equation-eq-dk",),
+    "dX": (f"{HEAD}.html#equation-eq-dx", "notation.html#symbol-dx"),
+    "dX_mem": (f"{CROSS}.html#equation-eq-dmemory", "notation.html#symbol-dmemory"),
+    "db_K": (f"{HEAD}.html#equation-eq-db-k", "notation.html#symbol-db-q"),
+    "D": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
+    "delta": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
+    "L": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "lse": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
+    "logsumexp vjp": (f"{SOFTMAX}.html#equation-eq-logsumexp-vjp",),
+    "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),
+    "softmax_vjp": ("api.html#attnbook.softmax.softmax_vjp", f"{SOFTMAX}.html#equation-eq-softmax-vjp"),
+    "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
+    "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
+    "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
+    "masks": (f"{HEAD}.html#equation-eq-op-mask", f"{MASKS}.html"),
+    "√d_k": (f"{HEAD}.html#equation-eq-op-scale", "notation.html#symbol-scale", f"{SOFTMAX}.html#q-9"),
+    "mean in place of the weighted sum": ("in_the_wild.html#mistake-ds-mean",),
+    "ds-mean": ("in_the_wild.html#mistake-ds-mean",),
+    "dK transposed": ("in_the_wild.html#mistake-dk-transposed",),
+    "flash attention": ("notation.html#the-flashattention-papers",),
+    "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
+    "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
+    "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
+    "RoPE backward": (f"{VARIANTS}.html#q-43",),
+    "GQA dK": (f"{VARIANTS}.html#q-42",),
+    "D = rowsum": (f"{HEAD}.html#q-13",),
+    "finite differences": ("08_checking.html#check-gradient",),  # a name that the section marks
+    "flash attention backward": ("11_memory_and_speed.html#the-tiled-backward-line-by-line",),
+    "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
+    "s_aux": ("questions.html#q-41",),
+    "varlen": (f"{VARIANTS}.html#variants-segments", "questions.html#variants-segments"),
+    "cu_seqlens": (f"{VARIANTS}.html#variants-segments", "questions.html#variants-segments"),
+    "T5": (f"{VARIANTS}.html#variants-table", "questions.html#variants-table"),
+    "why divide by sqrt d": (
+        f"{HEAD}.html#q-9-whole",
+        "in_the_wild.html#mistake-scale-without-root",
+        f"{SOFTMAX}.html#q-9",
+    ),
+}
+ONE_TERM = r"dW_K  dwk  dL/dW_K  ∂L/∂W_K  ∂ℓ/∂W_K  \frac{\partial L}{\partial W_K}  \nabla_{W_K}L  grad W_K  W_K.grad"
+FOUND = """async queries => {
+    document.querySelector(".bd-search-container input").focus();
+    while (!globalThis.bookSearch) await new Promise((next) => setTimeout(next, 20));
+    const find = await bookSearch;
+    const page = (place) => `${find.pages[place.page][0].split("/").pop()}.html`;
+    const address = (place) => page(place) + (place.anchor && `#${place.anchor}`);
+    return Object.fromEntries(queries.map((query) => [query, find(query, 3).found.map(address)]));
+}"""
+
+
+@pytest.fixture(scope="module")
+def tab(address, browser):
+    """The search page; what it asked for, and what its console said, are kept."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.asked, tab.errors = [], []
+    tab.on("request", lambda request: tab.asked.append(request))
+    tab.on("console", lambda message: tab.errors.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: tab.errors.append(str(error)))
+    tab.goto(f"{address}search.html")
+    yield tab
+    assert all(request.url.startswith(address) for request in tab.asked)
+    tab.close()
+
+
+@pytest.fixture(scope="module")
+def found(tab):
+    """For each query the first three places."""
+    return tab.evaluate(FOUND, [*TYPED, *NAMES])
+
+
+def answered(tab, query):
+    """What stands below the field of the search page when ``query`` was typed."""
+    tab.locator(".bd-search-container input").fill(query)
+    tab.wait_for_function(
+        "q => decodeURIComponent(location.search) === (q && `?q=${q}`)", arg=query.strip(), polling=20
+    )
+    tab.wait_for_function("!/on its way/.test(document.querySelector('.bd-search-container .search-say').innerText)")
+    return tab.locator(".bd-search-container .search-say").inner_text()
+
+
+# --- the right place ----------------------------------------------------------------------------------------------
+
+
+@cache
+def section_of(page):
+    """{a formula of the page: the section that it stands in}."""
+    sections, last = {}, ""
+    text = next(SITE.glob(f"*/{page}")).read_text(encoding="utf-8")
+    for section, formula in re.findall(r'<section[^>]*? id="([^"]+)"|<div[^>]*? id="(equation-[^"]+)"', text):
+        last = section or last
+        sections[formula] = last
+    return sections
+
+
+def is_right(place, right):
+    page, _, anchor = place.partition(".html")
+    anchor = anchor.removeprefix("#")
+    inside = section_of(f"{page}.html").get(anchor, anchor)
+    for wanted in right:
+        on, _, name = wanted.rpartition("#")
+        if page.startswith(on) and (name in (anchor, inside) or anchor == f"equation-{name}"):
+            return True
+    return False
+
+
+def test_what_readers_type_leads_to_the_right_place(found):
+    ranks = {q: [is_right(place, right) for place in found[q]] for q, right in TYPED.items()}
+    missed = {q: found[q] for q, rank in ranks.items() if not any(rank)}
+    later = {q: found[q] for q, rank in ranks.items() if rank[:1] != [True]}
+    assert not missed
+    assert len(TYPED) - len(later) >= 0.9 * len(TYPED), later
+
+
+@pytest.mark.parametrize("query", NAMES)
+def test_a_name_leads_to_what_it_names(query, found):
+    first, *others = NAMES[query]
+    assert found[query][0] == first
+    assert set(others) <= set(found[query])
+
+
+def test_one_letter_has_many_spellings(tab):
+    terms = tab.evaluate("async q => (await bookSearch).call(null, q, 1).words", "gradient of W_K")
+    assert terms == ["dwk"]
+    for spelling in ONE_TERM.split("  "):
+        assert tab.evaluate("async q => (await bookSearch)(q, 1).words", spelling) == terms, spelling
+
+
+@pytest.mark.parametrize("typed", ["jacobians", "jacobain", "jacobin", "jacobia"])
+def test_plurals_typos_and_beginnings(typed, tab):
+    (place,) = tab.evaluate("async q => (await bookSearch)(q, 1).found.map((p) => p.anchor)", typed)
+    assert place == tab.evaluate("async q => (await bookSearch)(q, 1).found[0].anchor", "jacobian")
+
+
+def test_every_place_is_there():
+    text = (SITE / "_static" / site_search.INDEX).read_text(encoding="utf-8")
+    known = json.JSONDecoder().raw_decode(text[text.rindex("const known = {") :].partition("= ")[2])[0]
+    assert len(known["places"]) > len(equations())
+    pages = [(SITE / f"{page}.html").read_text(encoding="utf-8") for page, *_ in known["pages"]]
+    for page, anchor, kind, title, *_ in known["places"]:
+        anchor = title if kind in ("function", "class") else anchor
+        assert not anchor or f'id="{anchor}"' in pages[page], (page, anchor)
+
+
+# --- light and quick ----------------------------------------------------------------------------------------------
+
+
+def test_the_index_is_light_and_comes_once(tab, address):
+    tab.asked.clear()
+    tab.goto(f"{address}search.html?q=softmax")
+    for query in ("dL/dW_K", "mask", "softmax backward"):
+        answered(tab, query)
+        assert tab.locator(".search-list a").count()
+    later = [request.url for request in tab.asked if request.resource_type in ("fetch", "xhr")]
+    assert not later
+    assert len([request.url for request in tab.asked if site_search.INDEX in request.url]) == 1
+    assert [request.url for request in tab.asked if ".html" in request.url] == [f"{address}search.html?q=softmax"]
+    assert len(gzip.compress((SITE / "_static" / site_search.INDEX).read_bytes(), 6)) <= 150_000
+
+
+def test_a_page_loads_no_index_before_it_is_asked(address, browser):
+    tab = browser.new_page()
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(address + CHAPTER)
+    tab.wait_for_load_state("networkidle")
+    assert any(site_search.FIELD in url for url in asked)
+    assert not any("index" in url for url in asked)
+    tab.close()
+
+
+@pytest.mark.thorough
+def test_a_key_takes_no_tenth_of_a_second_on_a_phone(chapter):
+    """A phone is four times as slow. Counted is the work of the page's thread, not how long others kept it waiting."""
+    chapter.keyboard.press("/")
+    chapter.keyboard.type("a")
+    chapter.locator("dialog [role=status]", has_text="plac").wait_for()
+    session = chapter.context.new_cdp_session(chapter)
+    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    session.send("Performance.enable")
+
+    def spent():
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    type_in = """async (text) => {
+        const input = document.querySelector("dialog input");
+        input.value = text;
+        input.dispatchEvent(new Event("input"));
+        await new Promise(requestAnimationFrame);
+        document.body.offsetHeight;
+    }"""
+    times = []
+    for query in list(TYPED)[::6]:
+        for end in range(1, len(query) + 1):
+            before = spent()
+            chapter.evaluate(type_in, query[:end])
+            times.append(4 * (spent() - before))
+    assert statistics.median(times) < 0.1, times
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+def test_a_formula_is_shown_and_where_it_stands(tab):
+    answered(tab, "dL/dW_K")
+    first = tab.locator(".search-list a").first
+    assert first.locator("math mfrac, math msub, math msubsup").count()
+    assert re.search(r"equation 4\.\d+, chapter 4, A single head", first.inner_text())
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("softmax " * 125, "Only the first 200 characters are looked for."),
+        ("x" * 1000, "Nothing in the book fits"),
+        ("∘ + ≤ !?& <b>", "place"),
+        ("!?… //// ((()", "no word, letter or formula"),
+        ("<img src=x onerror=alert(1)>", "place"),
+        ("\\frac{{{{ _ ^", "place"),
+        ("zzzz", "Nothing in the book fits “zzzz”"),
+    ],
+)
+def test_bad_input_is_told_in_words_and_stays(query, said, tab):
+    tab.errors.clear()
+    assert said in answered(tab, query)
+    assert tab.locator(".bd-search-container input").input_value() == query
+    assert not tab.locator(".bd-search-container img").count()
+    assert not tab.errors
+
+
+def test_an_index_that_does_not_arrive_is_told(address, browser):
+    tab = browser.new_page()
+    tab.route(f"**/{site_search.INDEX}*", lambda route: route.abort())
+    tab.goto(f"{address}search.html?q=mask")
+    tab.locator(".search-say", has_text="did not arrive").first.wait_for()
+    tab.unroute(f"**/{site_search.INDEX}*")
+    tab.locator(".bd-search-container input").press("End")
+    tab.keyboard.type("s")
+    tab.locator(".search-list a").first.wait_for()
+    tab.close()
+
+
+# --- in reach -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chapter(address, browser):
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(address + CHAPTER)
+    tab.wait_for_load_state("load")
+    yield tab
+    tab.close()
+
+
+@pytest.mark.parametrize("key", ["/", "Control+k"])
+def test_by_keyboard(key, chapter):
+    chapter.keyboard.press(key)
+    field = chapter.locator("dialog [role=combobox]")
+    assert field.evaluate("e => e === document.activeElement")
+    chapter.keyboard.type("lse")
+    chapter.locator("dialog [role=option]").nth(1).wait_for()
+    assert field.get_attribute("aria-expanded") == "true"
+    assert chapter.locator("dialog [role=status]").inner_text().endswith("places")
+    seen = []
+    for step in ("", "ArrowDown", "ArrowUp", "ArrowUp"):
+        if step:
+            chapter.keyboard.press(step)
+        active = chapter.locator(f"#{field.get_attribute('aria-activedescendant')}[role=option]")
+        assert active.get_attribute("aria-selected") == "true"
+        seen.append(active.get_attribute("href"))
+    assert seen[0] == seen[2]
+    assert len(set(seen)) == 3
+    chapter.keyboard.press("ArrowDown")
+    chapter.keyboard.press("Enter")
+    chapter.wait_for_url("**/03_softmax.html#equation-def-logsumexp")
+
+
+def test_escape_leaves_and_a_slash_that_is_written_stays(chapter):
+    chapter.keyboard.press("/")
+    chapter.keyboard.type("dL/dQ")
+    assert chapter.locator("dialog [role=combobox]").input_value() == "dL/dQ"
+    chapter.keyboard.press("Escape")
+    assert not chapter.locator("#pst-search-dialog").evaluate("e => e.open")
+
+
+def test_a_place_of_the_same_page_closes_the_dialog(chapter):
+    chapter.keyboard.press("/")
+    chapter.keyboard.type("tiled backward line by line")
+    chapter.locator("dialog [role=option]", has_text="line by line").first.click()
+    chapter.wait_for_url("**#the-tiled-backward-line-by-line")
+    assert not chapter.locator("#pst-search-dialog").evaluate("e => e.open")
+
+
+def test_the_field_is_in_reach_on_arrival_and_below(chapter):
+    for _ in range(2):
+        box = chapter.locator(".search-button-field").bounding_box()
+        assert 0 <= box["y"] < 700
+        chapter.evaluate("document.querySelector('.bd-sidebar-primary').scrollTo(0, 9999); scrollTo(0, 9999)")
+
+
+def test_on_a_phone(address, browser):
+    tab = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark")
+    tab.goto(address + CHAPTER)
+    tab.locator(".bd-header-article .search-button").tap()
+    tab.keyboard.type("multi head backward")
+    tab.locator("dialog [role=option]").first.wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    box = tab.locator("#pst-search-dialog").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert box["y"] + box["height"] <= 844
+    for link in tab.locator("dialog [role=option]").all():
+        assert link.bounding_box()["height"] >= 40
+        assert link.evaluate("e => e.scrollWidth <= e.clientWidth")
+    more = tab.locator("dialog .search-all")
+    assert more.get_attribute("href").endswith(f"search.html?q={quote('multi head backward')}")
+    more.tap()
+    tab.wait_for_url("**/search.html?q=*")
+    tab.locator(".bd-search-container [role=option]").nth(10).wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+def test_without_a_script_the_page_says_where_to_look():
+    page = soup(SITE / "search.html")
+    for link in page.select("noscript p a"):
+        assert (SITE / link["href"]).is_file()
+    assert len(page.select("noscript p a")) > 2
+    assert page.select_one("main form.bd-search input[name=q]")
+
+
+def test_where_npm_installed_nothing_sphinx_searches(monkeypatch, tmp_path):
+    monkeypatch.setattr(site_search, "ENGINE", tmp_path / "none.js")
+    assert site_search.setup(app=None) == {"parallel_read_safe": True}  # it connects nothing
