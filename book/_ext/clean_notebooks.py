@@ -192,6 +192,9 @@ class Cleaned:
         rows.insert(1, ["---"] * len(rows[0]))
         self.put("\n".join(f"| {' | '.join(row)} |" for row in rows))
 
+    def block_live_head(self, node):
+        self.put(f"*On the page stands [a head whose numbers you can change]({self.page}#{node['ids'][0]}).*")
+
     def block_raw(self, node):
         if not OF_THE_SITE.search(node.astext()):
             self.put(self.inline_raw(node))
