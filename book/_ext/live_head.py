@@ -67,16 +67,20 @@ class LiveHead(SphinxDirective):
         return [live_head(ids=["live-head"])]
 
 
+def results(Q, K, V, dO, mask, scale=None):
+    """Every matrix that follows from these, by name, from the package."""
+    O, res = ab.attention(Q, K, V, mask=mask, scale=scale, method="dense")
+    grads, dP = ab.attention_vjp(dO, res), dO @ V.T
+    S = np.where(mask, res.plan.scale * (Q @ K.T), -np.inf)
+    D = (res.P * dP).sum(axis=-1, keepdims=True)
+    found = {"S": S, "P": res.P, "L": res.L[:, None], "O": O, "dP": dP, "D": D, "dS": ab.softmax_vjp(dP, res.P)}
+    return found | {"dQ": grads.dQ, "dK": grads.dK, "dV": grads.dV}
+
+
 def first_state():
-    """Every matrix of the first state by name, from the package."""
-    Q, K, V, dO = FIRST.values()
-    mask = np.ones((len(Q), len(K)), dtype=bool)
-    O, res = ab.attention(Q, K, V, mask=mask, method="dense")
-    grads = ab.attention_vjp(dO, res)
-    dP = dO @ V.T
-    found = {"S": Q @ K.T / Q.shape[-1] ** 0.5, "P": res.P, "L": res.L[:, None], "O": O, "dP": dP}
-    found |= {"D": (res.P * dP).sum(axis=-1, keepdims=True), "dS": ab.softmax_vjp(dP, res.P)}
-    return FIRST | {"mask": mask} | found | {"dQ": grads.dQ, "dK": grads.dK, "dV": grads.dV}
+    """Every matrix of the head as it is first seen."""
+    numbers = {**FIRST, "mask": np.ones((2, 3), dtype=bool)}
+    return numbers | results(**numbers)
 
 
 def number(x):
@@ -156,6 +160,8 @@ def options():
         for m in found:
             yield f'<option value="{m.slug}" data-needs="{offered()[m.slug]}">{escape(m.title)}</option>'
         yield "</optgroup>"
+    more = len(MISTAKES) - len(offered())
+    yield f"<option disabled>{more} more need several heads, a causal corner or other widths</option>"
 
 
 def html(wild):
