@@ -22,6 +22,7 @@ MARKUP = re.compile(r"[\\`*$~]|(?<!\w)_|_(?!\w)|<(?=[\w/!])|(?<=\])\(")
 LIST_OR_HEADING = re.compile(r"^(\d*)(?=[-+>#.)])")
 PIPE = re.compile(r"(?<!\\)\$[^$]+\$|\|")
 CAPTION = re.compile(r'(<figure id="([\w-]+)">.*<figcaption>)', re.DOTALL)
+LIVE_HEAD = "*On the page stands [a head whose numbers you can change]({}).*"
 ONE_ENVIRONMENT = re.compile(r"\\begin\{(\w+)\}((?!\\begin\{\1\}).)*\\end\{\1\}", re.DOTALL)
 SPACE = re.compile(r"\s*\n\s*")
 
@@ -191,6 +192,9 @@ class Cleaned:
         rows = rows if next(node.findall(nodes.thead), None) else [[""] * len(rows[0]), *rows]
         rows.insert(1, ["---"] * len(rows[0]))
         self.put("\n".join(f"| {' | '.join(row)} |" for row in rows))
+
+    def block_live_head(self, node):
+        self.put(LIVE_HEAD.format(f"{self.page}#{node['ids'][0]}"))
 
     def block_raw(self, node):
         if not OF_THE_SITE.search(node.astext()):

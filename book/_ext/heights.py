@@ -7,6 +7,7 @@ scroll bar would mislead.
 import re
 
 from docutils import nodes
+from live_head import live_head
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx_design.dropdown import dropdown_main
 from sphinx_exercise.nodes import solution_node
@@ -14,7 +15,7 @@ from sphinx_exercise.nodes import solution_node
 CHARACTERS, LINE = 44, 27  # of prose, and pixels
 CODE_LINE, PICTURE, FORMULA, GAP = 22, 420, 75, 20
 CELL = 14  # characters on a line of a table
-CLOSED = 150
+CLOSED, HEAD = 150, 900
 
 
 def length(node):
@@ -46,6 +47,8 @@ def height(node):
         return 0
     if isinstance(node, HideCodeCellNode):
         return GAP + LINE
+    if isinstance(node, live_head):
+        return HEAD
     if isinstance(node, nodes.literal_block):
         return GAP + CODE_LINE * (node.astext().count("\n") + 1)
     if isinstance(node, nodes.math_block):
