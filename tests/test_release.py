@@ -40,8 +40,9 @@ def built(tmp_path_factory):
     if not importlib.util.find_spec("hatchling"):
         pytest.skip("hatchling is not installed, so nothing was built")
     folder = tmp_path_factory.mktemp("dist")
-    status, said = tool("hatchling", "build", "-d", str(folder))
-    assert status == 0, said
+    command = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -56,6 +57,15 @@ def metadata(wheel):
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(opened.read(name))
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    (path,) = built.glob("*.tar.gz")
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(path) as opened:
+        opened.extractall(folder, filter="data")
+    return folder / f"attnbook-{ab.__version__}"
 
 
 class TestTheWheel:
@@ -108,13 +118,6 @@ def test_no_chapter_and_no_module_imports_what_the_wheel_leaves_out():
 
 
 class TestTheSourceArchive:
-    @pytest.fixture(scope="class")
-    def unpacked(self, built, tmp_path_factory):
-        (path,) = built.glob("*.tar.gz")
-        with tarfile.open(path) as opened:
-            opened.extractall(tmp_path_factory.mktemp("source"), filter="data")
-            return Path(tmp_path_factory.getbasetemp(), f"source0/attnbook-{ab.__version__}")
-
     @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone, so nothing says what git tracks")
     def test_it_is_the_repository(self, unpacked):
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
