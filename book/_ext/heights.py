@@ -9,6 +9,7 @@ import re
 from docutils import nodes
 from live_head import live_head
 from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.ext.autosummary import autosummary_table
 from sphinx_design.dropdown import dropdown_main
 from sphinx_exercise.nodes import solution_node
 
@@ -59,7 +60,7 @@ def height(node):
         return GAP + LINE * max(length(cell) // CELL + 1 for cell in node)
     if isinstance(node, (solution_node, dropdown_main)) or "dropdown" in node.get("classes", ()):
         return CLOSED
-    if isinstance(node, nodes.TextElement):
+    if isinstance(node, nodes.TextElement) and not isinstance(node, autosummary_table):
         return GAP + LINE * (length(node) // CHARACTERS + 1)
     heights = map(height, node.children)
     return max(heights, default=0) if "sd-tab-set" in node.get("classes", ()) else sum(heights)

@@ -29,6 +29,7 @@ LEADS_ON = """<!DOCTYPE html>
 <a href="{address}">The source of {module}</a>
 </html>
 """
+LINES = re.compile(r"<dl>\n((?:<dd>.*</dd>\n)+)</dl>")  # of a signature: Sphinx makes a list of definitions of no terms
 LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
 MOVED = {  # where it was: links to there still arrive
     "attnbook.diagnose.steps.": "attnbook.diagnose.mistakes.",
@@ -178,8 +179,13 @@ def list_once(app, doctree):
             node.parent.remove(node)
 
 
+def as_divisions(found):
+    return found[1].replace("<dd>", '<div class="sig-line">').replace("</dd>", "</div>")
+
+
 def lead_on(app, pagename, templatename, context, doctree):
     if pagename.startswith(PAGES):
+        context["body"] = LINES.sub(as_divisions, context["body"])
         context["page_source_suffix"] = ""  # nobody wrote it: there is nothing to edit, or to download
     if pagename == INDEX:
         app.add_js_file(None, body=LEAD_ON, loading_method="async", type="module")
