@@ -3,7 +3,6 @@
 {
   const latex = (formula) => formula.querySelector("annotation").textContent;
   const live = Object.assign(document.createElement("p"), { className: "visually-hidden", role: "status" });
-  document.body.append(live);
 
   const copy = async (button, text) => {
     live.textContent = "";
@@ -41,6 +40,7 @@
       tools.append(tool("LaTeX", () => latex(box.closest("tr") ?? box)));
       if (box.id) tools.append(tool("link", () => new URL(`#${box.id}`, location).href));
       box.append(tools);
+      document.body.append(live);
     }
   };
   document.addEventListener("attnbook:shown", equip); // a tab that is chosen
