@@ -59,6 +59,8 @@ def arrive(tab, address):
     """Open a page anew, also where only what follows # is another."""
     tab.goto("about:blank")
     tab.goto(address, wait_until="domcontentloaded")
+    tab.locator(".live-head").evaluate("e => e.getBoundingClientRect().top > innerHeight && e.scrollIntoView()")
+    tab.locator(".live-head.head-on").wait_for()
 
 
 def field(tab, name):

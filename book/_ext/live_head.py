@@ -22,7 +22,10 @@ from attnbook.diagnose import mistakes, steps
 from attnbook.diagnose.mistakes import MISTAKES
 from attnbook.diagnose.steps import Steps
 
-PARTS = [ROOT / "book" / "_head" / name for name in ("arrays.js", "compute.js", "state.js", "page.js", "hands.js")]
+PARTS = [
+    ROOT / "book" / "_head" / name
+    for name in ("arrays.js", "compute.js", "state.js", "page.js", "hands.js", "begin.js")
+]
 MARKUP = ROOT / "book" / "_head" / "head.html"
 SCRIPT = "live_head.js"
 FIRST = {
@@ -184,13 +187,15 @@ def write_html(translator, node):
 def code():
     """The whole script: what the parts define is theirs alone."""
     texts = [path.read_text(encoding="utf-8") for path in PARTS]
-    arrays, *others = (re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE) for text in texts)
+    arrays, compute, state, page, hands, begin = (re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE) for text in texts)
     direction = np.random.default_rng(0).normal(size=(3, 2)).tolist()
     given = (
         f"const TOLERANCES = {{ step: {STEP}, differences: {DIFFERENCES}, exact: {EXACT} }};\n"
         f"const DIRECTION = {direction};\n"
     )
-    return '(() => {\n"use strict";\n' + "".join([arrays, script(offered()), given, *others]) + "})();\n"
+    return '(() => {\n"use strict";\n' + "".join(
+        [arrays, script(offered()), given, compute, state, "function begin() {\n", page, hands, "}\n", begin, "})();\n"]
+    )
 
 
 def write_script(app):

@@ -147,4 +147,3 @@ show();
 open(location.hash);
 addEventListener("hashchange", () => open(location.hash));
 addEventListener("pageshow", (event) => event.persisted && show());
-globalThis.liveHead = { head, result, logsumexp, MISTAKES, TESTS, readState, written };

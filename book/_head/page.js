@@ -1,6 +1,6 @@
 // The head on the page: fields in the place of the given numbers, and results that follow.
-const root = document.getElementById("live-head");
 const live = root.querySelector(".head-live");
+live.querySelector("template").replaceWith(live.querySelector("template").content);
 const part = (name) => live.querySelector(`.head-${name}`);
 const [chosen, square] = live.querySelectorAll("select, [type=checkbox]");
 const told = part("say");
