@@ -76,6 +76,8 @@ SOFTMAX = [
     (lambda: ab.softmax([1.0, 2.0]), TypeError, "S: expected an array, got list"),
     (lambda: ab.softmax(None), TypeError, "S: expected an array, got NoneType"),
     (lambda: ab.softmax(1.0), TypeError, "S: expected an array, got float"),
+    (lambda: ab.softmax(np.ma.ones((2, 3))), TypeError, "S: expected an array, got MaskedArray"),
+    (lambda: ab.attention(*[np.ma.ones((2, 3))] * 3), TypeError, "Q: expected an array, got MaskedArray"),
     (lambda: ab.softmax(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
     (lambda: ab.softmax(np.ones(3, bool)), TypeError, "S: expected a floating dtype, got bool"),
     (lambda: ab.softmax(np.ones(3, complex)), TypeError, "S: expected a floating dtype, got complex128"),

@@ -107,6 +107,28 @@ def test_without_torch_differences_alone_decide(monkeypatch):
         checks.check_vjp(np.sin, c * np.sin(x), at=x, cotangent=c)
 
 
+def test_a_function_for_numpy_alone_is_told_and_compared_with_differences_where_one_says_so():
+    def f(x):
+        return np.asarray(x).clip(max=1.0) ** 2  # no tensor that learns becomes an array
+
+    x, c, t = draw((5,), (5,), (5,))
+    slope = np.where(x < 1, 2 * x, 0)
+    for compare in (
+        lambda **how: checks.check_vjp(f, c * slope, at=x, cotangent=c, **how),
+        lambda **how: checks.check_jvp(f, t * slope, at=x, tangents=t, **how),
+    ):
+        with pytest.raises(TypeError, match=r"^f: expected a function that takes torch's tensors too; autograd=False"):
+            compare()
+        assert set(compare(autograd=False).errors) == {"differences"}
+
+
+@pytest.mark.parametrize("trials", [0, -1])
+def test_no_trial_is_no_check(trials):
+    x, c = draw((5,), (5,))
+    with pytest.raises(ValueError, match=r"^trials: expected 1 or more, got "):
+        checks.check_vjp(np.square, 77 * x, at=x, cotangent=c, trials=trials)
+
+
 def test_a_gradient_may_be_left_out():
     (x, y, c) = draw((5,), (5,), (5,))
     checks.check_vjp(lambda x, y: x * y, [None, c * x], at=[x, y], cotangent=c)

@@ -274,6 +274,12 @@ OLD = """
 """
 
 
+def test_fewer_than_no_cases_cannot_be_asked_for(run):
+    status, _, err = run("diagnose", "kernel.py:old", "--at-least", "-1")
+    assert status == 2
+    assert "--at-least: expected 0 or more, got '-1'" in err
+
+
 def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(run, tmp_path):
     (tmp_path / "kernel.py").write_text(textwrap.dedent(OLD), encoding="utf-8")
     status, out, err = run("diagnose", "kernel.py:old", "--json")

@@ -122,7 +122,7 @@ def _parser():
     command.add_argument("--dtype", choices=DTYPES, default="float64", help="of these arrays")
     command.add_argument("--limit", type=float, default=30.0, metavar="SECONDS", help="for each case, 30 by default")
     command.add_argument(
-        "--at-least", type=int, default=0, metavar="N",
+        "--at-least", type=_count, default=0, metavar="N",
         help="fail where fewer than N cases were compared: an option that raises reads as one that is not taken",
     )  # fmt: skip
     command.add_argument("--junit", type=_file, metavar="FILE", help="write the report as JUnit XML too, for CI")
@@ -146,6 +146,13 @@ def _parser():
     how.add_argument("--json", action="store_true", help="print it as JSON")
     command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     return parser
+
+
+def _count(text):
+    """A number of cases; an error where there can be no such number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text!r}")
+    return int(text)
 
 
 def _file(path):

@@ -147,7 +147,7 @@ def an_array_of(T: Any) -> str:
 
 def agree_on_place(name: str, T: Any, like_name: str, like: Any) -> None:
     """An error that names T, where it is no array, of another library or on another device than ``like``."""
-    if not is_array(T):
+    if not is_array(T) or isinstance(T, np.ma.MaskedArray):  # whose operations are not the standard's
         raise TypeError(expected(name, "an array", type(T).__name__))
     if library(T) != library(like):
         raise TypeError(expected(name, f"{an_array_of(like)} like {like_name}", an_array_of(T)))

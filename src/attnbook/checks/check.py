@@ -48,6 +48,7 @@ def check_vjp(
     seed: int = 0,
     trials: int = 3,
     digits: int | None = None,
+    autograd: bool = True,
 ) -> Agreement:
     """Assert that ``grads`` are the gradients of ⟨cotangent, f(at)⟩, by differences and by autograd.
 
@@ -68,11 +69,13 @@ def check_vjp(
     cotangent : array of the shape of the output
         Random, never ones: the gradient of softmax's sum is 0, right or wrong.
     seed, trials : int
-        Of the random directions.
+        Of the random directions, one at least.
     digits : int, optional
         Run f on balls instead (:mod:`attnbook.checks.balls`, with python-flint), which enclose its derivatives, with
         no step and no rounding. A function ``grads`` runs on balls too, and must agree to so many digits, relative to
         what is added up; arrays must up to float64 rounding.
+    autograd : bool
+        False leaves torch out, where f takes NumPy's arrays alone.
 
     Returns
     -------
@@ -87,6 +90,8 @@ def check_vjp(
         cannot run on balls, or where a comparison hangs in the balance, and what stays too wide to be compared.
     """
     at = _as_tuple(at)
+    if trials < 1:
+        raise ValueError(expected("trials", "1 or more", trials))
     _check_float64(at=at, cotangent=(cotangent,))
     if not _runs_on_balls(grads, digits):
         grads = _as_tuple(grads)
@@ -101,7 +106,7 @@ def check_vjp(
     if Y.shape != cotangent.shape:
         raise ValueError(expected("cotangent", f"the shape of the output, {Y.shape}", cotangent.shape))
     rng = np.random.default_rng(seed)
-    reference = autograd_vjp(f, at, cotangent) if has_torch() else [None] * len(at)
+    reference = _on_torch(autograd_vjp, f, at, cotangent) if autograd and has_torch() else [None] * len(at)
     errors: dict[str, float] = {}
     for i, (x, dx, by_autograd) in enumerate(zip(at, grads, reference, strict=True)):
         if dx is None:
@@ -126,6 +131,7 @@ def check_jvp(
     at: NumPyArrays,
     tangents: NumPyArrays,
     digits: int | None = None,
+    autograd: bool = True,
 ) -> Agreement:
     """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
@@ -153,11 +159,20 @@ def check_jvp(
     size = _largest(by_differences) + _largest(Y)
     errors: dict[str, float] = {}
     _compare(errors, "differences", "the tangent", tangent, by_differences, size, DIFFERENCES)
-    if has_torch():
-        by_autograd = autograd_jvp(f, at, tangents)
+    if autograd and has_torch():
+        by_autograd = _on_torch(autograd_jvp, f, at, tangents)
         size = max(_largest(by_autograd), _largest(Y))
         _compare(errors, "autograd", "the tangent", tangent, by_autograd, size, EXACT)
     return Agreement(errors)
+
+
+def _on_torch(derive: Callable[..., Any], f: Callable[..., Any], *where: Any) -> Any:
+    """What autograd makes of f, or an error that says how to do without."""
+    try:
+        return derive(f, *where)
+    except Exception as error:
+        wanted = "a function that takes torch's tensors too; autograd=False compares with differences alone"
+        raise TypeError(expected("f", wanted, f"{type(error).__name__}: {error}")) from error
 
 
 def check_adjoint(
