@@ -107,7 +107,11 @@ UNITS = {
     ),
     "cross": Unit(
         FORWARD,
-        tuple(row._replace(labels=("eq-dX-cross",)) if "eq-dW" in row.labels else row for row in BACKWARD) + INTO_BOTH,
+        tuple(
+            row._replace(labels=("eq-dX-cross",)) if row.name.startswith("dW") and "eq-dW" in row.labels else row
+            for row in BACKWARD
+        )
+        + INTO_BOTH,
         {"X_q": "X", "X_k": "memory", "X_v": "memory"},
         {},
     ),

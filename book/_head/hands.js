@@ -118,7 +118,7 @@ async function copy() {
 function open(hash) {
   if (!hash.startsWith("#head:")) return;
   try {
-    put(readState(hash));
+    put(readState(hash.replace(/%(2C|3A|3B|3D|26)/gi, decodeURIComponent))); // as some apps write links
     show();
     told.textContent ||= "These are the numbers of the link.";
     root.scrollIntoView();

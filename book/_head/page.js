@@ -33,10 +33,9 @@ const fields = {}; // rows of fields, and of the mask's buttons
 function field(name, i, j, cell) {
   const input = document.createElement("input");
   Object.assign(input, { type: "text", value: cell.textContent, autocomplete: "off", spellcheck: false });
-  input.setAttribute("inputmode", "decimal");
   input.setAttribute("role", "spinbutton");
   input.setAttribute("aria-label", name === "scale" ? "scale" : `${name}, row ${i}, column ${j}`);
-  if (name === "scale") [input.value, input.placeholder] = ["", cell.textContent];
+  if (name === "scale") [input.value, input.placeholder, input.title] = ["", cell.textContent, "Empty: 1/√2"];
   cell.replaceChildren(input);
   return input;
 }
@@ -114,6 +113,7 @@ function paint(of, T, right) {
       const text = x === undefined ? "–" : shown(x);
       const box = cell.firstElementChild ?? cell;
       if (box.textContent !== text) box.textContent = text;
+      if (box !== cell) box.ariaLabel = `${of}, row ${i}, column ${j}: ${text}`;
       cell.style.setProperty("--c", Number.isFinite(x) ? (Math.abs(x) / most).toFixed(3) : 0);
       cell.dataset.sign = x < 0 ? "-" : "+";
       const off = right[i]?.[j] !== undefined && !(Math.abs(x - right[i][j]) <= 1e-9 * (1 + Math.abs(right[i][j])));
@@ -199,7 +199,7 @@ function showTests(wrong) {
   for (const item of live.querySelectorAll("[data-test]")) {
     const off = TESTS[item.dataset.test](numbers, wrong);
     caught += off.length > 0;
-    item.dataset.verdict = off.length ? `caught: ${off.join(", ")}` : "passes";
+    item.dataset.verdict = off.length ? `caught: ${off.join(", ")}` : "does not see it";
     item.toggleAttribute("data-caught", off.length > 0);
   }
   const { needs } = chosen.selectedOptions[0].dataset;

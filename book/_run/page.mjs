@@ -292,7 +292,10 @@ function edit(cell) {
   cell.editor = editor;
   code.hidden = true;
   code.after(editor);
-  if (!cell.free) swap(cell, "edit", "reset", "Reset");
+  if (!cell.free) {
+    swap(cell, "edit", "reset", "Reset");
+    editor.setSelectionRange(0, 0); // a phone shows the beginning of its lines
+  }
   editor.focus();
 }
 

@@ -1,7 +1,7 @@
 // One tap copies a formula's LaTeX, or its address. A selection is copied as it reads, with formulas as their LaTeX:
 // KaTeX's own copy-tex copies what is hidden as well, closed folds and the boxes of theorems.
 {
-  const latex = (formula) => formula.querySelector("annotation").textContent;
+  const latex = (formula) => formula.querySelector("annotation").textContent.replace(/^\\begin\{split\}|\\end\{split\}$/g, "");
   const live = Object.assign(document.createElement("p"), { className: "visually-hidden", role: "status" });
 
   const copy = async (button, text) => {

@@ -144,7 +144,13 @@ def attention_vjp(dO: Array, res: Residuals, dL: AnyArray | None = None) -> Atte
     Returns
     -------
     AttentionGrads
-        ``dQ``, ``dK``, ``dV``, ``dbias`` and ``dops``.
+        ``dQ``, ``dK`` and ``dV`` with the shapes of Q, K and V; ``dbias`` with that of the bias, None without one;
+        ``dops``, a gradient for each of ``ops``, None where it learns nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        dO or dL is no array of the library, dtype, device or shape that it needs.
 
     Notes
     -----

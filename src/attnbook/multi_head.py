@@ -204,6 +204,11 @@ def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGra
         ``dX``; ``dmemory``, None in self-attention; ``dparams``, a :class:`MultiHeadParams` with None where there was
         no bias; ``dbias`` and ``dops`` as :func:`~attnbook.attention.attention_vjp` gives them.
 
+    Raises
+    ------
+    TypeError, ValueError
+        ``res`` is from another function, or dY no array like X with the shape of Y.
+
     Notes
     -----
     For the memory: :doc:`/chapters/07_cross`.
