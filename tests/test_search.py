@@ -33,7 +33,10 @@ NAMES = {  # of letters, labels and functions: where the first result leads, and
     "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
     "logsumexp vjp": (f"{SOFTMAX}.html#equation-eq-logsumexp-vjp",),
     "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),
-    "softmax_vjp": ("api.html#attnbook.softmax.softmax_vjp", f"{SOFTMAX}.html#equation-eq-softmax-vjp"),
+    "softmax_vjp": (
+        "attnbook.softmax.softmax_vjp.html#attnbook.softmax.softmax_vjp",
+        f"{SOFTMAX}.html#equation-eq-softmax-vjp",
+    ),
     "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
     "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
     "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
@@ -110,7 +113,7 @@ def answered(tab, query):
 def section_of(page):
     """{a formula of the page: the section that it stands in}."""
     sections, last = {}, ""
-    text = next(SITE.glob(f"*/{page}")).read_text(encoding="utf-8")
+    text = next(path for path in SITE.rglob(page) if "_modules" not in path.parts).read_text(encoding="utf-8")
     for section, formula in re.findall(r'<section[^>]*? id="([^"]+)"|<div[^>]*? id="(equation-[^"]+)"', text):
         last = section or last
         sections[formula] = last

@@ -36,7 +36,8 @@ class Place(NamedTuple):
 
 def places(env):
     """Every place of the book. Of two that fit a query equally well, the earlier one is shown first."""
-    pages = sorted(env.found_docs, key=lambda page: (page.startswith("book"), page))  # the chapters first
+    written = [page for page in env.found_docs if not page.startswith("book/api/")]  # of the others, the names
+    pages = sorted(written, key=lambda page: (page.startswith("book"), page))  # the chapters first
     trees = {page: env.get_doctree(page) for page in pages}
     called = {}
     for row in symbols.rows(trees[NOTATION]):

@@ -164,12 +164,14 @@ def keep_old_addresses(app, doctree, page):
     """On the list, in the link to a page: the addresses of all that is on it, which were the list's own."""
     if page != INDEX:
         return
+    there = set()
     for link in doctree.findall(nodes.reference):
         target = link.get("refuri", "").partition("#")[0].removesuffix(".html")
         if target.startswith("api/"):
             tree = app.env.get_doctree(f"book/{target}")
-            names = (name for entry in tree.findall(addnodes.desc_signature) for name in entry["ids"])
-            link[:0] = [nodes.inline(ids=[name]) for name in names]
+            names = {name for entry in tree.findall(addnodes.desc_signature) for name in entry["ids"]} - there
+            link[:0] = [nodes.inline(ids=[name]) for name in sorted(names)]
+            there |= names
 
 
 def list_once(app, doctree):
@@ -188,7 +190,7 @@ def lead_on(app, pagename, templatename, context, doctree):
         context["body"] = LINES.sub(as_divisions, context["body"])
         context["page_source_suffix"] = ""  # nobody wrote it: there is nothing to edit, or to download
     if pagename == INDEX:
-        app.add_js_file(None, body=LEAD_ON, loading_method="async", type="module")
+        app.add_js_file(None, body=LEAD_ON, type="module")
 
 
 def keep_pages_of_sources(app, exception):

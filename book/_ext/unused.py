@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sphinx.util.display import progress_message
 
-BY_HAND = ("run/*/*.json", "*LICENSE*")  # page.mjs makes the name from that of its chapter; licences are for readers
+# page.mjs makes the name from that of its chapter; licences are for readers; the package's description shows the cover
+BY_HAND = ("run/*/*.json", "*LICENSE*", "cover.svg")
 NAMES_OTHERS = (".html", ".css", ".js", ".mjs", ".json")
 SOURCE_MAP = re.compile(r"^(?://|/\*)# sourceMappingURL=.*$", re.MULTILINE)  # for those who develop the theme
 
