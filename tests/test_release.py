@@ -212,7 +212,12 @@ class TestTheWorkflow:
         assert jobs["upload"]["needs"] == "build"
         assert not [step for step in jobs["upload"]["steps"] if "checkout" in step.get("uses", "")]
         install, upload = [step["run"] for step in jobs["upload"]["steps"] if "run" in step]
-        assert install.split()[-1] in PINNED.split()
+        assert install.endswith("--require-hashes -r uv.txt")
+        (cut,) = [step["run"] for step in jobs["build"]["steps"] if "uv.txt" in step.get("run", "")]
+        locked = subprocess.check_output(cut.partition(" > ")[0], shell=True, cwd=ROOT, text=True).splitlines()
+        assert locked[0].removesuffix(" \\") in PINNED.split()
+        assert all(line.startswith("    --hash=sha256:") for line in locked[1:])
+        assert len(locked) > 1
         assert upload.startswith("uv publish --trusted-publishing always")
 
 
