@@ -315,7 +315,7 @@ MISTAKES = {
          "[:, None] + (r - 1) - (r - 1 + c - 1)", of_distances),
         ("_sum_diagonals", "across, not along", "xp.flip(T, axis=-2)", "T", gradients("relative bias")),
         ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5(True)),
-        ("T5Buckets.__call__", "later keys count in one direction", "xp.clip(-distances, 0)", "xp.abs(distances)",
+        ("T5Buckets.__call__", "later keys count in one direction", "xp.clip(-distances, 0, None)", "xp.abs(distances)",
          of_t5(False)),
         ("T5Buckets._limits", "the integer below", "n + (n**shared < exact ** (shared - k) * self.max_distance**k)",
          "n", of_t5(True)),

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
-import array_api_compat.numpy
 import numpy as np
 
 _CHAR = operator.attrgetter("dtype.char")
 
-NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
+NAMESPACES: dict[type, Any] = {np.ndarray: np}
 """Namespaces by the exact type of their arrays, where that is known: small tables feel the longer way, and torch's
 compiler cannot follow it without a warning. :mod:`attnbook.torch` adds its own."""
 
@@ -75,6 +74,11 @@ def scalar(value: float, like: Any) -> Any:
 def mT(T: Any) -> Any:
     """Transpose the last two axes, and only these: ``.T`` would reverse the batch axes too."""
     return array_namespace(T).matrix_transpose(T)
+
+
+def cumulative_sum(T: Any, axis: int) -> Any:
+    """The running sums along an axis; NumPy 2.0 lacks the standard's name for them."""
+    return np.cumsum(T, axis=axis) if is_numpy(T) else array_namespace(T).cumulative_sum(T, axis=axis)
 
 
 def inner(A: Any, B: Any) -> float:
@@ -166,7 +170,7 @@ def agree(optional: dict[str, Any] | None = None, **arrays: Any) -> Any:
         if T is not None:
             arrays[name] = T
     if set(map(type, arrays.values())) == {np.ndarray} and set(map(_CHAR, arrays.values())) in ({"f"}, {"d"}):
-        return array_api_compat.numpy  # most calls, and small tables feel the longer way
+        return np  # most calls, and small tables feel the longer way
     first, reference = next(iter(arrays.items()))
     for name, T in arrays.items():
         agree_on_place(name, T, first, reference)

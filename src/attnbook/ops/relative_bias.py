@@ -37,7 +37,7 @@ class T5Buckets:
     def __call__(self, distances: Any) -> Any:
         """The bucket of each distance j − i."""
         xp = array_namespace(distances)
-        far = xp.abs(distances) if self.bidirectional else xp.clip(-distances, 0)
+        far = xp.abs(distances) if self.bidirectional else xp.clip(-distances, 0, None)
         found = xp.zeros_like(distances)
         for limit in self._limits():  # numbers of Python's: an array of them would be copied to the device each time
             found = found + xp.astype(far >= limit, distances.dtype)

@@ -19,7 +19,7 @@ form. Sources: Yang et al. 2024, "Gated Delta Networks", eqs. 8–10; Dao and Gu
 
 from typing import Any, NamedTuple, Self
 
-from attnbook.arrays import array_namespace, device, mT
+from attnbook.arrays import array_namespace, cumulative_sum, device, mT
 
 
 class Tokens(NamedTuple):
@@ -46,7 +46,7 @@ def decays(g: Any) -> Any:
 def decays_vjp(dG: Any, G: Any) -> Any:
     """dg_r sums dΓ ∘ Γ over all that decayed at r: s < r ≤ t."""
     xp = array_namespace(G)
-    of_later = xp.flip(xp.cumulative_sum(xp.flip(dG * G, axis=-2), axis=-2), axis=-2)
+    of_later = xp.flip(cumulative_sum(xp.flip(dG * G, axis=-2), axis=-2), axis=-2)
     return xp.sum(xp.tril(of_later), axis=-1, keepdims=True)
 
 
@@ -55,7 +55,7 @@ def decays_jvp(tg: Any, G: Any) -> Any:
 
 
 def _sums(xp: Any, g: Any) -> Any:
-    return xp.cumulative_sum(xp.tril(xp.broadcast_to(g, (*g.shape[:-1], g.shape[-2] + 1))), axis=-2)
+    return cumulative_sum(xp.tril(xp.broadcast_to(g, (*g.shape[:-1], g.shape[-2] + 1))), axis=-2)
 
 
 class Parts(NamedTuple):
