@@ -18,12 +18,10 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "book" / "commands"), str(ROOT / "book" / "_ext")]  # for what runs without pytest
 
 import serve  # noqa: E402
-from room import public, rooms  # noqa: E402
 
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["parts"] for c in part["chapters"]))]
-PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html")
 SOME_OF_PACKAGE = ("book/api/attnbook.attention.attention.html", "book/api/attnbook.multi_head.MultiHeadGrads.html")
 ALL_PAGES = [*PAGES, *SOME_OF_PACKAGE, *MADE]  # with those that nobody wrote

@@ -7,8 +7,10 @@ import make_pdf
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from built_site import ALL_PAGES, PACKAGE, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
+from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
+from room import public, rooms
 
+PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
 ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
