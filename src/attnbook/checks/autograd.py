@@ -13,7 +13,7 @@ def has_torch() -> bool:
     return find_spec("torch") is not None
 
 
-def has_triton() -> Any:
+def has_triton() -> bool:
     """Whether Triton is installed, and torch, whose tensors its kernels take."""
     return has_torch() and find_spec("triton") is not None
 

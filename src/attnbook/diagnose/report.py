@@ -148,9 +148,9 @@ def diagnose(
         ``fn(Q, K, V, **options) -> O``, whose backward is autograd's. The options are those of
         :func:`attnbook.attention`: mask, bias, causal and scale, each passed only in a case that needs it. A case whose
         option fn does not know is not run, and that is no mistake; nor is ``causal="bottom-right"`` where any text
-        does for True. So with window=(2, 1), softcap=1.5, sink and slopes, one number a head, cos and sin of rotary,
-        dropout and dL. torch's own names (attn_mask, is_causal, enable_gqa) are tried where fn knows those. The arrays
-        have two, three or four axes, (n, d), (h, n, d) or (b, h, n, d).
+        does for True. It is the same with window=(before, after), softcap, sink=σ and slopes (one number a head each),
+        cos and sin (of rotary), dropout=p and dL. torch's own names (attn_mask, is_causal, enable_gqa) are tried where
+        fn knows those. The arrays have two, three or four axes, (n, d), (h, n, d) or (b, h, n, d).
     library : "numpy", "torch", "cupy", "jax", "mlx", "tensorflow", "onnx", or None
         Whose arrays fn is given; None finds it out. What fn takes is found out too: axes, layout, sizes, dtypes, and
         what its library calls the options. A note says so; what could not be asked is no mistake.

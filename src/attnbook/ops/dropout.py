@@ -61,7 +61,7 @@ class Dropout(Op):
     def jvp(self, tP: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return self._drop(tP, tile)
 
-    def kept(self, T: Any, tile: Tile) -> bool:
+    def kept(self, T: Any, tile: Tile) -> Any:
         """R on this tile: bool, True = kept."""
         xp = array_namespace(T)
         lead = tile.lead or tuple(range(n) for n in T.shape[:-2])
