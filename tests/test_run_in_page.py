@@ -84,7 +84,7 @@ def test_what_the_site_carries_is_what_pyodide_s_lock_names(site):
 def test_without_the_wheels_the_lock_sends_a_browser_to_pyodide_s_own(monkeypatch):
     monkeypatch.setattr(pyodide_files, "have_wheels", lambda: False)
     files = pyodide_files.files()
-    assert set(files) == {*pyodide_files.CORE, "pyodide-lock.json"}
+    assert set(files) == {*pyodide_files.CORE, "memory.bin.gz", "pyodide-lock.json"}
     numpy = json.loads(files["pyodide-lock.json"])["packages"]["numpy"]
     assert numpy["file_name"] == f"https://cdn.jsdelivr.net/pyodide/v{pyodide_files.version()}/full/{NUMPY}"
 

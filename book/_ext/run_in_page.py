@@ -69,28 +69,29 @@ def carried():
     if not pyodide_files.lock():
         return {}
     results = {p.relative_to(ROOT).as_posix(): p.read_bytes() for p in (ROOT / "benchmarks/results").glob("*.json")}
-    archives = {"results.zip": archive(results), **dict(map(wheel, ("attnbook", "array-api-compat", "threadpoolctl")))}
+    ours = dict(map(wheel, ("attnbook", "array-api-compat", "threadpoolctl")))
+    archives = {name: (content, "/book/site") for name, content in ours.items()}
+    if pyodide_files.have_wheels():
+        archives["compiled.zip"] = (pyodide_files.compiled(archives), "/")
+    archives["results.zip"] = (archive(results), "/book")
     files = {p.name: p.read_bytes() for p in RUN.iterdir() if p.suffix in (".mjs", ".py") and p.name != "start.mjs"}
     for path in (ROOT / "chapters").glob("*.ipynb"):
         files[f"{path.stem}.json"] = json.dumps(cells(path), ensure_ascii=False).encode()
+    packed = {name: content for name, (content, _) in archives.items()}
     python = pyodide_files.files()
     numpy = json.loads(python["pyodide-lock.json"])["packages"]["numpy"]["file_name"]
-    counted = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", numpy)  # fetched; the others are imported
+    fetched = {*pyodide_files.CORE[2:], "pyodide-lock.json", "memory.bin.gz", numpy}  # and counted; the rest is imported
     version = f"{pyodide_files.version()}-{hashlib.sha256(python['pyodide-lock.json']).hexdigest()[:8]}"
     site = {
         "core": f"../../pyodide-{version}/",
         "numpy": numpy,
-        "bytes": sum(len(python.get(name, b"")) for name in counted) + sum(map(len, archives.values())),
+        "bytes": sum(len(python.get(name, b"")) for name in fetched) + sum(map(len, packed.values())),
         "archives": [
-            {
-                "name": name,
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "to": "/book/site" if "whl" in name else "/book",
-            }
-            for name, content in archives.items()
+            {"name": name, "sha256": hashlib.sha256(content).hexdigest(), "to": folder}
+            for name, (content, folder) in archives.items()
         ],
     }
-    return {**files, **archives, "site.json": json.dumps(site).encode()}
+    return {**files, **packed, "site.json": json.dumps(site).encode()}
 
 
 def cells(path):

@@ -1,7 +1,7 @@
 // Keeps, in the reader's browser, the pages that were read and what runs their cells: both are there without a network.
 // A page registers it when a cell is run for the first time. Who never runs one stores nothing.
 const UNCHANGING = /\/_static\/(run|pyodide)[-/][^/]+\//; // folders that are named after what they hold
-const ours = caches.open("attnbook");
+const ours = caches.open("attnbook").catch(() => undefined); // storage may be blocked
 
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
@@ -25,18 +25,18 @@ async function newOrKept(request) {
   }
 }
 
-// Storage may be blocked, or full: then nothing is kept, and everything else works.
 async function kept(request, how) {
-  return (await ours.catch(() => undefined))?.match(request, { ignoreVary: true, ...how });
+  return (await ours)?.match(request, { ignoreVary: true, ...how });
 }
 
 function store(request, answer) {
-  if (answer.status === 200) put(request, answer.clone()).catch(() => {});
+  if (answer.status === 200) put(request, answer.clone()).catch(() => {}); // storage may be full
   return answer;
 }
 
 async function put(request, answer) {
   const cache = await ours;
+  if (!cache) return;
   if (request.url.endsWith("/site.json")) await forget(cache, request.url, await answer.clone().json());
   await cache.put(request, answer);
 }

@@ -45,13 +45,24 @@ async function start() {
   core = new URL(site.core, here("./")).href;
   for (const { name } of site.archives) arriving.set(name, bytesOf(name).catch(() => undefined)); // while Python starts
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
-  pyodide = await Promise.race([loadPyodide({ indexURL: core, packages: ["numpy"] }), broken]);
+  const begun = { indexURL: core, packages: ["numpy"], _loadSnapshot: await memory() };
+  pyodide = await Promise.race([loadPyodide(begun), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
   pyodide.FS.writeFile("/book/runner.py", await (await fetch(here("runner.py"))).text());
   module = pyodide.runPython("import sys; sys.path += ['/book', '/book/site']; import runner; runner");
   runner = module.Runner((text) => tell({ printed: text }));
+}
+
+// The interpreter's memory as it is once it has started. A browser that cannot unpack it starts it itself.
+async function memory() {
+  try {
+    const packed = await fetch(`${core}memory.bin.gz`);
+    return await new Response(packed.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  } catch {
+    return undefined;
+  }
 }
 
 async function load(name) {
