@@ -564,6 +564,8 @@ def test_after_one_run_a_chapter_opens_and_runs_without_a_network(site, address,
         run.click()
         same.wait_for()
         page.tab.wait_for_load_state("networkidle")
+        memory = site["place"].joinpath(site["core"], "memory.bin.gz").resolve().relative_to(SITE).as_posix()
+        page.tab.wait_for_function("url => caches.match(url).then(Boolean)", arg=address + memory)
         page.context.set_offline(True)
         page.tab.reload()
         assert not same.count()
