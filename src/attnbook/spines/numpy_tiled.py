@@ -37,10 +37,10 @@ from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
 from attnbook.spines.operands import check_numpy, in_order, less_dL, row_sums
 from attnbook.spines.sums import Sums
-from attnbook.spines.tiled import Residuals, check_sizes, jvp, on_grid, pieces
+from attnbook.spines.tiled import Residuals, check_sizes, hvp, jvp, on_grid, pieces
 from attnbook.spines.workers import run
 
-__all__ = ["Residuals", "Tiles", "forward", "jvp", "prepare", "vjp"]
+__all__ = ["Residuals", "Tiles", "forward", "hvp", "jvp", "prepare", "vjp"]
 
 LN2 = math.log(2)
 
