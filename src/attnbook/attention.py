@@ -229,15 +229,15 @@ def attention_hvp(
     """Push changes forward through the backward: how the gradients move. Hessian products are made of it.
 
     .. math::
-       \dot P = P \circ (\dot S - \dot L) \qquad
-       \dot D = \operatorname{rowsum}(\dot{dO} \circ O + dO \circ \dot O) - \dot{dL} \qquad
-       \dot{dP} = \dot{dO}\,V^{\mathsf T} + dO\,\dot V^{\mathsf T}
+       \\dot P = P \\circ (\\dot S - \\dot L) \\qquad
+       \\dot D = \\operatorname{rowsum}(\\dot{dO} \\circ O + dO \\circ \\dot O) - \\dot{dL} \\qquad
+       \\dot{dP} = \\dot{dO}\\,V^{\\mathsf T} + dO\\,\\dot V^{\\mathsf T}
 
-       \dot{dS} = \dot P \circ (dP - D) + P \circ (\dot{dP} - \dot D) \qquad
-       \dot{dV} = \dot P^{\mathsf T} dO + P^{\mathsf T} \dot{dO}
+       \\dot{dS} = \\dot P \\circ (dP - D) + P \\circ (\\dot{dP} - \\dot D) \\qquad
+       \\dot{dV} = \\dot P^{\\mathsf T} dO + P^{\\mathsf T} \\dot{dO}
 
-       \dot{dQ} = \text{scale}\,(\dot{dS}\,K + dS\,\dot K) \qquad
-       \dot{dK} = \text{scale}\,(\dot{dS}^{\mathsf T} Q + dS^{\mathsf T} \dot Q)
+       \\dot{dQ} = \text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
+       \\dot{dK} = \text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
 
     The product rule, in each line of :func:`attention_vjp`; S, L and O move as in :func:`attention_jvp`,
     :eq:`eq-attention-jvp`.

@@ -245,7 +245,7 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
 
 def _tangents(queries, keys, saved, plan, tile, tparams):
     """The tangents of the scores on this tile, before each op and after the last. S = scale Q Kᵀ."""
-    (q, tq), (k, tk) = (tuple(_at(T, places) for T in pair) for pair, places in zip((queries, keys), tile, strict=False))
+    (q, tq), (k, tk) = ([_at(T, places) for T in pair] for pair, places in ((queries, tile.rows), (keys, tile.cols)))
     tS = tq @ mT(k) + q @ mT(tk)
     return chain.tangents(plan.scores, saved, stretch(tS, (*plan.shape[:-2], *tS.shape[-2:])), tile, tparams)
 
