@@ -240,6 +240,14 @@ def test_nothing_given_is_written_to(route, case):
     assert all(map(np.array_equal, given, before))
 
 
+@pytest.mark.parametrize("wrong", [lambda tO: tO[0], lambda tO: tO.tolist()])
+def test_what_a_function_returns_is_checked(wrong):
+    Q, K, V = draw((2, 5, 3), (2, 7, 3), (2, 7, 4))
+    O, res = ab.attention(Q, K, V)
+    with pytest.raises((TypeError, ValueError), match=r"^tdO\(tO\): expected"):
+        ab.attention_hvp(Q, K, V, O, res, tdO=wrong)
+
+
 # --- an op that does not say how it turns ---------------------------------------------------------------------------
 
 
@@ -326,7 +334,8 @@ PLANTED = [
         ("_turn_block", "tdK[...], tdV[...] = 0, 0", "tdK[...] = 0", "plain", ENGINE),
         ("_turn_block", "sums.give(strip, place, [])", "pass", "causal, more keys", ENGINE),
     )),
-    ("spines/numpy_tangents.py", "_push_block", "starts_with(strips, block.rows)", "True", fresh("mask with a dead row")),
+    ("spines/numpy_tangents.py", "_push_block", "starts_with(strips, block.rows)", "True",
+     fresh("mask with a dead row")),
     ("torch/_passes.py", "hvp", "changed = tdO, tdL,", "changed = None, tdL,",
      lambda: two_orders("RF")),
 ]  # fmt: skip

@@ -153,8 +153,8 @@ class HVP(_Derivative):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
-        return _spread(needed, pull(ctx.f, needed[-ctx.n :], inputs, cotangents))
+        inputs, needed = unwrap_dead_wrappers(ctx.saved_tensors), ctx.needs_input_grad
+        return _spread(needed, pull(ctx.f, needed[-ctx.n :], inputs, unwrap_dead_wrappers(cotangents)))
 
     @staticmethod
     def vmap(info, in_dims, call, kept, asked, *changes):
