@@ -21,7 +21,7 @@ def forward(steps: Any, T: Any, tile: Tile) -> tuple[Any, Any]:
 
 def vjp(steps: Any, saved: Any, dT: Any, tile: Tile) -> tuple[Any, dict[int, Any]]:
     """The gradient before these ops, and that of each parameter, by the op's place."""
-    dparams = {}
+    dparams: dict[int, Any] = {}
     for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
         dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile), dT)
         dparams |= _of_parameter(place, op, "vjp", dparam, tile)
@@ -45,7 +45,8 @@ def vjp_jvp(steps: Any, saved: Any, pair: Any, before: Any, tile: Tile, tparams:
     """A gradient and its tangent, a ``pair``, before these ops, and the tangent of each parameter's gradient, by the
     op's place. ``before``: as :func:`tangents` found them.
     """
-    (dT, tdT), found = pair, {}
+    found: dict[int, Any] = {}
+    dT, tdT = pair
     for i, (place, op) in reversed(list(enumerate(steps))):
         came = op.vjp_jvp(tdT, dT, before[i], saved[i], tile, tparams[place])
         tdT, tdparam = _pair(op, "vjp_jvp", came, tdT)
