@@ -255,10 +255,8 @@ def attention_hvp(
         on its way: the product with the Hessian of ½‖O‖² has ``dO=O, tdO=lambda tO: tO``.
     dL, tdL : arrays (..., n_q) like ``res.L``, optional
         Likewise for L; ``tdL`` may be a function of tL.
-    tbias : array of the shape of bias, optional
-        Zero where it is not given.
-    tops : sequence, optional
-        The tangent of each op's parameter, None for zero.
+    tbias, tops
+        As :func:`attention_jvp` takes them.
     with_O : bool
         Also return the tangents of O and L.
 

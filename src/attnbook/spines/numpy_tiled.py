@@ -23,6 +23,8 @@ Workers take heads, and of large heads blocks.
     Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
 
 Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
+How a call is cut stands in :mod:`attnbook.spines.numpy_work`, and its tangents in
+:mod:`attnbook.spines.numpy_tangents`.
 """
 
 from typing import NamedTuple
