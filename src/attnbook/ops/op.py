@@ -82,8 +82,8 @@ class UndeclaredError(TypeError):
 
 
 class Op:
-    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Derive a class with the three passes; where
-    the vjp moves with the scores, add ``vjp_jvp``, the tangents of what it returns.
+    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Derive a class with the three passes, and
+    ``vjp_jvp``, where the vjp moves with the scores.
 
     ``S``, ``dS`` and ``tS`` are tiles (..., rows, cols), in the accumulation dtype. What else an op is, it declares;
     each default is right for the simplest op.
