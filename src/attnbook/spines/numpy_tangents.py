@@ -22,12 +22,14 @@ from attnbook.spines.sums import Sums
 from attnbook.spines.workers import run
 
 
+@quietly
 def jvp(tQ, tK, tV, tparams, res):
     """As :func:`attnbook.spines.tiled.jvp`."""
     tO, tL = _push(_Moving(tQ, tK, tV, tparams, res), res)
     return narrow(tO, res.Q.dtype), tL[..., 0]
 
 
+@quietly
 def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     """As :func:`attnbook.spines.tiled.hvp`."""
     work = _Moving(tQ, tK, tV, tparams, res)
