@@ -214,7 +214,7 @@ def recurrence(item):
 
 
 MASKS = ["mask", "sliding window", "global tokens", "causal, top-left", "causal, bottom-right"]
-PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "jvp": ["tangents of O and L"], "Residuals.L": ["L"]}
+PASSES = {"forward": ["O"], "vjp": ["dQ", "dK", "dV"], "_pushed": ["tangents of O and L"], "Residuals.L": ["L"]}
 PLANTED_IN = {
     "softmax.py": ["softmax", "log-sum-exp"], "linear.py": ["linear map"], "arrays.py": ["sums over broadcast axes"],
     "heads.py": ["heads, split and shared"], "merge.py": ["merge"], "arguments.py": ["scale"],

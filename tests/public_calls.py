@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """Forward, vjp and, for a head alone, jvp of a case of attention."""
+    """Forward, vjp and, for a head alone, jvp and hvp of a case of attention."""
 
     case: object
 
@@ -70,7 +70,8 @@ class Passes(NamedTuple):
 
         def passes():
             O, res = ab.attention(Q, K, V, **options)
-            return [O, *self.case.pull(cotangent, res, dL=res.L), self.case.push(tangents, res)]
+            pulled, pushed = self.case.pull(cotangent, res, dL=res.L), self.case.push(tangents, res)
+            return [O, *pulled, pushed, *self.case.push_pull(tangents, cotangent, res, dL=res.L)[:-1]]
 
         return passes
 
@@ -152,7 +153,7 @@ CALLS = (
     *three("sigmoid_attention", Q=TABLE, K=TABLE, V=(2, 3, 7), bias=(3, 3)),
 )
 PASSES = tuple(map(Passes, (*CASES, *MULTI_HEAD)))
-"""These go through ``attention``, ``attention_vjp``, ``attention_jvp``, ``multi_head_attention`` and its vjp."""
+"""These go through ``attention``, its vjp, jvp and hvp, ``multi_head_attention`` and its vjp."""
 
 
 def flat(result):

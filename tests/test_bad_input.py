@@ -55,7 +55,7 @@ STRICT = array_api_strict.asarray(ones(2, 3, 5))
 
 attention = ab.attention
 vjp = ab.attention_vjp
-jvp = ab.attention_jvp
+jvp, hvp = ab.attention_jvp, ab.attention_hvp
 linear_attention, delta_rule, sigmoid_attention = ab.linear_attention, ab.delta_rule, ab.sigmoid_attention
 
 
@@ -546,6 +546,16 @@ DERIVATIVES = [
         "tops: expected None for Softcap, which has no parameter, got an array",
     ),
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
+    (lambda: hvp(Q, K, V, dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
+    (lambda: hvp(Q, V, V, dO, RES), ValueError, "tK: expected shape (2, 3, 7, 11), got (2, 3, 7, 13)"),
+    (lambda: hvp(Q, K, V, Q, RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (2, 6, 5, 11)"),
+    (lambda: hvp(Q, K, V, np.float32(dO), RES), TypeError, "dO: expected dtype float64 like Q, got float32"),
+    (lambda: hvp(Q, K, V, dO, RES, tdO=dO[0]), ValueError, "tdO: expected shape (2, 6, 5, 13), got (6, 5, 13)"),
+    (lambda: hvp(Q, K, V, dO, RES, tdO=1.0), TypeError, "tdO: expected an array, got float"),
+    (lambda: hvp(Q, K, V, dO, RES, dL=dL[:, :1]), ValueError, "dL: expected shape (2, 6, 5), got (2, 1, 5)"),
+    (lambda: hvp(Q, K, V, dO, RES, tdL=dL[0]), ValueError, "tdL: expected shape (2, 6, 5), got (6, 5)"),
+    (lambda: hvp(Q, K, V, dO, RES, tbias=ones(7, 5)), ValueError, "tbias: expected shape (5, 7), got (7, 5)"),
+    (lambda: hvp(Q, K, V, dO, RES, tops=()), ValueError, "tops: expected 1 entries, one for each of ops, got 0"),
 ]
 
 MERGE = [
@@ -1200,7 +1210,10 @@ def test_it_is_refused(call, error, message):
 @pytest.mark.usefixtures("no_work")
 def test_every_public_function_is_in_the_table():
     called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
-    called |= {f"attention_{name}" for name in called & {"vjp", "jvp"}} | {"multi_head_attention", "latent_attention"}
+    called |= {f"attention_{name}" for name in called & {"vjp", "jvp", "hvp"}} | {
+        "multi_head_attention",
+        "latent_attention",
+    }
     elsewhere = {"diagnose"}  # its own table stands in test_diagnose
     public = [(room, name) for room in (ab, layers) for name in room.__all__]
     functions = {name for room, name in public if not isinstance(getattr(room, name), type)} - elsewhere

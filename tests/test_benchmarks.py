@@ -23,7 +23,7 @@ from cpu import ratios, with_floors
 from gpu_record import invented
 
 FOLDER = Path(common.__file__).parent
-SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "gpu")
+SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "orders", "gpu")
 RATES = (*rates.PRODUCTS, "exp2")
 RECORDED = sorted(FOLDER.glob("results/*.json"))
 
@@ -203,6 +203,9 @@ def check_cell(kind, cell):
         assert cell["peak_bytes"] >= 0
         assert cell["seconds"] > 0
         assert cell["method"]
+    elif kind == "orders":
+        assert cell["peak_bytes"] >= 0
+        check_seconds({"seconds": {cell["order"]: cell["seconds"]}})
     elif kind == "rates":
         assert cell["rate"] > 0
         assert cell["unit"] in ("GFLOP/s", "ns a number", "GB/s")
@@ -237,8 +240,8 @@ def test_a_script_says_what_it_does(name):
 
 
 @pytest.mark.parametrize(
-    "name",  # what gpu.py does is tested below, part by part; memory.py starts a process for each size
-    [pytest.param(name, marks=pytest.mark.thorough if name in ("gpu", "memory") else ()) for name in SCRIPTS],
+    "name",  # what gpu.py does is tested below, part by part; memory.py and orders.py start a process for each size
+    [pytest.param(name, marks=pytest.mark.thorough if name in ("gpu", "memory", "orders") else ()) for name in SCRIPTS],
 )
 def test_a_script_runs(name, tmp_path):
     words = [] if name in ("rates", "gpu") else ["--threads", "1"]
@@ -246,8 +249,8 @@ def test_a_script_runs(name, tmp_path):
         words += ["--device", "cpu"]
     if name == "memory":
         words += ["--contenders", "attnbook tiled,torch SDPA"]  # each is a process
-    if name == "memory" and not os.access("/proc/self/clear_refs", os.W_OK):
-        pytest.skip("memory.py: not Linux")
+    if name in ("memory", "orders") and not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip(f"{name}.py: not Linux")
     output = tmp_path / f"{name}.json"
     done = run(name, "--quick", "--output", output, *words)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ for a type, dtype or library, a ValueError for a shape, device or value, each wi
 expected, and what came. Inputs are not changed.
 """
 
-from attnbook.attention import AttentionGrads, attention, attention_jvp, attention_vjp
+from attnbook.attention import AttentionGrads, attention, attention_hvp, attention_jvp, attention_vjp
 from attnbook.diagnose import diagnose
 from attnbook.gates import Gate
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
@@ -52,6 +52,7 @@ __all__ = [
     "RecurrentGrads",
     "Rotary",
     "attention",
+    "attention_hvp",
     "attention_jvp",
     "attention_vjp",
     "delta_rule",

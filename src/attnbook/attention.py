@@ -3,7 +3,7 @@
 Arguments are checked here, turned into a plan, and handed to a spine; no mathematics happens in this file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape, scores_shape
@@ -157,11 +157,9 @@ def attention_vjp(dO: Array, res: Residuals, dL: AnyArray | None = None) -> Atte
     A row with no allowed key gives and gets exactly 0.
     """
     plan = _plan_of(res)
-    agree(Q=res.Q, dO=dO)
-    check_shape("dO", dO, (*plan.shape[:-1], plan.widths[1]))
+    _check_like("dO", dO, "Q", res.Q, (*plan.shape[:-1], plan.widths[1]))
     if dL is not None:
-        agree({"dL": dL}, **{"res.L": res.M})
-        check_shape("dL", dL, plan.shape[:-1])
+        _check_like("dL", dL, "res.L", res.M, plan.shape[:-1])
     *grads, dparams = SPINES[plan.spine].vjp(dO, dL, res)
     return AttentionGrads(*grads, *split_by_asker(dparams, plan))  # type: ignore[call-arg]
 
@@ -212,6 +210,119 @@ def attention_jvp(
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
     tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
     return (tO, tL) if with_L else tO
+
+
+def attention_hvp(
+    tQ: Array,
+    tK: Array,
+    tV: Array,
+    dO: Array,
+    res: Residuals,
+    *,
+    tdO: Array | Callable[[Array], Array] | None = None,
+    dL: AnyArray | None = None,
+    tdL: AnyArray | Callable[[Any], Any] | None = None,
+    tbias: AnyArray | None = None,
+    tops: Sequence[Any] | None = None,
+    with_O: bool = False,
+) -> Any:
+    """Push changes forward through the backward: how the gradients move. Hessian products are made of it.
+
+    .. math::
+       \\dot P = P \\circ (\\dot S - \\dot L) \\qquad
+       \\dot D = \\operatorname{rowsum}(\\dot{dO} \\circ O + dO \\circ \\dot O) - \\dot{dL} \\qquad
+       \\dot{dP} = \\dot{dO}\\,V^{\\mathsf T} + dO\\,\\dot V^{\\mathsf T}
+
+       \\dot{dS} = \\dot P \\circ (dP - D) + P \\circ (\\dot{dP} - \\dot D) \\qquad
+       \\dot{dV} = \\dot P^{\\mathsf T} dO + P^{\\mathsf T} \\dot{dO}
+
+       \\dot{dQ} = \text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
+       \\dot{dK} = \text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
+
+    The product rule, in each line of :func:`attention_vjp`; S, L and O move as in :func:`attention_jvp`,
+    :eq:`eq-attention-jvp`.
+
+    Parameters
+    ----------
+    tQ, tK, tV : arrays of the shapes of Q, K, V
+        The direction. For a variable that does not move, zeros.
+    dO : array of the shape, dtype and library of O
+        The gradient that arrives at the output.
+    res : Residuals
+        As :func:`attention` returned it.
+    tdO : array like dO, or a function of tO that returns one, optional
+        How dO moves, by default not at all. Of a loss of O it is ∂²ℓ/∂O² times the tangent of O, which the call finds
+        on its way: the product with the Hessian of ½‖O‖² has ``dO=O, tdO=lambda tO: tO``.
+    dL, tdL : arrays (..., n_q) like ``res.L``, optional
+        Likewise for L; ``tdL`` may be a function of tL.
+    tbias, tops
+        As :func:`attention_jvp` takes them.
+    with_O : bool
+        Also return the tangents of O and L.
+
+    Returns
+    -------
+    AttentionGrads
+        Its fields are the tangents of the gradients: ``dQ`` is that of dQ, and so on. With ``with_O`` a triple: these,
+        tO and tL.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What does not fit; and an op that saves something for its derivatives, and has no
+        :meth:`~attnbook.ops.op.Op.vjp_jvp`.
+
+    Notes
+    -----
+    The backward is linear in dO, and symmetric: pulled back through it, cotangents of dQ, dK and dV give to Q, K and V
+    what this gives for them as ``tQ``, ``tK`` and ``tV``, and to dO and dL the tO and tL. So this is double backward,
+    too. Products with the Gauss–Newton matrix need only the other two: ``attention_vjp(H @ attention_jvp(...), res)``
+    with the loss's Hessian H. A row with no allowed key gives and gets exactly 0. "tiled" makes all of it in two sweeps
+    over the tiles, and holds no n_q × n_k array; "fused" does as "tiled" does, in the library's own operations.
+    Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/04_single_head`.
+
+    Examples
+    --------
+    The Hessian of ½‖O‖² as a table, a column a call:
+
+    >>> import numpy as np, attnbook as ab
+    >>> Q, K, V = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[1.0], [0.0]])
+    >>> O, res = ab.attention(Q, K, V, scale=1.0)
+    >>> along = lambda tQ: ab.attention_hvp(tQ, 0 * K, 0 * V, O, res, tdO=lambda tO: tO).dQ[0]
+    >>> np.array([along(tQ[None]) for tQ in np.eye(2)]).round(4).tolist()
+    [[-0.0278, 0.0278], [0.0278, -0.0278]]
+    """
+    plan = _plan_of(res)
+    tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    like_O, like_L = ("Q", res.Q, (*plan.shape[:-1], plan.widths[1])), ("res.L", res.M, plan.shape[:-1])
+    _check_like("dO", dO, *like_O)
+    if dL is not None:
+        _check_like("dL", dL, *like_L)
+    turns = _checked("tdO", tdO, *like_O), _checked("tdL", tdL, *like_L)
+    *grads, tdparams, tO, tL = SPINES[plan.spine].hvp(tQ, tK, tV, tparams, dO, dL, turns, res)
+    found: AttentionGrads[Array] = AttentionGrads(*grads, *split_by_asker(tdparams, plan))  # type: ignore[call-arg]
+    return (found, tO, tL) if with_O else found
+
+
+def _check_like(name: str, T: Any, like_name: str, like: Any, shape: tuple[int, ...]) -> None:
+    """An error, where T has not the library, dtype and device of ``like``, or not this shape."""
+    agree(**{like_name: like, name: T})
+    check_shape(name, T, shape)
+
+
+def _checked(name: str, change: Any, *wanted: Any) -> Any:
+    """A change after its check, or a function that checks what the given one returns; None where there is none."""
+    if change is None:
+        return None
+    if not callable(change):
+        _check_like(name, change, *wanted)
+        return change
+
+    def found(moved: Any) -> Any:
+        _check_like(f"{name}({name.replace('d', '')})", came := change(moved), *wanted)
+        return came
+
+    return found
 
 
 def check_tangents(tQ: Any, tK: Any, tV: Any, tbias: Any, tops: Any, res: Any) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
 """Ops: the steps between Q Kᵀ and the output, each with forward, vjp and jvp side by side in one file.
 
+Where a vjp moves with the scores, ``vjp_jvp`` stands beside them.
+
 A spine runs them in order over tiles of the score table, and their vjps in reverse order on the way back.
 """
 

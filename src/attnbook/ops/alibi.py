@@ -35,7 +35,7 @@ class ALiBi(OfHeads, Placed):
 
     slopes: Any
     corner: Corner | None = None
-    arrays, learns = ("slopes",), "slopes"
+    arrays, learns, affine = ("slopes",), "slopes", True
 
     def __post_init__(self) -> None:
         check_corner(self.corner)

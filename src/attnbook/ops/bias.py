@@ -20,7 +20,7 @@ class Bias(Op):
 
     B: Any
     fixed: bool = False
-    arrays = ("B",)
+    arrays, affine = ("B",), True
 
     @property
     def learns(self) -> str | None:  # type: ignore[override]

@@ -21,25 +21,38 @@ def forward(steps: Any, T: Any, tile: Tile) -> tuple[Any, Any]:
 
 def vjp(steps: Any, saved: Any, dT: Any, tile: Tile) -> tuple[Any, dict[int, Any]]:
     """The gradient before these ops, and that of each parameter, by the op's place."""
-    dparams = {}
+    dparams: dict[int, Any] = {}
     for (place, op), kept in zip(reversed(steps), reversed(saved), strict=True):
         dT, dparam = _pair(op, "vjp", op.vjp(dT, kept, tile), dT)
-        name = f"ops, {type(op).__name__}.vjp"
-        if (dparam is None) != (op.parameter is None):
-            wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
-            raise TypeError(expected(name, wanted, type(dparam).__name__))
-        if dparam is not None:
-            if _shape(dparam) != (shape := tile.shape(op.parameter.shape, op.own_axes)):
-                raise ValueError(expected(name, f"a gradient of shape {shape} on this tile", _shape(dparam)))
-            dparams[place] = dparam
+        dparams |= _of_parameter(place, op, "vjp", dparam, tile)
     return dT, dparams
 
 
 def jvp(steps: Any, saved: Any, tT: Any, tile: Tile, tparams: Any) -> Any:
     """The tangent after these ops."""
+    return tangents(steps, saved, tT, tile, tparams)[-1]
+
+
+def tangents(steps: Any, saved: Any, tT: Any, tile: Tile, tparams: Any) -> list[Any]:
+    """The tangent before each of these ops, and after the last."""
+    found = [tT]
     for (place, op), kept in zip(steps, saved, strict=True):
-        tT = _fits(op, "jvp", op.jvp(tT, kept, tile, tparams[place]), tT)
-    return tT
+        found.append(_fits(op, "jvp", op.jvp(found[-1], kept, tile, tparams[place]), tT))
+    return found
+
+
+def vjp_jvp(steps: Any, saved: Any, pair: Any, before: Any, tile: Tile, tparams: Any) -> tuple[Any, dict[int, Any]]:
+    """A gradient and its tangent, a ``pair``, before these ops, and the tangent of each parameter's gradient, by the
+    op's place. ``before``: as :func:`tangents` found them.
+    """
+    found: dict[int, Any] = {}
+    dT, tdT = pair
+    for i, (place, op) in reversed(list(enumerate(steps))):
+        came = op.vjp_jvp(tdT, dT, before[i], saved[i], tile, tparams[place])
+        tdT, tdparam = _pair(op, "vjp_jvp", came, tdT)
+        found |= _of_parameter(place, op, "vjp_jvp", tdparam, tile)
+        dT = _pair(op, "vjp", op.vjp(dT, saved[i], tile), dT)[0]
+    return (dT, tdT), found
 
 
 def collect(dparams: Any, found: Any, ops: Any, tile: Tile, block: Tile) -> None:
@@ -66,6 +79,19 @@ def _pair(op: Op, method: str, came: Any, T: Any) -> Any:
         raise TypeError(expected(f"ops, {type(op).__name__}.{method}", "a pair", got))
     _fits(op, method, came[0], T)
     return came
+
+
+def _of_parameter(place: int, op: Op, method: str, dparam: Any, tile: Tile) -> dict[int, Any]:
+    """The gradient of the op's parameter by its place, nothing where it has none, or an error where it does not fit."""
+    name = f"ops, {type(op).__name__}.{method}"
+    if (dparam is None) != (op.parameter is None):
+        wanted = "None, as it has no parameter" if op.parameter is None else "the gradient of its parameter"
+        raise TypeError(expected(name, wanted, type(dparam).__name__))
+    if dparam is None:
+        return {}
+    if _shape(dparam) != (shape := tile.shape(op.parameter.shape, op.own_axes)):
+        raise ValueError(expected(name, f"a gradient of shape {shape} on this tile", _shape(dparam)))
+    return {place: dparam}
 
 
 def _fits(op: Op, method: str, came: Any, T: Any) -> Any:

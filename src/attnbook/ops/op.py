@@ -77,8 +77,13 @@ def check_corner(corner: Any) -> None:
         raise ValueError(expected("corner", "'top-left', 'bottom-right' or None", repr(corner)))
 
 
+class UndeclaredError(TypeError):
+    """An op does not say what its second derivatives are."""
+
+
 class Op:
-    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Derive a class with the three passes.
+    """One step of the scores, S ↦ op(S), and its derivatives (:eq:`def-op`). Derive a class with the three passes, and
+    ``vjp_jvp``, where the vjp moves with the scores.
 
     ``S``, ``dS`` and ``tS`` are tiles (..., rows, cols), in the accumulation dtype. What else an op is, it declares;
     each default is right for the simplest op.
@@ -102,6 +107,9 @@ class Op:
         Rows and columns of the blocks that it forbids as a whole, where it does: a tiled spine cuts there.
     ``stacks``
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
+    ``affine``
+        The new scores are a sum of the old ones and of what the parameter gives, each in proportion: S + B, not t S.
+        Second derivatives of such an op are 0.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -111,6 +119,7 @@ class Op:
     forbids: ClassVar[bool] = False
     grid: ClassVar[tuple[Any, ...] | None] = None
     stacks: ClassVar[bool] = True
+    affine: ClassVar[bool] = False
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         """Return the new scores and what the derivatives need of the old ones (None, if nothing)."""
@@ -125,6 +134,17 @@ class Op:
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         """Return the tangent of the new scores; ``tparam`` is the tangent of the op's parameter, None for zero."""
         raise NotImplementedError
+
+    def vjp_jvp(self, tdS: Any, dS: Any, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> tuple[Any, Any]:
+        """Return the tangents of what ``vjp`` returns, where dS moves along ``tdS``, the old scores along ``tS``, and
+        the parameter along ``tparam``. Of an op that saves nothing, vjp depends on dS alone, unless the parameter is in
+        it; others than these say it themselves, or say that they are ``affine``.
+        """
+        if not self.affine and (saved is not None or tparam is not None):
+            raise UndeclaredError(
+                expected(f"ops, {type(self).__name__}.vjp_jvp", "the tangents of its vjp, or affine = True", "neither")
+            )
+        return self.vjp(tdS, saved, tile)
 
     def live(self, tile: Tile) -> Tile:
         """The smallest tile with all pairs that a mask does not forbid: a tiled spine does not look beyond it."""

@@ -81,7 +81,7 @@ class RelativeBias(Placed):
     table: Any
     buckets: T5Buckets | None = None
     corner: Corner | None = None
-    arrays, learns, own_axes = ("table",), "table", 1
+    arrays, learns, own_axes, affine = ("table",), "table", 1, True
 
     def __post_init__(self) -> None:
         check_corner(self.corner)

@@ -48,6 +48,13 @@ class Scale(OfHeads):
         tS = tS * self._factor(tile)
         return tS if tparam is None else tS + self.spread(tile, tparam) * S
 
+    def vjp_jvp(self, tdS: Any, dS: Any, tS: Any, S: Any, tile: Tile, tparam: Any = None) -> tuple[Any, Any]:
+        """The product rule: both factors of dS ∘ S move."""
+        found = tdS * self._factor(tile)
+        if tparam is not None:
+            found = found + self.spread(tile, tparam) * dS
+        return found, self.summed(tdS * S + dS * tS, tile) if self.learns else None
+
     def _factor(self, tile: Tile) -> Any:
         return self.spread(tile) if self.arrays else self.factor
 

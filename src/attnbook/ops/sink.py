@@ -31,7 +31,7 @@ class Sink(OfHeads):
     """
 
     sigma: Any
-    arrays, learns, on = ("sigma",), "sigma", "column"
+    arrays, learns, on, affine = ("sigma",), "sigma", "column", True
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         return S + self.spread(tile), None

@@ -35,6 +35,10 @@ class Softcap(Op):
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return (1 - saved * saved) * tS
 
+    def vjp_jvp(self, tdS: Any, dS: Any, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> tuple[Any, Any]:
+        """The slope 1 − y² moves along −2yẏ, and y = tanh(S/c) along the slope · Ṡ/c."""
+        return (1 - saved * saved) * (tdS - (2 / float(self.cap)) * saved * tS * dS), None
+
     def in_kernel(self, kernel: Kernel, table: Tile) -> Kernel | None:
         first = all(done is None for done in kernel)
         return kernel._replace(cap=float(self.cap)) if first else None

@@ -1,8 +1,8 @@
 """Spines: the ways to run attention through its ops.
 
 A spine is a module with ``prepare``, which completes a plan or refuses it before any work, ``forward``, ``vjp``,
-``jvp``, and the ``Residuals`` that ``forward`` hands to the others. "dense" and "tiled" have twins for NumPy arrays,
-with the same residuals: the same lines, in place and on several threads.
+``jvp``, ``hvp``, which is the jvp of the vjp, and the ``Residuals`` that ``forward`` hands to the others. "dense" and
+"tiled" have twins for NumPy arrays, with the same residuals: the same lines, in place and on several threads.
 """
 
 import math

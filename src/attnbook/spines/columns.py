@@ -44,6 +44,17 @@ def jvp(tL, tparams, res):
     return tL
 
 
+def vjp_jvp(D, tD, tL, tparams, res):
+    """The tangents of what :func:`vjp` gives. The column's tangent is tC, and its share moves by share · (tC − tL)."""
+    found = {}
+    for step in res.plan.columns:
+        share, saved, table = _share(step, res)
+        before = chain.tangents([step], saved, array_namespace(tL).zeros_like(tL), table, tparams)
+        pair = -share * D, -share * ((before[-1] - tL) * D + tD)
+        found |= chain.vjp_jvp([step], saved, pair, before, table, tparams)[1]
+    return found
+
+
 def _column(step, Z):
     """The column's scores, what its op saved, and its table."""
     table = Tile.whole(Z.shape[-2], 1)

@@ -9,7 +9,7 @@ from attnbook.arrays import array_namespace, mT, narrow, quietly_on_numpy, widen
 from attnbook.ops import Tile, chain
 from attnbook.softmax import normalize, row_logsumexp
 from attnbook.spines import columns
-from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch, unfit_tiles
+from attnbook.spines.operands import in_order, less_dL, operands, operands_vjp, stretch, turn, unfit_tiles
 
 
 class Residuals(NamedTuple):
@@ -80,15 +80,65 @@ def vjp(dO, dL, res):
 @quietly_on_numpy
 def jvp(tQ, tK, tV, tparams, res):
     """The forward, with every line replaced by its derivative: the tangents of O and L."""
+    moved = _pushed(tQ, tK, tV, tparams, res)
+    return moved.tO, moved.tL
+
+
+class _Pushed(NamedTuple):
+    """What moves in the forward: the tangents before the ops on the scores and on the weights, and behind the last; W
+    and what its ops saved; and the tangents of P, L and O.
+    """
+
+    of_scores: list
+    of_weights: list
+    W: object
+    saved: list
+    tP: object
+    tL: object
+    tO: object
+
+
+def _pushed(tQ, tK, tV, tparams, res):
     plan, P = res.plan, res.P
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     tq, tk, tv = operands(tQ, tK, tV, plan.scale)
     xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
     tS = stretch(tq @ mT(k) + q @ mT(tk), plan.shape)  # S = scale Q Kᵀ
-    tS = chain.jvp(plan.scores, res.saved, tS, table, tparams)  # S' = op(S)
+    of_scores = chain.tangents(plan.scores, res.saved, tS, table, tparams)  # S' = op(S)
+    tS = of_scores[-1]
     tL = columns.jvp(xp.sum(P * tS, axis=-1, keepdims=True), tparams, res)  # L = logsumexp(S)
     tP = P * (tS - tL)  # P = softmax(S)
     W, saved = chain.forward(plan.weights, P, table)
-    tW = chain.jvp(plan.weights, saved, tP, table, tparams)
-    tO = tW @ v + W @ tv  # O = W V
-    return narrow(tO, res.Q.dtype), xp.squeeze(tL, axis=-1)
+    of_weights = chain.tangents(plan.weights, saved, tP, table, tparams)
+    tO = of_weights[-1] @ v + W @ tv  # O = W V
+    return _Pushed(of_scores, of_weights, W, saved, tP, xp.squeeze(tL, axis=-1), narrow(tO, res.Q.dtype))
+
+
+@quietly_on_numpy
+def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
+    """The backward, with every line replaced by its derivative: the tangents of its gradients, and of O and L.
+    ``turns``: those of dO and dL, None for 0, or functions of the tangents of O and L.
+    """
+    plan, P = res.plan, res.P
+    moved = _pushed(tQ, tK, tV, tparams, res)
+    tdO, tdL = map(turn, turns, (moved.tO, moved.tL))
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    tq, tk, tv = operands(tQ, tK, tV, plan.scale)
+    xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
+    dO = widen(dO)
+    tdV, dW, tdW = mT(moved.of_weights[-1]) @ dO, dO @ mT(v), dO @ mT(tv)  # dV = Wᵀ dO, dW = dO Vᵀ
+    if tdO is not None:
+        tdO = widen(tdO)
+        tdV, tdW = tdV + mT(moved.W) @ tdO, tdW + tdO @ mT(v)
+    both, of_weights = chain.vjp_jvp(plan.weights, moved.saved, (dW, tdW), moved.of_weights, table, tparams)
+    dP, tdP = both
+    D = less_dL(xp.sum(dP * P, axis=-1, keepdims=True), dL, res.Z)
+    tD = less_dL(xp.sum(tdP * P + dP * moved.tP, axis=-1, keepdims=True), tdL, res.Z)
+    both = P * (dP - D), moved.tP * (dP - D) + P * (tdP - tD)  # dS = P∘(dP − D)
+    both, of_scores = chain.vjp_jvp(plan.scores, res.saved, both, moved.of_scores, table, tparams)
+    dS, tdS = both
+    tdQ = plan.scale * (tdS @ k + dS @ tk)  # dQ = scale dS K
+    tdK = mT(tdS) @ q + mT(dS) @ tq  # dK = scale dSᵀ Q
+    of_columns = columns.vjp_jvp(D, tD, xp.expand_dims(moved.tL, axis=-1), tparams, res)
+    tdparams = in_order(of_weights | of_scores | of_columns, res)
+    return *operands_vjp(tdQ, tdK, tdV, res), tdparams, moved.tO, moved.tL

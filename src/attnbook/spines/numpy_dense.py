@@ -10,10 +10,10 @@ from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
 from attnbook.spines import columns
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.dense import Residuals, jvp
+from attnbook.spines.dense import Residuals, hvp, jvp
 from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp, unfit_tiles
 
-__all__ = ["Residuals", "forward", "jvp", "prepare", "vjp"]
+__all__ = ["Residuals", "forward", "hvp", "jvp", "prepare", "vjp"]
 
 
 def prepare(plan, given):

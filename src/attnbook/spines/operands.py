@@ -57,6 +57,20 @@ def stretch(S, shape):
     return S if tuple(S.shape) == tuple(shape) else array_namespace(S).broadcast_to(S, shape)
 
 
+def turn(change, moved):
+    """A change that depends on what moved, where it is a function of it; else the change itself."""
+    return change(moved) if callable(change) else change
+
+
+def row_sums_jvp(dO, tdO, tdL, tO, res):
+    """The tangent of :func:`row_sums`."""
+    xp = array_namespace(dO)
+    tD = xp.sum(widen(dO) * widen(tO), axis=-1, keepdims=True)
+    if tdO is not None:
+        tD = tD + xp.sum(widen(tdO) * widen(res.O), axis=-1, keepdims=True)
+    return less_dL(tD, tdL, res.Z)
+
+
 def row_sums(dO, dL, res):
     """rowsum(dO ∘ O) − dL."""
     return less_dL(array_namespace(dO).sum(widen(dO) * widen(res.O), axis=-1, keepdims=True), dL, res.Z)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from attnbook.arrays import unbroadcast
-from attnbook.spines.operands import zero_dparams
+from attnbook.arrays import narrow, unbroadcast
+from attnbook.spines.operands import in_order, zero_dparams
 from attnbook.spines.tiled import pieces
 from attnbook.spines.workers import InOrder
 
@@ -45,3 +45,8 @@ class Sums:
         """Take what the block at ``place`` has written for the places named ``key``."""
         adds = [(T, unbroadcast(dT, T.shape)) for T, dT in pairs if T is not dT]
         self._order.give(key, place, adds)
+
+    def found(self, res):
+        """dQ, dK, dV, and the gradients of the ops' parameters, all in the shapes and the dtype of the inputs."""
+        like = zip(self.grads.values(), (res.Q, res.K, res.V), strict=True)
+        return *(narrow(dT.reshape(T.shape), T.dtype) for dT, T in like), in_order(self.dparams, res)

@@ -12,7 +12,16 @@ from attnbook.arrays import array_namespace, device, expected, mT, narrow, on_ho
 from attnbook.ops import Tile, chain
 from attnbook.softmax import row_logsumexp
 from attnbook.spines import columns
-from attnbook.spines.operands import in_order, operands, operands_vjp, row_sums, stretch, zero_dparams
+from attnbook.spines.operands import (
+    in_order,
+    operands,
+    operands_vjp,
+    row_sums,
+    row_sums_jvp,
+    stretch,
+    turn,
+    zero_dparams,
+)
 
 
 class Tiles(NamedTuple):
@@ -154,8 +163,18 @@ def vjp(dO, dL, res):
 @quietly_on_numpy
 def jvp(tQ, tK, tV, tparams, res):
     """The tangents of O and L, a tile at a time: Ȯ = Σ W∘(Ṡ − L̇) V + W V̇ with L̇ = rowsum(P∘Ṡ), summed on the way."""
+    tO, tL = _pushed(tQ, tK, tV, tparams, _in_nats(res))
+    return narrow(tO, res.Q.dtype), array_namespace(tL).squeeze(tL, axis=-1)
+
+
+def _in_nats(res):
+    """The residuals, as the forward here leaves them."""
     if res.unit != 1.0:  # M·unit is rounded: at large scores too much to make P from other products
         _, res = forward(res.Q, res.K, res.V, res.plan)
+    return res
+
+
+def _pushed(tQ, tK, tV, tparams, res):
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     tq, tk, tv = operands(tQ, tK, tV, plan.scale)
@@ -168,8 +187,7 @@ def jvp(tQ, tK, tV, tparams, res):
             if not chain.live(plan.ops, tile):
                 continue
             P, saved = _weights(q, k, res, tile)
-            tS = _at(tq, rows) @ mT(_at(k, cols)) + _at(q, rows) @ mT(_at(tk, cols))  # S = scale Q Kᵀ
-            tS = chain.jvp(plan.scores, saved, stretch(tS, P.shape), tile, tparams)  # S' = op(S)
+            tS = _tangents((q, tq), (k, tk), saved, plan, tile, tparams)[-1]
             tL = tL + xp.sum(P * tS, axis=-1, keepdims=True)  # L = logsumexp(S)
             W, saved = chain.forward(plan.weights, P, tile)
             tW = chain.jvp(plan.weights, saved, P * tS, tile, tparams)  # P = softmax(S), but for the mean
@@ -178,7 +196,58 @@ def jvp(tQ, tK, tV, tparams, res):
         of_L.append(tL)
     tA, tL = (xp.concat(parts, axis=-2) for parts in (of_O, of_L))
     tL = columns.jvp(tL, tparams, res)
-    return narrow(tA - tL * O, res.Q.dtype), xp.squeeze(tL, axis=-1)
+    return tA - tL * O, tL
+
+
+@quietly_on_numpy
+def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
+    """The tangents of the gradients, and of O and L: as in the dense spine, in two sweeps over the tiles. What the rows
+    sum up to must be known before the second: L̇, and Ḋ = rowsum(dȮ∘O + dO∘Ȯ) − dL̇.
+    """
+    res = _in_nats(res)
+    plan, dtype = res.plan, res.Q.dtype
+    tO, tL = _pushed(tQ, tK, tV, tparams, res)
+    xp, (n_q, n_k), dO = array_namespace(tO), plan.shape[-2:], widen(dO)
+    outputs = narrow(tO, dtype), xp.squeeze(tL, axis=-1)
+    tdO, tdL = map(turn, turns, outputs)
+    D, tD = row_sums(dO, dL, res), row_sums_jvp(dO, tdO, tdL, tO, res)
+    tdO = xp.zeros_like(dO) if tdO is None else widen(tdO)
+    q, k, v = operands(res.Q, res.K, res.V, plan.scale)
+    tq, tk, tv = operands(tQ, tK, tV, plan.scale)
+    table, key_tiles = Tile.whole(n_q, n_k), pieces(range(n_k), plan.tiles.cols)
+    tdK, tdV = ([_filled(0.0, plan, cols, T.shape[-1], q) for cols in key_tiles] for T in (k, v))
+    tdQ, tdparams = [], zero_dparams(plan, q)
+    for rows in pieces(range(n_q), plan.tiles.rows):
+        tdQ_i, dO_i, tdO_i = _filled(0.0, plan, rows, q.shape[-1], q), _at(dO, rows), _at(tdO, rows)
+        for j, cols in enumerate(key_tiles):
+            tile = Tile(rows, cols, n_q, n_k)
+            if not chain.live(plan.ops, tile):
+                continue
+            P, saved = _weights(q, k, res, tile)
+            of_scores = _tangents((q, tq), (k, tk), saved, plan, tile, tparams)
+            tP = P * (of_scores[-1] - _at(tL, rows))  # P = softmax(S)
+            W, kept = chain.forward(plan.weights, P, tile)
+            of_weights = chain.tangents(plan.weights, kept, tP, tile, tparams)
+            tdV[j] = tdV[j] + mT(of_weights[-1]) @ dO_i + mT(W) @ tdO_i  # dV = Wᵀ dO
+            both = dO_i @ mT(_at(v, cols)), tdO_i @ mT(_at(v, cols)) + dO_i @ mT(_at(tv, cols))  # dW = dO Vᵀ
+            (dP, tdP), found = chain.vjp_jvp(plan.weights, kept, both, of_weights, tile, tparams)
+            above = dP - _at(D, rows)
+            both = P * above, tP * above + P * (tdP - _at(tD, rows))  # dS = P∘(dP − D)
+            (dS, tdS), of_parameters = chain.vjp_jvp(plan.scores, saved, both, of_scores, tile, tparams)
+            tdQ_i = tdQ_i + tdS @ _at(k, cols) + dS @ _at(tk, cols)  # dQ = scale dS K
+            tdK[j] = tdK[j] + mT(tdS) @ _at(q, rows) + mT(dS) @ _at(tq, rows)  # dK = scale dSᵀ Q
+            chain.collect(tdparams, found | of_parameters, plan.ops, tile, table)
+        tdQ.append(tdQ_i * plan.scale)
+    whole = (xp.concat(parts, axis=-2) for parts in (tdQ, tdK, tdV))
+    tdparams |= columns.vjp_jvp(D, tD, tL, tparams, res)
+    return *operands_vjp(*whole, res), in_order(tdparams, res), *outputs
+
+
+def _tangents(queries, keys, saved, plan, tile, tparams):
+    """The tangents of the scores on this tile, before each op and after the last. S = scale Q Kᵀ."""
+    (q, tq), (k, tk) = ([_at(T, places) for T in pair] for pair, places in ((queries, tile.rows), (keys, tile.cols)))
+    tS = tq @ mT(k) + q @ mT(tk)
+    return chain.tangents(plan.scores, saved, stretch(tS, (*plan.shape[:-2], *tS.shape[-2:])), tile, tparams)
 
 
 def _scores(q, k, plan, tile):

@@ -57,10 +57,19 @@ def vjp(dO, dL, res):
 
 
 def jvp(tQ, tK, tV, tparams, res):
-    """That of the tiled spine, from a forward of its own: M fits no product but those that it was found in."""
+    """That of the tiled spine."""
+    return tiled.jvp(tQ, tK, tV, tparams, _in_tiles(res))
+
+
+def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
+    """That of the tiled spine."""
+    return tiled.hvp(tQ, tK, tV, tparams, dO, dL, turns, _in_tiles(res))
+
+
+def _in_tiles(res):
+    """The residuals of a forward of the tiled spine: M fits no product but those that it was found in."""
     plan = tiled.prepare(res.plan._replace(tiles=None), {"Q": res.Q})
-    _, res = tiled.forward(res.Q, res.K, res.V, plan)
-    return tiled.jvp(tQ, tK, tV, tparams, res)
+    return tiled.forward(res.Q, res.K, res.V, plan)[1]
 
 
-__all__ = ["Residuals", "forward", "jvp", "prepare", "refusal", "vjp"]
+__all__ = ["Residuals", "forward", "hvp", "jvp", "prepare", "refusal", "vjp"]

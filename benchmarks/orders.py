@@ -1,0 +1,205 @@
+"""Time and memory of first, second and third derivatives of one head, and how they grow with n. Linux.
+
+    python benchmarks/orders.py      # 10 minutes; writes results/orders.json
+
+Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
+double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, as far
+as their tables fit. Those that are compared share a process and take turns. A peak is that of one call and of what it
+needs, residuals or graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from common import (
+    Record,
+    count,
+    exponent,
+    first_call,
+    interleave,
+    options,
+    output_of,
+    rounded,
+    summary,
+    table,
+    tell,
+    use_threads,
+)
+from memory import forget, held
+from tqdm import tqdm
+
+import attnbook as ab
+
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+D = 64
+MOST = {"third, attnbook.torch": 2048, "double backward, SDPA math": 4096, "third, SDPA math": 2048}  # n; then tables
+GROUPS = (  # those of a process take turns
+    ("forward", "backward", "jvp", "double backward", "Hessian product"),
+    ("double backward, attnbook.torch", "double backward, SDPA math"),
+    ("third, attnbook.torch", "third, SDPA math"),
+)
+OVER = {  # what each is compared with
+    "backward": "forward",
+    "jvp": "forward",
+    "double backward": "backward",
+    "Hessian product": "forward",
+    "double backward, attnbook.torch": "double backward, SDPA math",
+    "third, attnbook.torch": "third, SDPA math",
+}
+
+
+# --- in the child ---------------------------------------------------------------------------------------------
+
+
+def calls(n, dtype):
+    """Each order as a call, made when it is asked for."""
+    rng = np.random.default_rng(0)
+    Q, K, V, dO, tQ, tK, tV = (rng.standard_normal((1, 1, n, D)).astype(dtype) for _ in range(7))
+
+    def of_residuals(f):
+        O, res = ab.attention(Q, K, V, method="tiled")
+        return lambda: f(O, res)
+
+    def of_torch(attend, order):
+        import torch
+
+        leaves = [torch.tensor(T, requires_grad=True) for T in (Q, K, V)]
+        along, cotangent = [torch.tensor(T) for T in (tQ, tK, tV)], torch.tensor(dO, requires_grad=True)
+        found = torch.autograd.grad(attend(torch)(*leaves), leaves, cotangent, create_graph=True)
+        for _ in range(order - 2):
+            turned = sum((dT * t).sum() for dT, t in zip(found, along, strict=True))
+            found = torch.autograd.grad(turned, leaves, create_graph=True)
+        return lambda: torch.autograd.grad(found, [*leaves, cotangent][: 5 - order + 1], along, retain_graph=True)
+
+    def ours(torch):
+        from attnbook.torch import attention
+
+        return attention
+
+    def theirs(torch):
+        def attend(*tensors):
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                return torch.nn.functional.scaled_dot_product_attention(*tensors)
+
+        return attend
+
+    return {
+        "forward": lambda: lambda: ab.attention(Q, K, V, method="tiled"),
+        "backward": lambda: of_residuals(lambda O, res: ab.attention_vjp(dO, res)),
+        "jvp": lambda: of_residuals(lambda O, res: ab.attention_jvp(tQ, tK, tV, res)),
+        "double backward": lambda: of_residuals(lambda O, res: ab.attention_hvp(tQ, tK, tV, dO, res, with_O=True)),
+        "Hessian product": lambda: of_residuals(lambda O, res: ab.attention_hvp(tQ, tK, tV, O, res, tdO=lambda t: t)),
+        "double backward, attnbook.torch": lambda: of_torch(ours, 2),
+        "double backward, SDPA math": lambda: of_torch(theirs, 2),
+        "third, attnbook.torch": lambda: of_torch(ours, 3),
+        "third, SDPA math": lambda: of_torch(theirs, 3),
+    }
+
+
+def child(names, n, dtype, threads):
+    """Print for each of the names the peak in bytes, from the inputs on, and the times, as JSON."""
+    use_threads(threads)
+    if any("torch" in name or "SDPA" in name for name in names):
+        import torch
+
+        torch.set_num_threads(threads)
+    for name in names:
+        calls(64, dtype)[name]()()  # loads what it needs
+    made, peaks = calls(n, dtype), {}
+    for name in names:
+        forget()
+        before = held("VmRSS")
+        made[name]()()
+        peaks[name] = held("VmHWM") - before
+    ready = {name: made[name]() for name in names}
+    estimates = {name: first_call(call)[1] for name, call in ready.items()}
+    times = interleave(ready, estimates, {name: count(estimates[name], 3, 7, 4.0) for name in names})
+    print(json.dumps({name: {"peak_bytes": peaks[name], "seconds": summary(times[name])} for name in names}))
+
+
+# --- in the parent --------------------------------------------------------------------------------------------
+
+
+def in_a_process(names, n, dtype, threads):
+    """What the child printed."""
+    asked = json.dumps([names, n, dtype, threads])
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", asked], capture_output=True, text=True, check=False, timeout=600
+    )
+    if done.returncode:
+        raise RuntimeError(f"{names}, n = {n}, {dtype} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def exponents(cells):
+    """p in amount ∝ n^p of memory and time, for each order in float32."""
+    found = {}
+    for name in dict.fromkeys(cell["order"] for cell in cells):
+        own = [c for c in cells if c["order"] == name and c["dtype"] == "float32"]
+        sizes = [c["shape"][2] for c in own]
+        if len(sizes) > 1:
+            found[name] = {
+                "memory": rounded(exponent(sizes, [max(c["peak_bytes"], 1) for c in own])),
+                "time": rounded(exponent(sizes, [c["seconds"]["median"] for c in own])),
+            }
+    return found
+
+
+def ratios(cells):
+    """Each order's time by that of what it is compared with, of medians."""
+    times = {(c["order"], c["shape"][2], c["dtype"]): c["seconds"]["median"] for c in cells}
+    return [
+        {"order": name, "over": over, "n": n, "dtype": dtype, "ratio": rounded(seconds / times[over, n, dtype])}
+        for (name, n, dtype), seconds in times.items()
+        for over in [OVER.get(name)]
+        if (over, n, dtype) in times
+    ]
+
+
+def main(argv=None):
+    parser = options(__doc__)
+    parser.add_argument("--sizes", help="of n, with commas")
+    parser.add_argument("--child", help="what the parent asks of a child; not for you")
+    args = parser.parse_args(argv)
+    if args.child:
+        return child(*json.loads(args.child))
+    if not Path("/proc/self/clear_refs").exists():
+        parser.error("this needs Linux, which can forget the most memory that a process has held")
+    sizes = (64, 128) if args.quick else tuple(map(int, args.sizes.split(","))) if args.sizes else SIZES
+    record = Record(
+        "time of a call of each order, seconds; and most memory above the inputs, bytes, with what it returns",
+        output_of(args, "orders.json", not args.sizes),
+        threads=args.threads,
+        exponents={},
+        ratios=[],
+    )
+    todo = [(group, n, "float32") for n in sizes for group in GROUPS]
+    todo += [(GROUPS[0], n, "float64") for n in sizes if n == 2048]
+    with tqdm(todo, unit="process") as bar:
+        for group, n, dtype in bar:
+            if names := [name for name in group if n <= MOST.get(name, n)]:
+                tell(bar, f"{names[0]}, n = {n}")
+                for name, found in in_a_process(names, n, dtype, args.threads).items():
+                    record.add(shape=(1, 1, n, D), dtype=dtype, order=name, **found)
+    cells = record.data["cells"]
+    record.note(exponents=exponents(cells), ratios=ratios(cells))
+    table(
+        ["n", "", "", "ms", "low", "high", "MiB"],
+        [
+            [str(c["shape"][2]), c["dtype"], c["order"]]
+            + [1e3 * c["seconds"][key] for key in ("median", "low", "high")]
+            + [c["peak_bytes"] / 2**20]
+            for c in cells
+        ],
+    )
+    for found in record.data["ratios"]:
+        print("{order} ÷ {over}, n = {n}, {dtype}: {ratio:.2f}".format(**found))
+    record.close()
+    return None
+
+
+if __name__ == "__main__":
+    main()
