@@ -25,7 +25,7 @@ from attnbook.plan import resolve
 from attnbook.spines import fused
 from attnbook.spines.fused import launch, limits, sizes
 
-SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}
+SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """The bytes that a program may have, by compute capability: CUDA's table of them."""
 
 DIVISIBLE, RAGGED = (256, 512), (100, 130)
@@ -54,7 +54,7 @@ def compile_only(kernel, *args, **constants):
     ptx = made.asm["ptx"]
     FOUND.append({
         "kernel": made.metadata.name, "shared": made.metadata.shared,
-        "tensor cores": "wgmma" in ptx or "mma.sync" in ptx,
+        "tensor cores": any(name in ptx for name in ("wgmma", "mma.sync", "tcgen05.mma")),
     })  # fmt: skip
 
 
