@@ -313,6 +313,52 @@ def test_the_call_for_all_says_so_too():
     assert "numpy" in done.stdout
 
 
+def test_the_call_for_all_names_what_is_too_old(tmp_path):
+    (tmp_path / "array_api_compat.py").write_text('__version__ = "1.2"', encoding="utf-8")
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([FOLDER / "gpu_all.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"Needed, in \.venv or in a folder that PYTHONPATH names: array-api-compat [\d.]+\.\n", done.stderr
+    )
+
+
+PYTHON_WITH_A_GPU = """#!/bin/sh
+case $1 in
+  -) cat > /dev/null ;;
+  -c) exit 1 ;;
+  -m) exec sleep "$TESTS_TAKE" ;;
+  *) echo "$@" > "$ASKED"; exit "$MEASURED" ;;
+esac
+"""
+"""What stands in for Python where the call for all is tried: tests that take so long, a measurement that ends so."""
+
+
+@pytest.mark.parametrize(
+    ("tests_take", "measured", "code", "said"),
+    [
+        ("60", "0", 124, "tests FAILED, measurement complete."),
+        ("0", "1", 1, "tests passed, measurement stopped."),
+        ("0", "0", 0, "tests passed, measurement complete."),
+    ],
+)
+def test_the_call_for_all_measures_whatever_the_tests_do(tests_take, measured, code, said, tmp_path):
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    python.write_text(PYTHON_WITH_A_GPU, encoding="utf-8")
+    python.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(python), "ASKED": str(asked), "SECONDS_FOR_TESTS": "1"}
+    environment |= {"TESTS_TAKE": tests_take, "MEASURED": measured}
+    command = [FOLDER / "gpu_all.sh", "--output", "there.json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stdout.strip().endswith(said)
+    assert ("The tests were cut off after 1 s." in done.stdout) == (code == 124)
+    words = asked.read_text(encoding="utf-8").split()
+    assert words[0] == "benchmarks/gpu.py"
+    assert words[-2:] == ["--output", "there.json"]
+    assert 180 < int(words[words.index("--budget") + 1]) <= 435  # and with 40 s of grace all is below eight minutes
+
+
 def test_the_cells_of_most_interest_come_first():
     cells = gpu.grid(gpu.DTYPES, gpu.WIDTHS, gpu.LENGTHS, gpu.MASKS)
     assert len(cells) == 3 * 2 * 6 * 2
