@@ -18,69 +18,36 @@ os.environ["TRITON_CACHE_DIR"] = sys.argv[1]
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 
-from attnbook.ops import ALiBi, Bias, Softcap, Window
-from attnbook.plan import resolve
-from attnbook.spines import fused
-from attnbook.spines.fused import launch, limits, sizes
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import gpu_compiled
+from gpu_compiled import MADE, SHARED, Driver, compile_only, figures
 
-SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}
-"""The bytes that a program may have, by compute capability: CUDA's table of them."""
+from attnbook.ops import ALiBi, Softcap, Window
 
 DIVISIBLE, RAGGED = (256, 512), (100, 130)
 """Numbers of queries and keys. Rows at uneven distances come in other ways, which take more shared memory or less."""
 
 
-class Driver:
-    """A GPU as far as compiling goes."""
-
-    def __init__(self, capability):
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self):
-        return self.target
-
-    def get_current_device(self):
-        return self.target.arch
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def compile_only(kernel, *args, **constants):
-    """In place of a launch."""
-    made = run(kernel, *args, **{**constants, "warmup": True})
-    ptx = made.asm["ptx"]
-    FOUND.append({
-        "kernel": made.metadata.name, "shared": made.metadata.shared,
-        "tensor cores": "wgmma" in ptx or "mma.sync" in ptx,
-    })  # fmt: skip
-
-
-run, triton.JITFunction.run, FOUND = triton.JITFunction.run, compile_only, []
-
-
-def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None, ops=(), causal=False, backward=True):
-    """Every kernel of a forward and a backward: its name, its shared memory, its products."""
-    triton.runtime.driver.set_active(Driver(capability))
-    (n_q, n_k), widths = n, (d_k, d_v or d_k)
-    Q, K, V = (torch.zeros(2, *shape, dtype=dtype) for shape in ((n_q, d_k), (n_k, d_k), (n_k, widths[1])))
+def compiled(capability, dtype, d_k, d_v=None, n=DIVISIBLE, bias=None, mask=None, in_full=False, **options):
+    """Every kernel of a forward and a backward: its name, its shared memory, its products, or all figures of it."""
+    widths, of_bias = (d_k, d_v or d_k), "" if bias is None else f"{bias.dtype} {tuple(bias.shape)} {bias.stride()}"
     mask = None if mask is None else torch.ones(mask, dtype=torch.bool)
-    options = {"mask": mask, "ops": ops, "causal": causal, "method": "tiled"}
-    plan = resolve({"Q": Q, "K": K, "V": V}, (2, n_q, n_k), widths, **options)
-    if bias is not None:
-        op = Bias(bias)
-        plan = plan._replace(ops=(*plan.ops, op), scores=(*plan.scores, (len(plan.ops), op)))
-    kernel = limits.kernel_of(plan)
-    plan = plan._replace(tiles=sizes.tiles(dtype.itemsize, widths, kernel.biased, SHARED[capability]), kernel=kernel)
-    FOUND.clear()
-    O, M, Z, unit = launch.forward(Q, K, V, plan)
-    if backward:
-        launch.vjp(O, None, fused.Residuals(Q, K, V, O, M, Z, plan, unit))
-    of_bias = "" if bias is None else f"{bias.dtype} {tuple(bias.shape)} {bias.stride()}"
+    gpu_compiled.compiled(capability, dtype, widths, n, bias=bias, mask=mask, **options)
     said = {"capability": capability, "limit": SHARED[capability], "dtype": str(dtype), "widths": widths}
-    return [said | row | {"bias": of_bias, "mask": mask is not None, "causal": causal} for row in FOUND]
+    causal = options.get("causal", False)
+    return [said | row | {"bias": of_bias, "mask": mask is not None, "causal": causal} for row in found(in_full)]
+
+
+def found(in_full=False):
+    """What is asked of those that were made."""
+    kinds = "wgmma", "mma.sync", "tcgen05.mma"
+    return [
+        {"kernel": made.metadata.name, "shared": made.metadata.shared}
+        | {"tensor cores": any(kind in made.asm["ptx"] for kind in kinds)}
+        | (figures(made, constants) if in_full else {})
+        for made, constants in MADE
+    ]
 
 
 def of_chapter(capability):
@@ -89,13 +56,13 @@ def of_chapter(capability):
     notebook = json.loads((Path(__file__).parents[1] / "chapters" / "12_gpu.ipynb").read_text(encoding="utf-8"))
     cells = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
     names = {"__name__": "__main__"}
-    FOUND.clear()
+    MADE.clear()
     with contextlib.redirect_stdout(None):
         for name in CELLS:
             source = cells[name].replace('os.environ["TRITON_INTERPRET"] = "1"', "pass")
             linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
             exec(compile(source, name, "exec"), names)
-    return [{"capability": capability, "limit": SHARED[capability]} | row for row in FOUND]
+    return [{"capability": capability, "limit": SHARED[capability]} | row for row in found()]
 
 
 def lying(shape):
@@ -103,6 +70,7 @@ def lying(shape):
     return torch.zeros(*shape[:-2], *shape[:-3:-1]).mT
 
 
+compile_only()
 bf16, f32 = torch.bfloat16, torch.float32
 CELLS = (
     *("imports", "libraries", "steps-setup", "step-1-kernel", "step-1-run", "step-3-parts", "step-3-kernel"),
@@ -127,7 +95,7 @@ elif len(sys.argv) > 2:
         EACH += compiled(capability, f32, d, n=RAGGED, bias=torch.zeros(130))
 else:
     EACH = [
-        *compiled(90, bf16, 128, causal=True),
+        *compiled(90, bf16, 128, causal=True, in_full=True),
         *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
         *compiled(90, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=[Softcap(2.0), Window(9, 3, "top-left")]),
         *compiled(90, f32, 64, causal="bottom-right"),

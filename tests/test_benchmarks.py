@@ -20,7 +20,6 @@ import memory
 import rates
 from common import Record, count, error, exponent, geometric_mean, interleave, summary
 from cpu import ratios, with_floors
-from gpu_record import invented
 
 FOLDER = Path(common.__file__).parent
 SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "orders", "gpu")
@@ -317,6 +316,52 @@ def test_the_call_for_all_says_so_too():
     assert "numpy" in done.stdout
 
 
+def test_the_call_for_all_names_what_is_too_old(tmp_path):
+    (tmp_path / "array_api_compat.py").write_text('__version__ = "1.2"', encoding="utf-8")
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([FOLDER / "gpu_all.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"Needed, in \.venv or in a folder that PYTHONPATH names: array-api-compat [\d.]+\.\n", done.stderr
+    )
+
+
+PYTHON_WITH_A_GPU = """#!/bin/sh
+case $1 in
+  -) cat > /dev/null ;;
+  -c) exit 1 ;;
+  -m) exec sleep "$TESTS_TAKE" ;;
+  *) echo "$@" > "$ASKED"; exit "$MEASURED" ;;
+esac
+"""
+"""What stands in for Python where the call for all is tried: tests that take so long, a measurement that ends so."""
+
+
+@pytest.mark.parametrize(
+    ("tests_take", "measured", "code", "said"),
+    [
+        ("60", "0", 124, "tests FAILED, measurement complete."),
+        ("0", "1", 1, "tests passed, measurement stopped."),
+        ("0", "0", 0, "tests passed, measurement complete."),
+    ],
+)
+def test_the_call_for_all_measures_whatever_the_tests_do(tests_take, measured, code, said, tmp_path):
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    python.write_text(PYTHON_WITH_A_GPU, encoding="utf-8")
+    python.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(python), "ASKED": str(asked), "SECONDS_FOR_TESTS": "1"}
+    environment |= {"TESTS_TAKE": tests_take, "MEASURED": measured}
+    command = [FOLDER / "gpu_all.sh", "--output", "there.json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stdout.strip().endswith(said)
+    assert ("The tests were cut off after 1 s." in done.stdout) == (code == 124)
+    words = asked.read_text(encoding="utf-8").split()
+    assert words[0] == "benchmarks/gpu.py"
+    assert words[-2:] == ["--output", "there.json"]
+    assert 180 < int(words[words.index("--budget") + 1]) <= 435  # and with 40 s of grace all is below eight minutes
+
+
 def test_the_cells_of_most_interest_come_first():
     cells = gpu.grid(gpu.DTYPES, gpu.WIDTHS, gpu.LENGTHS, gpu.MASKS)
     assert len(cells) == 3 * 2 * 6 * 2
@@ -435,11 +480,23 @@ def test_errors_are_multiples_of_those_of_eager_lines(trial):
 
 
 def test_bars_are_of_the_worst_cell():
-    record = invented()
-    rows = {row[0]: row[1:] for row in gpu.against_bars(record["cells"])}
+    """Of invented times: each contender takes one more than the one before it, a thousandth more in the last cell."""
+    names = "attnbook fused", "attnbook tiled", "SDPA flash", "SDPA cuDNN", "eager"
+    cells = []
+    for n in (1024, 2048, 4096):
+        more = 1e-3 * (n == 4096)
+        times = {name: {"median": place + 1.0 + more * ("attnbook" in name)} for place, name in enumerate(names)}
+        errors = {
+            names[0]: {"O": 0.9, "dQ": 1.0 + more, "dK": 1.1, "dV": 1.2},
+            "eager": dict.fromkeys(gpu.ERROR_BARS, 9),
+        }
+        shape = (16384 // n, 16, n, 128)
+        cells.append({"shape": shape, "dtype": "bfloat16", "causal": True, "errors": errors}
+                     | {"seconds": dict.fromkeys(gpu.PASSES, times)})  # fmt: skip
+    rows = {row[0]: row[1:] for row in gpu.against_bars(cells)}
     asked, mean, worst, where = rows["attnbook fused, backward, ÷ SDPA flash, d 128, bfloat16"]
-    assert (asked, mean, worst) == (1.05, pytest.approx(2 / 8), pytest.approx(2 / 8))
-    assert where == "8,16,2048,128 bfloat16 causal"
-    assert rows["attnbook tiled, both, ÷ fastest SDPA, d 128, bfloat16"][2] == pytest.approx(4 / 8)
+    assert (asked, mean, worst) == (1.05, pytest.approx(math.sqrt(1.001) / 3), pytest.approx(1.001 / 3))
+    assert where == "4,16,4096,128 bfloat16 causal"
+    assert rows["attnbook tiled, both, ÷ fastest SDPA, d 128, bfloat16"][2] == pytest.approx(2.001 / 3)
     assert rows["CuPy dense, both, ÷ eager, d 128, float16"][3] == "not measured"
-    assert rows["our error of dQ ÷ eager's"][:3] == [3.0, pytest.approx(1.0), pytest.approx(1.0)]
+    assert rows["our error of dQ ÷ eager's"][:3] == [3.0, pytest.approx(1.001 ** (1 / 3)), pytest.approx(1.001)]

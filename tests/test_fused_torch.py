@@ -127,3 +127,41 @@ def test_gradients_in_batches(calls):
     (found,) = torch.autograd.grad(O, Q, dO, retain_graph=True, is_grads_batched=True)
     wanted = [torch.autograd.grad(O, Q, T, retain_graph=True)[0] for T in dO]
     assert torch.allclose(found, torch.stack(wanted), rtol=1e-4, atol=1e-5)
+
+
+# --- the compiler -------------------------------------------------------------------------------------------------
+
+
+def compiled(f):
+    torch._dynamo.reset()
+    return torch.compile(f, fullgraph=True, backend="aot_eager")
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["plain", "float mask", "bool mask with a dead row", "shared heads, causal"])
+def test_compiled_code_reaches_the_kernels(name, dtype, calls):
+    """Compiled and not, the same bits: it is the same launch."""
+    shapes, options = TORCH_CASES[name]
+    inputs, options = to_device([T.to(dtype) for T in draw(*shapes)], options)
+    options = {of: T.to(dtype) if getattr(T, "dtype", None) == torch.float64 else T for of, T in options.items()}
+    (dO,) = to_device([T.to(dtype) for T in draw((*shapes[0][:-1], 13), seed=2)], {})[0]
+    found = gradients(compiled(scaled_dot_product_attention), inputs, options, dO)
+    assert calls == ["forward", "vjp"]
+    assert all(map(torch.equal, found, gradients(scaled_dot_product_attention, inputs, options, dO)))
+
+
+@pytest.mark.parametrize("scale", [None, 1e-35], ids=["kernels", "a scale that they refuse"])
+def test_the_operator_is_one_that_torch_can_rely_on(scale, calls):
+    """What it says of shapes is true of 16 bits, too, wherever it runs."""
+    Q, K, V = (T.half().requires_grad_() for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE))
+    torch.library.opcheck(torch.ops.attnbook.attention, (Q, K, V, None, None, "top-left", scale, "auto"))
+    assert bool(calls) == (scale is None)
+
+
+def test_compiled_code_refuses_what_the_kernels_cannot_do(calls):
+    """Where they were asked for by name."""
+    Q, K, V = draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE)
+    wanted = r"Q: expected float32, bfloat16, float16 for method 'fused', got torch\.float64"
+    with pytest.raises(TypeError, match=wanted):
+        compiled(partial(attention, method="fused"))(Q, K, V)
+    assert not calls

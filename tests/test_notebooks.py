@@ -1,7 +1,6 @@
 """The notebooks: executed, stored, clean, and all of them in the table of contents. nbval compares their outputs."""
 
 import ast
-import contextlib
 import json
 import re
 from itertools import pairwise
@@ -10,10 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from equations import cannot_fail
-from gpu_record import invented
 from reading import exercises
-
-from attnbook.book.figures import gpu
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -107,33 +103,3 @@ class TestNotebook:
             assert "right: False" in json.dumps(cell["outputs"]), cell["id"]
         assert json.dumps([cell["outputs"] for cell in code_cells(path)]).count("<figure id=") >= 2
         assert "{literalinclude} ../src/attnbook/" in text
-
-
-class TestFiguresOfAGPU:
-    """Chapter 12 draws what was measured on a GPU, where there is a record of it."""
-
-    def run(self, folder):
-        """The cells that read the record, run in that folder, and the figures that they leave."""
-        (folder / "chapters").mkdir()
-        names, figures = {"Path": Path, "gpu": gpu}, []
-        with contextlib.chdir(folder / "chapters"):
-            for cell in code_cells(ROOT / "chapters" / "12_gpu.ipynb"):
-                if cell["id"].startswith("recorded"):
-                    exec("".join(cell["source"]), names)
-                    figures.append(names.pop("figure", None))
-        return figures[1:]
-
-    def test_with_a_record_it_says_whose_and_draws(self, tmp_path, capsys):
-        results = tmp_path / "benchmarks" / "results"
-        results.mkdir(parents=True)
-        record = invented()
-        (results / "gpu.json").write_text(json.dumps(record), encoding="utf-8")
-        figures = self.run(tmp_path)
-        assert record["gpu"]["name"] in capsys.readouterr().out
-        assert len(figures) == len({figure.svg for figure in figures}) == 3
-
-    def test_without_one_it_says_so_in_one_line_and_draws_nothing(self, tmp_path, capsys):
-        assert self.run(tmp_path) == [None] * 3
-        said = capsys.readouterr().out
-        assert said.startswith("No GPU figures are recorded yet")
-        assert said.count("\n") == 1

@@ -626,8 +626,8 @@ def test_exported():
 def test_the_operator_is_one_that_torch_can_rely_on(dtype):
     Q, K, V, mask = (T.to(dtype).requires_grad_() for T in draw(*THREE, (3, 1, 7)))
     op = torch.ops.attnbook.attention
-    torch.library.opcheck(op, (Q, K, V, mask, None, None, 0.3))
-    torch.library.opcheck(op, (Q, K, V, None, mask > 0, "bottom-right", None))
+    torch.library.opcheck(op, (Q, K, V, mask, None, None, 0.3, "auto"))
+    torch.library.opcheck(op, (Q, K, V, None, mask > 0, "bottom-right", None, "tiled"))
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,9 @@
-"""What the compiler gets: attention and its vjp as operators of ``torch.library``, which it does not look into."""
+"""What the compiler gets: attention and its vjp as operators of ``torch.library``, which it does not look into.
+
+When they run they go where the same call goes without a compiler: to NumPy's spines, to the fused kernels, or, where
+these cannot, to the tiled lines in torch. Shapes must be known before that, so which of O's two forms is kept hangs on
+the first of these homes alone.
+"""
 
 import torch
 from torch.autograd import forward_ad
@@ -8,18 +13,19 @@ from attnbook.spines import SPINES
 from attnbook.torch import _passes as passes
 from attnbook.torch._passes import Call, Kept
 
-INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
+INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale, str method"
 
 
 def attend(call, *tensors):
     """O and L. The operators have first derivatives in reverse mode, and know no ops; for all else there are lines."""
     asked_by = [asked_by for asked_by, op in call.steps for _ in op.arrays]
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    if transformed or "ops" in [by for by, _ in call.steps] or call.method not in ("auto", "tiled"):
+    if transformed or "ops" in [by for by, _ in call.steps] or call.method not in ("auto", "tiled", "fused"):
         return passes.lines(call, *tensors)
     given = dict(zip(asked_by, tensors[3:], strict=True))
     causal = next((op.corner for by, op in call.steps if by == "causal"), None)
-    return attention(*tensors[:3], given.get("bias"), given.get("mask"), causal, call.scale)[: 1 + call.with_L]
+    options = given.get("bias"), given.get("mask"), causal, call.scale, call.method
+    return attention(*tensors[:3], *options)[: 1 + call.with_L]
 
 
 @torch.library.custom_op(
@@ -27,20 +33,23 @@ def attend(call, *tensors):
     mutates_args=(),
     schema=f"({INPUTS}) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
 )
-def attention(Q, K, V, bias, mask, causal, scale):
-    """O, L, and what the tiled spine keeps: O before it was rounded (empty if it was not), M, Z and the unit of M."""
+def attention(Q, K, V, bias, mask, causal, scale, method):
+    """O, L, and what the tiled spine and the kernels keep: O before it was rounded (empty where it was not, and where
+    kernels may take it, whose backward reads the rounded one), M, Z and the unit of M.
+    """
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
-    O, L, kept = passes.forward(call, *tensors)
+    O, L, kept = passes.forward(call, *tensors, places=passes.homes(Q, method))
     (unrounded, M, Z), (_, unit) = kept.tensors, kept.rest
-    unit = torch.tensor(unit, dtype=torch.float64)
-    return O, L, O.new_empty(0, dtype=unrounded.dtype) if unrounded is O else unrounded, M, Z, unit
+    if unrounded is O or _keeps_rounded(Q, method):
+        unrounded = O.new_empty(0, dtype=Z.dtype)
+    return O, L, unrounded, M, Z, torch.tensor(unit, dtype=torch.float64)
 
 
 @attention.register_fake
-def _(Q, K, V, bias, mask, causal, scale):
+def _(Q, K, V, bias, mask, causal, scale, method):
     wide, scores = torch.float32 if Q.dtype.itemsize < 4 else Q.dtype, passes.scores_shape(Q, K, V)
     O, L = Q.new_empty((*scores[:-1], V.shape[-1])), Q.new_empty(scores[:-1], dtype=wide)
-    unrounded = Q.new_empty(O.shape if wide != O.dtype else 0, dtype=wide)
+    unrounded = Q.new_empty(0 if wide == O.dtype or _keeps_rounded(Q, method) else O.shape, dtype=wide)
     M, Z = (Q.new_empty((*scores[:-1], 1), dtype=wide) for _ in "MZ")
     return O, L, unrounded, M, Z, torch.empty((), dtype=torch.float64)
 
@@ -50,19 +59,23 @@ def _(Q, K, V, bias, mask, causal, scale):
     mutates_args=(),
     schema=f"(Tensor? dO, Tensor? dL, {INPUTS}, Tensor O, Tensor M, Tensor Z, Tensor unit, bool of_bias) -> Tensor[]",
 )
-def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
     """dQ, dK, dV, and that of the bias if it is asked for."""
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
-    (home,) = passes.homes(Q, call.method)
-    plan = passes.settle_on(call, passes.arrays_of(tensors, home), call.method)
+    home, _, plan = passes.settled(call, tensors, passes.homes(Q, method))
     kept = Kept(home, SPINES[plan.spine].Residuals, (plan, unit.item()), (O, M, Z))
     needed = [True] * 3 + [of_bias and T is bias for T in tensors[3:]]
     return list(passes.vjp(call, kept, needed, dO, dL, *tensors))
 
 
 @attention_vjp.register_fake
-def _(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+def _(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
     return [T.new_empty(T.shape) for T in (Q, K, V, bias)[: 3 + of_bias]]
+
+
+def _keeps_rounded(Q, method):
+    """Whether kernels are the first to be asked."""
+    return passes.homes(Q, method)[0] == "kernels"
 
 
 def _call(Q, K, V, bias, mask, causal, scale):
@@ -71,7 +84,7 @@ def _call(Q, K, V, bias, mask, causal, scale):
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.causal, ctx.scale = inputs
+    *tensors, ctx.causal, ctx.scale, ctx.method = inputs
     O, _, unrounded, M, Z, unit = output
     ctx.save_for_backward(*tensors, unrounded if unrounded.numel() else O, M, Z, unit)
     ctx.set_materialize_grads(False)
@@ -80,8 +93,9 @@ def _save(ctx, inputs, output):
 def _vjp(ctx, dO, dL, *_):
     *tensors, O, M, Z, unit = ctx.saved_tensors
     of_bias = ctx.needs_input_grad[3]
-    grads = attention_vjp(dO, dL, *tensors, ctx.causal, ctx.scale, O, M, Z, unit, of_bias)
-    return *grads, *(None,) * (7 - len(grads))
+    options = ctx.causal, ctx.scale, ctx.method
+    grads = attention_vjp(dO, dL, *tensors, *options, O, M, Z, unit, of_bias)
+    return *grads, *(None,) * (8 - len(grads))
 
 
 attention.register_autograd(_vjp, setup_context=_save)

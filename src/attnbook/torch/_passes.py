@@ -71,9 +71,9 @@ def plain(*tensors):
     return not keys & HIDDEN
 
 
-def forward(call, *tensors, keep=True):
-    """O, L where it is asked for, and what is kept."""
-    home, array, res = _run(call, tensors)
+def forward(call, *tensors, keep=True, places=None):
+    """O, L where it is asked for, and what is kept. ``places``: homes to try instead of those of the call's method."""
+    home, array, res = _run(call, tensors, places)
     O = _tensor(array)
     found = (_tensor(O, tensors[0]), _tensor(res.L)) if call.with_L else (_tensor(O, tensors[0]),)
     if not keep:
@@ -235,19 +235,22 @@ def arrays_of(tensors, home):
     return found
 
 
-def _run(call, tensors):
+def settled(call, tensors, places=None):
+    """The first home that can do it, the tensors as its arrays, and the plan."""
+    home, *others = places or homes(tensors[0], call.method)
+    try:
+        arrays = arrays_of(tensors, home)
+        return home, arrays, settle_on(call, arrays, "fused" if home == "kernels" else call.method)
+    except (TypeError, ValueError, ModuleNotFoundError):  # it cannot
+        if not others:
+            raise
+    return settled(call, tensors, others)
+
+
+def _run(call, tensors, places=None):
     """Its home, and O and the residuals, as arrays."""
-    Q = tensors[0]
-    places = homes(Q, call.method)
-    for home in places:
-        try:
-            arrays = arrays_of(tensors, home)
-            plan = settle_on(call, arrays, "fused" if home == "kernels" else call.method)
-            break
-        except (TypeError, ValueError, ModuleNotFoundError):  # it cannot
-            if home == places[-1]:
-                raise
-    with _as_written(Q):
+    home, arrays, plan = settled(call, tensors, places)
+    with _as_written(tensors[0]):
         return home, *SPINES[plan.spine].forward(*arrays[:3], plan)
 
 

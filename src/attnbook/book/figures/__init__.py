@@ -1,10 +1,8 @@
 """Figures of the book: SVG, the same on every machine, readable in light and dark, with its message in words.
 
 ``interactive`` gives a picture controls; ``visits`` is such a picture. ``plot`` imports matplotlib when it is called.
-``gpu`` draws what ``benchmarks/gpu.py`` recorded.
 """
 
-from attnbook.book.figures import gpu
 from attnbook.book.figures.arrows import arrows
 from attnbook.book.figures.flow import flow
 from attnbook.book.figures.head_steps import head_steps
@@ -29,7 +27,6 @@ __all__ = [
     "State",
     "arrows",
     "flow",
-    "gpu",
     "head_steps",
     "input_paths",
     "interactive",

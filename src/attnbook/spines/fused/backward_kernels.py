@@ -12,10 +12,12 @@ from attnbook.spines.fused.tile import before_cap, edge, edges, load, span, stor
 
 @triton.jit
 def row_sums(
-    dO, O, Z_of, D_of, G_of, h, n_q,
+    dO, O, M_of, Z_of, D_of, G_of, h, n_q, unit,
     D_V: tl.constexpr, WIDE_V: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """D = rowsum(dO ∘ O), and G = log₂ Z: all that a tile has to know of the rest of its rows, beside M."""
+    """D = rowsum(dO ∘ O), and G = log₂ Z: all that a tile has to know of the rest of its rows, beside M. With a
+    ``unit`` G = M · unit + log₂ Z, and no M is needed.
+    """
     blocks = tl.cdiv(n_q, ROWS)
     head = tl.cast(tl.program_id(0) // blocks, tl.int64)
     i0 = tl.program_id(0) % blocks * ROWS
@@ -24,16 +26,21 @@ def row_sums(
     i = i0 + tl.arange(0, ROWS)
     at = head * n_q + i
     tl.store(D_of + at, tl.sum(do * o, 1), i < n_q)
-    tl.store(G_of + at, tl.log2(tl.load(Z_of + at, i < n_q, other=1.0)), i < n_q)
+    G = tl.log2(tl.load(Z_of + at, i < n_q, other=1.0))
+    if unit is not None:
+        G += tl.load(M_of + at, i < n_q, other=0.0) * unit
+    tl.store(G_of + at, G, i < n_q)
 
 
 @triton.jit
 def of_rows(M_of, G_of, D_of, head, i0, n_q, ROWS: tl.constexpr):
-    """M, G and D of a block of queries."""
+    """M, G and D of a block of queries. Where M is None, G has it, and stands in for what nobody reads."""
     i = i0 + tl.arange(0, ROWS)
     at = head * n_q + i
-    M = tl.load(M_of + at, i < n_q, other=0.0)
     G = tl.load(G_of + at, i < n_q, other=0.0)
+    M = G
+    if M_of is not None:
+        M = tl.load(M_of + at, i < n_q, other=0.0)
     D = tl.load(D_of + at, i < n_q, other=0.0)
     return M, G, D
 

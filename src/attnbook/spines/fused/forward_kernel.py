@@ -55,7 +55,10 @@ def absorb(
     if EDGE or table.has_mask is not None or table.has_bias is not None:  # nothing allowed so far: −∞ − (−∞) is NaN
         shift = tl.where(highest == float("-inf"), 0.0, highest)
     fade = tl.exp2((M - shift) * table.unit)
-    E = tl.exp2(exponent(U, shift[:, None], 0.0, table, EXACT))
+    if EXACT or table.has_bias is not None:
+        E = tl.exp2(exponent(U, shift[:, None], 0.0, table, EXACT))
+    else:
+        E = tl.exp2(exponent(U, shift[:, None], (shift * table.unit)[:, None], table, EXACT))
     Z = fade * Z + tl.sum(E, 1)
     v = load(V, b, h, j0, table.n_k, COLS, D_V, WIDE_V, EDGE)
     A = tl.dot(E.to(v.dtype), v, A * fade[:, None], input_precision=PRODUCTS)

@@ -67,10 +67,12 @@ def vjp(dO, dL, res):
     D, G = (torch.empty((*lead, n_q), **wide) for _ in "DG")
     size = Blocks(64, 0, 4, 1)
     shape = {"D_V": d_v, "WIDE_V": call.widths["WIDE_V"], "ROWS": size.rows}
-    run(kernels.row_sums, heads(call) * triton.cdiv(n_q, size.rows), size, dO, O, Z, D, G, h, n_q, **shape)
+    in_one = call.like.dtype != torch.float32 and not res.plan.kernel.biased  # as ``exponent`` has it
+    unit = table.unit if in_one else None
+    run(kernels.row_sums, heads(call) * triton.cdiv(n_q, size.rows), size, dO, O, M, Z, D, G, h, n_q, unit, **shape)
     if dL is not None:
         D = less_dL(D[..., None], dL, Z)[..., 0]
-    of_rows = M, G, D
+    of_rows = None if in_one else M, G, D
 
     # Query heads that share a head of K and V add up in the kernel, if they share both; else, and over a batch, here.
     group = call.K.group if call.K.group == call.V.group else 1

@@ -119,7 +119,8 @@ def scores(X, table, b, h, i0, j0, i, j, EDGE: tl.constexpr):
 
 @triton.jit
 def exponent(U, M, G, table, EXACT: tl.constexpr):
-    """log₂ P = (U − M) unit − G, with G = log₂ Z; M and G lie along the queries of the tile.
+    """log₂ P = (U − M) unit − G, with G = log₂ Z; or U · unit − G, with G = M · unit + log₂ Z, that is L log₂e. M and G
+    lie along the queries of the tile.
 
     EXACT: U − M of two close floats has no error, and a weight of 1 stays 1 however large the scores are. Else one
     multiply-add an entry does, with errors far below the rounding of 16-bit weights; but not with a bias, which may be
@@ -127,7 +128,7 @@ def exponent(U, M, G, table, EXACT: tl.constexpr):
     """
     if EXACT or table.has_bias is not None:
         return (U - M) * table.unit - G
-    return U * table.unit - (M * table.unit + G)
+    return U * table.unit - G
 
 
 @triton.jit
