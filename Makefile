@@ -70,8 +70,9 @@ proofs: .venv/installed
 	@$(BIN)/python book/commands/prove.py
 
 # The wheel, and not the sources, on the oldest version of each thing that it asks for; the tests' own tools are ours.
+# With pip and setuptools, as Python 3.11 makes an environment: the Triton of that torch imports setuptools.
 oldest: .venv/installed
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(OLDEST)
 	@$(BIN)/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct ".[torch]"
 	@grep -E '^($(TOOLS))==' requirements.txt | $(BIN)/uv pip install --quiet --python $(OLDEST) -r -
 	@$(OLDEST)/bin/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile

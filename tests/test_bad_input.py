@@ -52,6 +52,7 @@ _, LINEAR_RES = ab.linear_attention(q, k, v)
 _, DELTA_RES = ab.delta_rule(q, k, v, beta)
 _, SIGMOID_RES = ab.sigmoid_attention(Q, K, V)
 STRICT = array_api_strict.asarray(ones(2, 3, 5))
+OUTPUT = "f: expected a float64 NumPy array as its output, alone or first of a tuple"
 
 attention = ab.attention
 vjp = ab.attention_vjp
@@ -1106,6 +1107,55 @@ LAYERS = [
 ]
 
 CHECKS = [
+    (
+        lambda: checks.check_vjp(1.0, S, at=S, cotangent=S),
+        TypeError,
+        "f: expected a function of the arrays in at, got float",
+    ),
+    (
+        lambda: checks.check_vjp(np.sin, S, at=S, cotangent=S, seed=-1),
+        ValueError,
+        "seed: expected an integer, 0 or more, got -1",
+    ),
+    (
+        lambda: checks.check_vjp(np.sin, S, at=S, cotangent=S, trials=1.5),
+        ValueError,
+        "trials: expected an integer, 1 or more, got 1.5",
+    ),
+    (lambda: checks.check_vjp(lambda S: S.tolist(), S, at=S, cotangent=S), TypeError, f"{OUTPUT}, got list"),
+    (lambda: checks.check_vjp(lambda S: None, S, at=S, cotangent=S), TypeError, f"{OUTPUT}, got NoneType"),
+    (lambda: checks.check_vjp(np.float32, S, at=S, cotangent=S), TypeError, f"{OUTPUT}, got float32 in a ndarray"),
+    (
+        lambda: checks.check_vjp(torch.tensor, S, at=S, cotangent=S),
+        TypeError,
+        f"{OUTPUT}, got torch.float64 in a Tensor",
+    ),
+    (
+        lambda: checks.check_jvp(lambda S: S * 1j, S, at=S, tangents=S),
+        TypeError,
+        f"{OUTPUT}, got complex128 in a ndarray",
+    ),
+    (
+        lambda: checks.check_jvp(None, S, at=S, tangents=S),
+        TypeError,
+        "f: expected a function of the arrays in at, got NoneType",
+    ),
+    (
+        lambda: checks.check_adjoint(S, S, [S, S], S),
+        ValueError,
+        "tangents: expected 2 arrays, one for each gradient, got 1",
+    ),
+    (
+        lambda: checks.check_adjoint(S, ones(5), S, S),
+        ValueError,
+        "tangent: expected the shape of its cotangent, (2, 3, 5), got (5,)",
+    ),
+    (
+        lambda: checks.check_adjoint(S, S, S, ones(5)),
+        ValueError,
+        "tangents: expected the shape of its gradient, (2, 3, 5), got (5,)",
+    ),
+    (lambda: checks.check_adjoint(S, S, None, S), TypeError, "grads: expected float64 NumPy arrays, got NoneType"),
     (
         lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S),
         ValueError,

@@ -125,8 +125,14 @@ def test_a_function_for_numpy_alone_is_told_and_compared_with_differences_where_
 @pytest.mark.parametrize("trials", [0, -1])
 def test_no_trial_is_no_check(trials):
     x, c = draw((5,), (5,))
-    with pytest.raises(ValueError, match=r"^trials: expected 1 or more, got "):
+    with pytest.raises(ValueError, match=r"^trials: expected an integer, 1 or more, got "):
         checks.check_vjp(np.square, 77 * x, at=x, cotangent=c, trials=trials)
+
+
+def test_what_the_function_raises_comes_through_and_says_what_it_was_given():
+    with pytest.raises(ZeroDivisionError) as raised:
+        checks.check_vjp(lambda X: 1 / 0, np.ones((2, 3)), at=np.ones((2, 3)), cotangent=np.ones(2))
+    assert raised.value.__notes__ == ["f was called with float64 NumPy arrays of the shapes (2, 3)"]
 
 
 def test_a_gradient_may_be_left_out():

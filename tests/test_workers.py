@@ -113,6 +113,7 @@ def test_every_task_is_done_once(threads):
 
     with threadpoolctl.threadpool_limits(2, user_api="blas"):  # on any machine, and whatever goes wrong
         before = blas_threads()
+        assert before, "threadpoolctl does not see NumPy's BLAS"
         with set_threads(threads):
             workers.run(task, [10 * i for i in range(20)])
         assert sorted(done) == [(i, 10 * i) for i in range(20)]

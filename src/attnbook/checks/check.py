@@ -90,8 +90,10 @@ def check_vjp(
         cannot run on balls, or where a comparison hangs in the balance, and what stays too wide to be compared.
     """
     at = _as_tuple(at)
-    if trials < 1:
-        raise ValueError(expected("trials", "1 or more", trials))
+    _check_function(f)
+    for name, value, least in (("trials", trials, 1), ("seed", seed, 0)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(expected(name, f"an integer, {least} or more", repr(value)))
     _check_float64(at=at, cotangent=(cotangent,))
     if not _runs_on_balls(grads, digits):
         grads = _as_tuple(grads)
@@ -99,10 +101,10 @@ def check_vjp(
             raise ValueError(expected("grads", f"{len(at)} arrays, one for each input", len(grads)))
         if all(dx is None for dx in grads):
             raise ValueError(expected("grads", "at least one array", "None alone"))
-        _check_float64(grads=grads)
+        _check_float64(may_lack=True, grads=grads)
     if digits is not None:
         return Agreement(_enclosed(digits).vjp_errors(f, grads, at, cotangent, digits, seed, trials))
-    Y = output_of(f(*at))
+    Y = _output(f, at)
     if Y.shape != cotangent.shape:
         raise ValueError(expected("cotangent", f"the shape of the output, {Y.shape}", cotangent.shape))
     rng = np.random.default_rng(seed)
@@ -139,6 +141,7 @@ def check_jvp(
     ``tangent`` may be a function of ``(*at, *tangents)``.
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
+    _check_function(f)
     if len(at) != len(tangents):
         raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
     _check_float64(at=at, tangents=tangents)
@@ -149,7 +152,7 @@ def check_jvp(
             raise ValueError(expected("tangents", f"the shape of the input, {x.shape}", t.shape))
     if digits is not None:
         return Agreement(_enclosed(digits).jvp_errors(f, tangent, at, tangents, digits))
-    Y = output_of(f(*at))
+    Y = _output(f, at)
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 
     def along(step: float) -> Any:
@@ -183,6 +186,15 @@ def check_adjoint(
     Needs no step and no autograd, so it holds to rounding; but two derivatives of the wrong function pass it together.
     """
     grads, tangents = _as_tuple(grads), _as_tuple(tangents)
+    if len(grads) != len(tangents):
+        raise ValueError(expected("tangents", f"{len(grads)} arrays, one for each gradient", len(tangents)))
+    _check_float64(cotangent=(cotangent,), tangent=(tangent,), grads=grads, tangents=tangents)
+    for name, T, of, like in (
+        ("tangent", tangent, "cotangent", cotangent),
+        *(("tangents", t, "gradient", g) for t, g in zip(tangents, grads, strict=True)),
+    ):
+        if T.shape != like.shape:
+            raise ValueError(expected(name, f"the shape of its {of}, {like.shape}", T.shape))
     forwards = [cotangent * tangent]
     backwards = [g * t for g, t in zip(grads, tangents, strict=True)]
     left, right = (sum(float(np.sum(x)) for x in terms) for terms in (forwards, backwards))
@@ -201,6 +213,24 @@ def _compare(
     if not error <= tolerance:
         raise AssertionError(f"{name} disagrees with {by}: off by {error:.1e}, allowed {tolerance:.0e}")
     errors[by] = max(errors.get(by, 0.0), error)
+
+
+def _check_function(f: Any) -> None:
+    if not callable(f):
+        raise TypeError(expected("f", "a function of the arrays in at", type(f).__name__))
+
+
+def _output(f: Callable[..., Any], at: tuple[Any, ...]) -> Any:
+    """What f returns, or an error that says which call it was; what f itself raises goes on, with that as a note."""
+    try:
+        Y = output_of(f(*at))
+    except Exception as error:
+        error.add_note(f"f was called with float64 NumPy arrays of the shapes {', '.join(str(x.shape) for x in at)}")
+        raise
+    if not isinstance(Y, np.ndarray | np.generic) or Y.dtype != np.float64:
+        came = f"{Y.dtype} in a {type(Y).__name__}" if hasattr(Y, "dtype") else type(Y).__name__
+        raise TypeError(expected("f", "a float64 NumPy array as its output, alone or first of a tuple", came))
+    return Y
 
 
 def _runs_on_balls(claimed: Any, digits: Any) -> bool:
@@ -226,10 +256,10 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, tuple | list) else (x,)
 
 
-def _check_float64(**groups: Any) -> None:
+def _check_float64(may_lack: bool = False, **groups: Any) -> None:
     for name, arrays in groups.items():
         for x in arrays:
-            if x is None and name == "grads":
+            if x is None and name == "grads" and may_lack:
                 continue
             is_numpy = isinstance(x, np.ndarray | np.generic)  # NumPy turns an array of no axis into a scalar
             if not is_numpy or x.dtype != np.float64:

@@ -36,6 +36,11 @@ class Residuals(NamedTuple):
         """The log-sum-exp of each row of scores (..., n_q); −∞ for a row with no allowed key."""
         return array_namespace(self.Z).squeeze(row_logsumexp(self.M, self.Z), axis=-1)
 
+    @property
+    def O(self):  # noqa: E743
+        """Not kept: it is P V, and what attention returned."""
+        raise AttributeError('O: the method "dense" keeps P; O is the first of the two that attention returned')
+
 
 def prepare(plan, given):
     """The plan: nothing is to be settled."""

@@ -61,6 +61,12 @@ class Residuals(NamedTuple):
         """In nats, for each row of scores, the log-sum-exp (..., n_q); −∞ for a row with no allowed key."""
         return array_namespace(self.Z).squeeze(row_logsumexp(self.M, self.Z, self.unit), axis=-1)
 
+    @property
+    def P(self):
+        """Not kept: it is made again a tile at a time."""
+        method = self.plan.spine.removeprefix("numpy_")
+        raise AttributeError(f'P: the method "{method}" keeps O and L; attention(..., method="dense") keeps P')
+
 
 def prepare(plan, given):
     """The plan with tiles, larger ones on a GPU."""
