@@ -14,6 +14,16 @@ def module_of(file):
     return "attnbook." + file.removesuffix(".py").replace("/", ".")
 
 
+def first_of_each(rows, kind=lambda row: row[0]):
+    """The rows as parameters: by default the first of each kind, such as of each function, and the others thorough."""
+    seen, params = set(), []
+    for row in rows:
+        marks = [pytest.mark.thorough] * (kind(row) in seen)
+        params.append(pytest.param(*row, marks=marks))
+        seen.add(kind(row))
+    return params
+
+
 @contextlib.contextmanager
 def planted(file, name, right, wrong):
     """The function ``name`` of a file of the package, with ``wrong`` where ``right`` stands; the function itself is

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libraries import LIBRARIES, ReadOnlyNumPy, Strict
 from naive import low_precision, naive_attention
-from routes import ON_TILES, taking
+from routes import ON_TILES, ROUTES, taking
 
 import attnbook as ab
 from attnbook import arrays, checks, heads
@@ -35,8 +35,29 @@ from attnbook.ops import (
 )
 from attnbook.spines import SPINES, Way, tiled
 
+A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "window and mask",
+         "distances, grouped and causal", "dropout, softcap and bias",
+         "sink, grouped, bottom-right, with a dead row")  # fmt: skip
+
+
+def thorough_but_for_a_few(values, few):
+    """Each of these values with each case, in `make test` only with a few cases where ``few`` says so of the value."""
+    pairs = [(value, case) for value in values for case in CASES]
+    marks = [pytest.mark.thorough if few(value) and case.name not in A_FEW else () for value, case in pairs]
+    names = [f"{getattr(value, 'name', value)}-{case}" for value, case in pairs]
+    return [pytest.param(*pair, marks=mark, id=name) for pair, mark, name in zip(pairs, marks, names, strict=True)]
+
+
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_route = pytest.mark.usefixtures("route")
+
+
+def most_routes(test):
+    """Every case on each route, in `make test` only a few on two: the plain lines of the dense spine run on torch too,
+    beside its twin, in test_every_library_gives_the_same; and the shifted engine has every case in test_values.
+    """
+    marked = thorough_but_for_a_few(ROUTES, lambda name: name == "dense" or "shifted" in name)
+    return every_route(pytest.mark.parametrize(("route", "case"), marked, indirect=["route"])(test))
 
 
 def those(condition):
@@ -70,8 +91,7 @@ def O_and_L(O, L):
     return xp.concat([O, finite(L)[..., None]], axis=-1)
 
 
-@every_route
-@each_case
+@most_routes
 def test_derivatives(case, seed=0):
     """Of O and of L together; and where no gradient arrives at L, as if zeros did."""
     inputs = case.draw(seed)
@@ -97,19 +117,6 @@ def test_every_library_gives_the_same(xp, case):
     same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
     same_everywhere(xp, lambda dO, *inputs: case.pull(dO, case.attend(*inputs)[1]), dO, *inputs)
     same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
-
-
-A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "window and mask",
-         "distances, grouped and causal", "dropout, softcap and bias",
-         "sink, grouped, bottom-right, with a dead row")  # fmt: skip
-
-
-def thorough_but_for_a_few(values, few):
-    """Each of these values with each case, in `make test` only with a few cases where ``few`` says so of the value."""
-    pairs = [(value, case) for value in values for case in CASES]
-    marks = [pytest.mark.thorough if few(value) and case.name not in A_FEW else () for value, case in pairs]
-    names = [f"{getattr(value, 'name', value)}-{case}" for value, case in pairs]
-    return [pytest.param(*pair, marks=mark, id=name) for pair, mark, name in zip(pairs, marks, names, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -175,8 +182,7 @@ def test_any_shape(name, case, seed):
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@every_route
-@each_case
+@most_routes
 def test_a_backward_may_run_twice_and_is_linear(case):
     """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
     inputs = case.draw()

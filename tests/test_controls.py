@@ -65,31 +65,41 @@ class TestFiguresWithControls:
                 figure.locator(":scope > form").wait_for()
         return tab, figures
 
-    def test_by_keyboard(self, page, address, browser):
-        tab, figures = self.figures(browser, address, page)
+    def test_by_keyboard_mouse_and_touch(self, page, address, browser):
+        """On a phone, in one tab: the keyboard first, which leaves the first picture."""
+        tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})
         for figure in figures:
-            first = figure.evaluate(self.picture)
-            for slider in figure.locator("input[type=range]").all():
-                start, there = int(slider.input_value()), slider.get_attribute("aria-valuetext")
-                away, back = ("ArrowLeft", "ArrowRight") if start else ("ArrowRight", "ArrowLeft")
-                slider.press(away)
-                assert slider.get_attribute("aria-valuetext") != there
-                assert figure.evaluate(self.picture) != first
-                slider.press(back)
-                assert slider.get_attribute("aria-valuetext") == there
-                assert figure.evaluate(self.picture) == first
-            for radios in figure.locator("fieldset").all():
-                radios.locator("input:checked").press("ArrowRight")
-                assert figure.evaluate(self.picture) != first
-                radios.locator("input:checked").press("ArrowLeft")
-                assert figure.evaluate(self.picture) == first
+            self.by_keyboard(figure)
+            self.by_pointing(figure)
+            assert len(figure.evaluate(self.places)) == 1, "something moves under the finger"
         tab.context.close()
 
-    def test_nothing_moves_under_the_finger(self, page, address, browser):
-        tab, figures = self.figures(browser, address, page, viewport={"width": 390, "height": 900})
-        for figure in figures:
-            assert len(figure.evaluate(self.places)) == 1
-        tab.context.close()
+    def by_keyboard(self, figure):
+        first = figure.evaluate(self.picture)
+        for slider in figure.locator("input[type=range]").all():
+            start, there = int(slider.input_value()), slider.get_attribute("aria-valuetext")
+            away, back = ("ArrowLeft", "ArrowRight") if start else ("ArrowRight", "ArrowLeft")
+            slider.press(away)
+            assert slider.get_attribute("aria-valuetext") != there
+            assert figure.evaluate(self.picture) != first
+            slider.press(back)
+            assert slider.get_attribute("aria-valuetext") == there
+            assert figure.evaluate(self.picture) == first
+        for radios in figure.locator("fieldset").all():
+            radios.locator("input:checked").press("ArrowRight")
+            assert figure.evaluate(self.picture) != first
+            radios.locator("input:checked").press("ArrowLeft")
+            assert figure.evaluate(self.picture) == first
+
+    def by_pointing(self, figure):
+        places = [place for place in figure.locator("[data-choose]").all() if place.is_visible()]
+        for point in ("hover", "tap"):  # each begins where the other did not end
+            for place in places[-1:] + places[:1]:
+                getattr(place, point)()
+                for choice in place.get_attribute("data-choose").split(", "):
+                    name, position = choice.split(":")
+                    control = figure.locator(f'[data-control="{name}"]').locator("input[type=range], input:checked")
+                    assert control.input_value() == position
 
     # Where controls and picture stand in the figure, for all positions of a slider in each choice of the buttons.
     places = """figure => {
@@ -115,19 +125,6 @@ class TestFiguresWithControls:
         }
         return [...places]
     }"""
-
-    @pytest.mark.parametrize("point", ["hover", "tap"])
-    def test_by_mouse_and_by_touch(self, point, page, address, browser):
-        tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})
-        for figure in figures:
-            places = [place for place in figure.locator("[data-choose]").all() if place.is_visible()]
-            for place in places[-1:] + places[:1]:
-                getattr(place, point)()
-                for choice in place.get_attribute("data-choose").split(", "):
-                    name, position = choice.split(":")
-                    control = figure.locator(f'[data-control="{name}"]').locator("input[type=range], input:checked")
-                    assert control.input_value() == position
-        tab.context.close()
 
     def test_without_javascript(self, page, address, browser):
         tab, figures = self.figures(browser, address, page, java_script_enabled=False)

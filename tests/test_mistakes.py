@@ -26,9 +26,9 @@ LABELS = {equation.label for equation in equations()}
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.slug)
 
 
-def a_twelfth_from(i):
-    """Every mistake; by default only each twelfth one, from the i-th on."""
-    marks = [() if j % 12 == i else pytest.mark.thorough for j in range(len(MISTAKES))]
+def each(n, i=0):
+    """Every mistake; by default only each n-th one, from the i-th on."""
+    marks = [() if j % n == i else pytest.mark.thorough for j in range(len(MISTAKES))]
     rows = [pytest.param(m, id=m.slug, marks=mark) for m, mark in zip(MISTAKES, marks, strict=True)]
     return pytest.mark.parametrize("mistake", rows)
 
@@ -194,23 +194,23 @@ def names(report):
     return report.mistakes, tuple(f.about for f in report.findings if f.kind == "wrong" and f.about in NAMES)
 
 
-@every_mistake
+@each(3)
 def test_diagnose_names_it(mistake):
     assert names(ab.diagnose(mistake.run)) == ((mistake.slug,), mistake.spoils)
 
 
-@a_twelfth_from(0)
+@each(12)
 def test_diagnose_names_it_where_only_four_axes_are_taken(mistake):
     assert names(ab.diagnose(four_axes_only(mistake.run))) == ((mistake.slug,), mistake.spoils)
 
 
-@a_twelfth_from(2)
+@each(12, 2)
 def test_diagnose_names_it_in_the_package(mistake, monkeypatch):
     plant(monkeypatch, mistake, dbias=True)
     assert names(ab.diagnose((ab.attention, ab.attention_vjp))) == ((mistake.slug,), mistake.spoils)
 
 
-@a_twelfth_from(4)
+@each(12, 4)
 def test_diagnose_names_it_in_float32_and_at_other_sizes(mistake):
     assert ab.diagnose(mistake.run, dtype="float32", seed=1).mistakes == (mistake.slug,)
 

@@ -41,11 +41,8 @@ def why_not(path=None):
     return None
 
 
-def prove(folder=proofs.PROOFS, work=WORK, each=True):
-    """What the prover says of every proof in ``folder``. :class:`ProofError` where it takes one for wrong.
-
-    What a theorem assumes takes a second to find: without ``each``, what all of them together assume is said instead.
-    """
+def read(folder=proofs.PROOFS, work=WORK, only=()):
+    """Let the prover read every proof in ``folder``, or ``only`` these files and what they rest on."""
     work.mkdir(parents=True, exist_ok=True)
     names = proofs.files(folder)
     for old in work.glob("*.v"):
@@ -55,10 +52,18 @@ def prove(folder=proofs.PROOFS, work=WORK, each=True):
         source, copy = folder / f"{name}.v", work / f"{name}.v"
         if not copy.exists() or copy.read_bytes() != source.read_bytes():
             copy.write_bytes(source.read_bytes())
-    started = time.monotonic()
     arguments = ["-Q", ".", "attnbook", "-arg", " ".join(QUIET), *(f"{name}.v" for name in names)]
     told(["coq_makefile", *arguments, "-o", "Makefile"], work)
-    told(["make", "--no-print-directory", "-k", f"-j{JOBS}"], work)
+    told(["make", "--no-print-directory", "-k", f"-j{JOBS}", *(f"{name}.vo" for name in only)], work)
+
+
+def prove(folder=proofs.PROOFS, work=WORK, each=True):
+    """What the prover says of every proof in ``folder``. :class:`ProofError` where it takes one for wrong.
+
+    What a theorem assumes takes a second to find: without ``each``, what all of them together assume is said instead.
+    """
+    names, started = proofs.files(folder), time.monotonic()
+    read(folder, work)
     seconds = time.monotonic() - started
     asked = [[name] for name in proofs.theorems(folder)] if each else [list(proofs.theorems(folder))]
     axioms, assumed = assumptions(names, asked, work)
