@@ -55,7 +55,7 @@ def cell_of(shape, dtype, causal, names, args, too_slow, record):
     with started("contenders", asked, args.threads) as (peers, left_out):
         for peer in peers.values():
             record.saw(peer.about)
-        errors = compared(peers, shape, dtype, causal, cell_name(cell))
+        errors = compared(peers, dtype, cell_name(cell))
         how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {}
         seconds, refused = measure(peers, **how)
     for name, one in seconds.items():
@@ -70,7 +70,7 @@ def cell_of(shape, dtype, causal, names, args, too_slow, record):
     }
 
 
-def compared(peers, shape, dtype, causal, where):
+def compared(peers, dtype, where):
     """The largest difference of each from SDPA's results; from ours, where SDPA is not among them."""
     errors, reference = {}, None
     with tempfile.TemporaryDirectory() as folder:
@@ -167,8 +167,7 @@ def main(argv=None):
     if args.quick:
         grid = grid[:1] + grid[-1:]
     too_slow = TooSlow()
-    for shape, dtype, causal in record.over(grid, args.budget, name_of):
-        record.add(**cell_of(shape, dtype, causal, names, args, too_slow, record))
+    record.over(grid, lambda cell: [cell_of(*cell, names, args, too_slow, record)], args.budget, name_of)
     record.note(cells=list(with_floors(record.data["cells"])))
     report(record.data["cells"], names)
     record.close()

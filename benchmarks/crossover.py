@@ -92,8 +92,8 @@ def main(argv=None):
         cells = [cell for cell in cells if cell[0] != "torch"]
     output = output_of(parser, args, "crossover", True)
     record = Record("the methods of attnbook, forward and backward, seconds", output, threads=args.threads, how=HOW)
-    for cell in record.over(cells, args.budget, lambda cell: f"{cell[0]} {cell[1]} {cell[2]}"):
-        record.add(**cell_of(*cell, args, record))
+    name = lambda cell: f"{cell[0]} {cell[1]} {cell[2]}"  # noqa: E731
+    record.over(cells, lambda cell: [cell_of(*cell, args, record)], args.budget, name)
     cells = sorted(record.data["cells"], key=lambda cell: (cell["library"], size(cell)))
     print("\nSeconds of tiled, and the median of dense divided by it; – is refused")
     rows = []

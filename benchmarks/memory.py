@@ -127,10 +127,13 @@ def main(argv=None):
         how=f"each in a process of its own; the median of {RUNS} calls, and quartiles as low and high",
         exponents={},
     )
-    for one in record.over(grid(names, args.quick), args.budget, lambda one: f"{one[0]} {one[1]}", "process"):
-        name, shape, dtype, causal = one
-        found = peak_of(*one, args.threads, record)
-        record.add(shape=shape, dtype=dtype, causal=causal, method=name, **found)
+
+    def measured(one):
+        about = dict(zip(("method", "shape", "dtype", "causal"), one, strict=True))
+        return [about | peak_of(*one, args.threads, record)]
+
+    todo = grid(names, args.quick)
+    record.over(todo, measured, args.budget, lambda one: f"{one[0]} {one[1]}", "process")
     cells = record.data["cells"]
     record.note(exponents=exponents(cells))
     rows = {}

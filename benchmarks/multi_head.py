@@ -143,8 +143,8 @@ def main(argv=None):
     sizes = QUICK if args.quick else SIZES
     grid = [(dtype, mask == "causal") for dtype in dtypes for mask in masks]
     grid = grid[:1] + grid[-1:] if args.quick else grid
-    for dtype, causal in record.over(grid, args.budget, lambda cell: f"{cell[0]} {'causal' if cell[1] else 'full'}"):
-        record.add(**cell_of(sizes, dtype, causal, args, record))
+    name = lambda cell: f"{cell[0]} {'causal' if cell[1] else 'full'}"  # noqa: E731
+    record.over(grid, lambda cell: [cell_of(sizes, *cell, args, record)], args.budget, name)
     report(record.data["cells"], list(CONTENDERS), PEER)
     record.close()
 

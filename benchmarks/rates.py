@@ -159,6 +159,30 @@ def groups(megabytes=MEGABYTES):
         yield threads, None, [("memory", name, None, megabytes) for name in ("copy", "first touch")]
 
 
+def cells_of(threads, dtype, todo, args, record):
+    """The rates of one group, in turns."""
+    todo = todo[::7] if args.quick else todo
+    least = 1e-4 if args.quick else SHORT
+    how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"rounds": (7, 9), "pause": 0.02}
+    asked = {i: (*one, dtype, threads, least) for i, one in enumerate(todo)}
+    with started("rates", asked, threads) as (peers, left_out):
+        if left_out:
+            raise SystemExit(f"no rate: {left_out}")
+        record.saw(peers[0].about)
+        seconds, refused = measure(peers, **how)
+    for i, (kind, name, tile, d) in enumerate(todo):
+        cell = {"what": name, "dtype": dtype, "threads": threads}
+        cell |= {"tile": tile} if tile else {}
+        cell |= {"megabytes" if kind == "memory" else "d": d} if d else {}
+        cell |= {"rate": None, "unit": rate_of(kind, name, tile, d, 1)[1]}
+        if one := seconds[i]:
+            median, *ends = (rounded(rate_of(kind, name, tile, d, one[at])[0]) for at in ("median", "low", "high"))
+            cell |= {"rate": median, "low": min(ends), "high": max(ends)}
+        else:
+            cell |= {"refused": refused[i]}
+        yield cell
+
+
 WIDTHS = (64, 65)
 """Without the engine's extra column, and with it."""
 
@@ -176,28 +200,9 @@ def main(argv=None):
         "unsteady",
         like={"Q Kᵀ": "dO Vᵀ", "P V": "dS K", "Pᵀ dO": "dSᵀ Q"},
     )
-    least = 1e-4 if args.quick else SHORT
-    how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"rounds": (7, 9), "pause": 0.02}
-    for threads, dtype, todo in record.over(
-        list(groups(4 if args.quick else MEGABYTES)), args.budget, lambda g: f"{g[1]}, {g[0]} threads", "group"
-    ):
-        if args.quick:
-            todo = todo[::7]
-        asked = {i: (*one, dtype, threads, least) for i, one in enumerate(todo)}
-        with started("rates", asked, threads) as (peers, left_out):
-            if left_out:
-                raise SystemExit(f"no rate: {left_out}")
-            record.saw(peers[0].about)
-            seconds, refused = measure(peers, **how)
-        for i, (kind, name, tile, d) in enumerate(todo):
-            cell = {"what": name, "dtype": dtype, "threads": threads}
-            cell |= {"tile": tile} if tile else {}
-            cell |= {"megabytes" if kind == "memory" else "d": d} if d else {}
-            one = seconds[i] or {}
-            found = {at: rate_of(kind, name, tile, d, one[at])[0] for at in ("median", "low", "high") if one}
-            low, high = sorted((found.get("low", 0), found.get("high", 0)))
-            cell |= {"rate": rounded(found["median"]) if one else None, "unit": rate_of(kind, name, tile, d, 1)[1]}
-            record.add(**cell | ({"low": rounded(low), "high": rounded(high)} if one else {"refused": refused[i]}))
+    todo = list(groups(4 if args.quick else MEGABYTES))
+    name = lambda group: f"{group[1]}, {group[0]} threads"  # noqa: E731
+    record.over(todo, lambda group: cells_of(*group, args, record), args.budget, name, "group")
     rows = {}
     for cell in record.data["cells"]:
         size = "×".join(map(str, [*cell.get("tile", ()), *([cell["d"]] if "d" in cell else [])]))

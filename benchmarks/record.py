@@ -51,21 +51,24 @@ class Record:
         self.data["versions"] |= about["versions"]
         self.data["blas"] |= about["blas"]
 
-    def over(self, cells, budget, name, unit="cell"):
-        """The cells, until the budget of seconds is spent or somebody interrupts; the record names those left."""
+    def over(self, todo, do, budget, name, unit="cell"):
+        """Add the cells that ``do(one)`` gives for each, until the budget of seconds is spent or somebody interrupts;
+        those that were left are named in the record.
+        """
         done, deadline = 0, time.monotonic() + budget if budget else None
         try:
-            with tqdm(cells, unit=unit) as bar:
-                for cell in bar:
+            with tqdm(todo, unit=unit) as bar:
+                for one in bar:
                     if deadline and time.monotonic() > deadline:
                         break
-                    bar.set_postfix_str(name(cell), refresh=sys.stderr.isatty())
-                    yield cell
+                    bar.set_postfix_str(name(one), refresh=sys.stderr.isatty())
+                    for cell in do(one):
+                        self.add(**cell)
                     done += 1
         except KeyboardInterrupt:
             print("\nCut off.", file=sys.stderr)
-        if done < len(cells):
-            self.note(skipped=[name(cell) for cell in cells[done:]])
+        if done < len(todo):
+            self.note(skipped=[name(one) for one in todo[done:]])
 
     def close(self):
         """Write; but what is not whole takes no whole one's place."""

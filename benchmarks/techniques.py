@@ -365,9 +365,10 @@ def cells_of(technique, args, record):
     """What is measured of one technique, cell by cell."""
     how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"budget": 3.0, "rounds": (5, 7)}
     for place, group in enumerate(TECHNIQUES[technique](args)):
+        about = {"technique": technique} | group.about
         if isinstance(group, Amounts):
             for name, found in group.found().items():
-                yield group.about | {"what": name} | {key: rounded(value) for key, value in found.items()}
+                yield about | {"what": name} | {key: rounded(value) for key, value in found.items()}
             continue
         asked = {name: (technique, place, name, args.quick, args.threads) for name in group.calls}
         with started("techniques", asked, args.threads) as (peers, left_out):
@@ -378,7 +379,7 @@ def cells_of(technique, args, record):
             seconds, refused = measure(peers, **how)
         for name, one in seconds.items():
             more = (group.more or {}).get(name, {}) | ({} if one else {"refused": refused[name]})
-            yield group.about | {"what": name, "seconds": one} | more
+            yield about | {"what": name, "seconds": one} | more
 
 
 def main(argv=None):
@@ -394,9 +395,7 @@ def main(argv=None):
         how=HOW + "; bytes are the most that NumPy held during a call, above what it held before",
     )
     asked = chosen(parser, "technique", args.only, TECHNIQUES)
-    for name in record.over(asked, args.budget, lambda name: f"{name} {TECHNIQUES[name].__doc__}", "technique"):
-        for cell in cells_of(name, args, record):
-            record.add(technique=name, **cell)
+    record.over(asked, lambda name: cells_of(name, args, record), args.budget, str, "technique")
     table(["", "B,H,n,d", "dtype", "", ""], [row_of(cell) for cell in record.data["cells"]])
     record.close()
 
