@@ -85,9 +85,8 @@ def main(argv=None):
     for name, one, other in differences(a, b):
         print(f"{name}: {one} → {other}")
     rows, ratios, alone = compare(a, b)
-    print(
-        f"\n{len(rows)} of {len(ratios)} figures changed beyond noise; after ÷ before, all: {geometric_mean(ratios):.3f}"
-    )
+    count, of_all = f"{len(rows)} of {len(ratios)}", geometric_mean(ratios)
+    print(f"\n{count} figures changed beyond noise; after ÷ before, all: {of_all:.3f}")
     table(["", "before", "after", "after ÷ before"], sorted(rows, key=lambda row: -abs(math.log(row[-1]))))
     if alone:
         print(f"\nRefused or missing in one of them, {len(alone)}:", *alone, sep="\n  ")
