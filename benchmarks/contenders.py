@@ -5,9 +5,11 @@ are made beforehand and cost nothing here. A library is loaded when its contende
 """
 
 import importlib
+import importlib.util
 import math
 
 import numpy as np
+from common import problem
 
 import attnbook as ab
 
@@ -23,10 +25,10 @@ def _attnbook(method):
     return ready
 
 
-def _tensors(Q, K, V, dO):
+def _tensors(Q, K, V, dO, dtype=None):
     import torch
 
-    *leaves, dO = (torch.tensor(T) for T in (Q, K, V, dO))
+    *leaves, dO = (torch.tensor(T, dtype=dtype and getattr(torch, dtype)) for T in (Q, K, V, dO))
     return torch, [T.requires_grad_() for T in leaves], dO
 
 
@@ -56,6 +58,18 @@ def _sdpa(torch, n, d, dtype, causal):
     return lambda Q, K, V: sdpa(Q, K, V, is_causal=causal)
 
 
+def _sdpa_bfloat16(Q, K, V, dO, causal):
+    """The same call on the numbers rounded to bfloat16."""
+    torch, leaves, dO = _tensors(Q, K, V, dO, "bfloat16")
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def call():
+        O = sdpa(*leaves, is_causal=causal)
+        return O, *torch.autograd.grad(O, leaves, dO)
+
+    return call
+
+
 def _eager(torch, n, d, dtype, causal):
     mask = torch.full((n, n), -math.inf, dtype=dtype).triu(1) if causal else None
 
@@ -66,6 +80,10 @@ def _eager(torch, n, d, dtype, causal):
         return torch.softmax(S, dim=-1) @ V
 
     return f
+
+
+def _compiled(torch, n, d, dtype, causal):
+    return torch.compile(_eager(torch, n, d, dtype, causal), dynamic=False)
 
 
 def _jax(Q, K, V, dO, causal):
@@ -119,25 +137,21 @@ CONTENDERS = {
     "attnbook.torch": (_torch(_attnbook_torch), "attnbook.torch"),
     "torch SDPA": (_torch(_sdpa), "torch"),
     "torch eager": (_torch(_eager), "torch"),
+    "torch.compile": (_torch(_compiled), "torch"),
+    "SDPA bfloat16": (_sdpa_bfloat16, "torch"),
     "JAX jit": (_jax, "jax"),
     "HIPS autograd": (_autograd, "autograd"),
 }
 """What makes each ready, and the module that it needs."""
 
-MAIN = ("attnbook auto", "attnbook tiled", "attnbook.torch", "torch SDPA")
-"""Those that are timed most often."""
+ONLY = {"torch.compile": "float32", "SDPA bfloat16": "float32"}
+"""Those that run beside one dtype alone: one compiles half a minute for each cell, the other has a dtype of its own."""
 
 
 def missing(name):
-    """Why a contender cannot run here, or None."""
-    needs = CONTENDERS[name][1]
-    try:
-        module = importlib.import_module(needs)
-    except ImportError:
-        return f"{needs} is not installed"
-    if needs == "attnbook.torch" and not hasattr(module, "scaled_dot_product_attention"):
-        return "attnbook.torch has no scaled_dot_product_attention"
-    return None
+    """Why a contender cannot run here, or None; nothing is loaded."""
+    needs = CONTENDERS[name][1].partition(".")[0] if CONTENDERS[name][1] != "attnbook.torch" else "torch"
+    return None if importlib.util.find_spec(needs) else f"{needs} is not installed"
 
 
 def those_here(names):
@@ -151,10 +165,15 @@ def those_here(names):
     return here
 
 
-def ready(name, Q, K, V, dO, causal):
-    """The call of that contender."""
-    return CONTENDERS[name][0](Q, K, V, dO, causal)
+def ready(name, shape, dtype, causal):
+    """The call of that contender, in a process of its own."""
+    return CONTENDERS[name][0](*problem(shape, dtype), causal)
 
 
 def to_numpy(arrays):
-    return [np.asarray(T.detach() if hasattr(T, "detach") else T) for T in arrays]
+    """As NumPy's; bfloat16, which NumPy has not, in float32."""
+    found = []
+    for T in arrays:
+        T = T.detach() if hasattr(T, "detach") else T
+        found.append(np.asarray(T.float() if str(T.dtype) == "torch.bfloat16" else T))
+    return found

@@ -1,6 +1,6 @@
-"""Forward and backward on the CPU: ours, torch, JAX and HIPS autograd, interleaved in one process.
+"""Forward and backward on the CPU: ours, torch, JAX and HIPS autograd, in turns.
 
-    python benchmarks/cpu.py                                             # 14 minutes; writes results/cpu.json
+    python benchmarks/cpu.py                                             # 9 minutes; writes results/cpu_MAKER.json
     python benchmarks/cpu.py --shapes 1,8,2048,64 --dtypes float32       # one shape; prints, and writes nothing
     python benchmarks/cpu.py --contenders "attnbook auto,torch SDPA"
 
@@ -8,56 +8,25 @@ Each call gives the output and the gradients of Q, K and V for a given gradient 
 results are compared with torch SDPA's; a contender that is wrong ends the run.
 """
 
-import gc
 import math
+import tempfile
+from pathlib import Path
 
 import numpy as np
-from common import (
-    HOW,
-    PAUSE,
-    Record,
-    cell_name,
-    chosen,
-    count,
-    error,
-    first_call,
-    geometric_mean,
-    interleave,
-    options,
-    output_of,
-    problem,
-    rounded,
-    shape_of,
-    summary,
-    table,
-    tell,
-    use_threads,
-)
-from contenders import CONTENDERS, MAIN, ready, those_here, to_numpy
+from common import cell_name, chosen, error, geometric_mean, options, shape_of, table, use_threads
+from contenders import CONTENDERS, ONLY, those_here
+from peers import started
 from rates import TILES, floor, floor_rates, scores
-from tqdm import tqdm
+from record import Record, output_of
+from timing import HOW, measure, rounded
 
 SHAPES = [(1, 1, 128, 64), (8, 8, 128, 64), (4, 8, 512, 64), (1, 8, 2048, 64), (1, 4, 4096, 64), (1, 1, 8192, 64)]
 DTYPES = ("float32", "float64")
 MASKS = ("full", "causal")
 PEER = "torch SDPA"
 WRONG = {"float32": 1e-4, "float64": 1e-10}
-TOO_SLOW = 5.0  # seconds a call
-# Runs of a contender in a cell: at least, at most, and seconds to spend on them.
-MAIN_RUNS, OTHER_RUNS, SLOW_RUNS = (5, 9, 2.0), (3, 7, 2.0), (1, 5, 1.0)
-SLOW = 2.0  # seconds a call, of another contender
-
-
-def runs_of(estimates, quick):
-    """How often each contender is timed; the main ones equally often."""
-    if quick:
-        return dict.fromkeys(estimates, 2)
-    runs = {
-        name: count(seconds, *(MAIN_RUNS if name in MAIN else OTHER_RUNS if seconds < SLOW else SLOW_RUNS))
-        for name, seconds in estimates.items()
-    }
-    least = min((n for name, n in runs.items() if name in MAIN), default=None)
-    return {name: least if name in MAIN else n for name, n in runs.items()}
+BFLOAT16_WRONG = 0.05
+TOO_SLOW = 2.5  # seconds a call
 
 
 class TooSlow:
@@ -68,47 +37,50 @@ class TooSlow:
 
     def why(self, name, shape, dtype, causal):
         expected = self._a_score.get((name, dtype, causal), 0) * scores(shape, causal)
-        return f"a call would take about {expected:.0f} s" if expected > TOO_SLOW else None
+        return f"a call would take about {expected:.1g} s" if expected > TOO_SLOW else None
 
     def saw(self, name, shape, dtype, causal, seconds):
         self._a_score[name, dtype, causal] = seconds / scores(shape, causal)
 
 
-def cell_of(shape, dtype, causal, names, args, too_slow, bar):
+def cell_of(shape, dtype, causal, names, args, too_slow, record):
     """All that is measured of one cell."""
     cell = {"shape": shape, "dtype": dtype, "causal": causal}
-    where = cell_name(cell)
     rates = floor_rates(shape, dtype, args.threads)
-    inputs = problem(shape, dtype)
-    calls, estimates, errors, left_out, reference = {}, {}, {}, {}, None
-    for name in sorted(names, key=lambda name: name != PEER):
-        tell(bar, f"{where}: {name}, compared")
-        if name != PEER and (why := too_slow.why(name, shape, dtype, causal)):
-            left_out[name] = why
-            continue
-        call = ready(name, *inputs, causal)
-        found, seconds = first_call(call)
-        if seconds < 1:  # the first call also starts threads and compiles
-            found, seconds = first_call(call)
-        found = to_numpy(found)
-        reference = reference or found
-        errors[name] = rounded(error(found, reference))
-        if not errors[name] < WRONG[dtype]:
-            raise SystemExit(f"{name} is wrong in {where}: error {errors[name]:.1e}")
-        calls[name], estimates[name] = call, seconds
-        too_slow.saw(name, shape, dtype, causal, seconds)
-    del found, reference
-    gc.collect()
-    calls = {name: calls[name] for name in names if name in calls}
-    runs = runs_of({name: estimates[name] for name in calls}, args.quick)
-    pause = 0 if args.quick else PAUSE
-    seconds = interleave(calls, estimates, runs, pause, tell=lambda name: tell(bar, f"{where}: {name}"))
+    slow = {name: too_slow.why(name, shape, dtype, causal) for name in names if name != PEER}
+    slow = {name: why for name, why in slow.items() if why}
+    asked = {
+        name: (name, shape, dtype, causal) for name in names if name not in slow and ONLY.get(name, dtype) == dtype
+    }
+    with started("contenders", asked, args.threads) as (peers, left_out):
+        for peer in peers.values():
+            record.saw(peer.about)
+        errors = compared(peers, dtype, cell_name(cell))
+        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {}
+        seconds, refused = measure(peers, **how)
+    for name, one in seconds.items():
+        if one:
+            too_slow.saw(name, shape, dtype, causal, one["median"])
     return cell | {
-        "seconds": {name: summary(times) for name, times in seconds.items()},
+        "seconds": seconds,
+        "refused": refused,
         "rates": rates,
         "errors": errors,
-        "left out": left_out,
+        "left out": slow | left_out,
     }
+
+
+def compared(peers, dtype, where):
+    """The largest difference of each from SDPA's results; from ours, where SDPA is not among them."""
+    errors, reference = {}, None
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sorted(peers, key=lambda name: name != PEER):
+            found = peers[name].save(Path(folder, "found.npz"))
+            reference = reference or found
+            errors[name] = rounded(error(found, reference))
+            if not errors[name] < (BFLOAT16_WRONG if "bfloat16" in name else WRONG[dtype]):
+                raise SystemExit(f"{name} is wrong in {where}: error {errors[name]:.1e}")
+    return errors
 
 
 def with_floors(cells):
@@ -130,30 +102,45 @@ def kind_of(cell):
 
 
 def ratios(cells, name, peer=PEER):
-    """Median over median, cell by cell, where both were measured."""
+    """Median over median, cell by cell, where both were measured, and neither refused."""
     found = []
     for cell in cells:
-        times = cell["seconds"]
-        both = name in times and peer in times
-        found.append(times[name]["median"] / times[peer]["median"] if both else math.nan)
+        ours, others = (cell["seconds"].get(which) for which in (name, peer))
+        found.append(ours["median"] / others["median"] if ours and others else math.nan)
     return found
 
 
-def report(cells, names):
-    print(f"\nSeconds of {PEER}; the others' medians divided by it; the floor as a part of the time of tiled")
-    names = [name for name in names if name != PEER]
-    columns = [ratios(cells, name) for name in names]
+def spreads(cells, name, peer=PEER):
+    """As ratios: the least and the largest that the quartiles allow."""
+    found = []
+    for cell in cells:
+        ours, others = (cell["seconds"].get(which) for which in (name, peer))
+        both = ours and others
+        found.append((ours["low"] / others["high"], ours["high"] / others["low"]) if both else (math.nan,) * 2)
+    return found
+
+
+def report(cells, names, peer=PEER):
+    print(f"\nSeconds of {peer}; the others' medians divided by it, and what the quartiles allow; – is refused")
+    names = [name for name in names if name != peer]
+    columns = [ratios(cells, name, peer) for name in names]
+    around = [spreads(cells, name, peer) for name in names]
     rows = []
     for i, cell in enumerate(cells):
-        peer, tiled = (cell["seconds"].get(name, {}).get("median", math.nan) for name in (PEER, "attnbook tiled"))
-        rows.append([cell_name(cell), peer, *(column[i] for column in columns), cell["floor"] / tiled])
+        seconds = (cell["seconds"].get(peer) or {}).get("median", math.nan)
+        shown = [with_spread(*each) for each in ((c[i], *a[i]) for c, a in zip(columns, around, strict=True))]
+        rows.append([cell_name(cell), seconds, *shown])
     for dtype in dict.fromkeys(cell["dtype"] for cell in cells):
-        rows.append([f"geometric mean, {dtype}", None, *(mean(cells, column, dtype) for column in columns), None])
-    table(["B,H,n,d", PEER, *names, "floor ÷ tiled"], rows)
+        rows.append([f"geometric mean, {dtype}", None, *(mean(cells, column, dtype) for column in columns)])
+    table(["B,H,n,d", peer, *names], rows)
     for name, column in zip(names, columns, strict=True):
         if not np.isnan(column).all():
             worst = int(np.nanargmax(column))
             print(f"{name}: worst {column[worst]:.3g}, in {cell_name(cells[worst])}")
+
+
+def with_spread(ratio, low, high):
+    return f"{ratio:.2f} ({low:.2f}–{high:.2f})" if ratio == ratio else math.nan
 
 
 def mean(cells, column, dtype):
@@ -170,23 +157,24 @@ def main(argv=None):
     dtypes, masks = chosen(parser, "dtype", args.dtypes, DTYPES), chosen(parser, "mask", args.masks, MASKS)
     shapes = args.shapes or ([(1, 2, 32, 8)] if args.quick else SHAPES)
     whole = not (args.shapes or args.dtypes or args.masks or args.contenders)
+    output = output_of(parser, args, "cpu", whole)
     names = those_here(chosen(parser, "contender", args.contenders, CONTENDERS))
-    use_threads(args.threads)
-    gc.collect()
-    gc.freeze()  # the libraries' own objects need no second look
-    record = Record(
-        "forward and backward on the CPU, seconds", output_of(args, "cpu.json", whole), threads=args.threads, how=HOW
-    )
+    if args.quick and not args.contenders:
+        names = [name for name in names if name != "torch.compile"]  # it takes its time at any size
+    use_threads(args.threads)  # of the rates for the floor
+    record = Record("forward and backward on the CPU, seconds", output, threads=args.threads, how=HOW)
     grid = [(shape, dtype, mask == "causal") for shape in shapes for dtype in dtypes for mask in masks]
     if args.quick:
         grid = grid[:1] + grid[-1:]
     too_slow = TooSlow()
-    with tqdm(grid, unit="cell") as bar:
-        for shape, dtype, causal in bar:
-            record.add(**cell_of(shape, dtype, causal, names, args, too_slow, bar))
+    record.over(grid, lambda cell: [cell_of(*cell, names, args, too_slow, record)], args.budget, name_of)
     record.note(cells=list(with_floors(record.data["cells"])))
     report(record.data["cells"], names)
     record.close()
+
+
+def name_of(cell):
+    return cell_name(dict(zip(("shape", "dtype", "causal"), cell, strict=True)))
 
 
 if __name__ == "__main__":

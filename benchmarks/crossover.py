@@ -1,33 +1,20 @@
 """Where the methods cross: what "auto" should choose, by the number of scores.
 
-    python benchmarks/crossover.py            # 3 minutes; writes results/crossover.json
+    python benchmarks/crossover.py            # 4 minutes; writes results/crossover_MAKER.json
 
 On NumPy arrays "dense" and "tiled", by length and number of heads: from this follows ``DENSE_UP_TO[True]`` of
 attnbook/spines/__init__.py. On torch tensors the same two, of the generic spines: from this follows
 ``DENSE_UP_TO[False]``, which is a matter of memory as well.
 """
 
-import gc
+import importlib.util
 import math
 
-from common import (
-    HOW,
-    PAUSE,
-    Record,
-    cell_name,
-    count,
-    first_call,
-    interleave,
-    options,
-    output_of,
-    problem,
-    summary,
-    table,
-    tell,
-    use_threads,
-)
+from common import cell_name, options, problem, table
+from peers import started
 from rates import scores
-from tqdm import tqdm
+from record import Record, output_of
+from timing import HOW, measure
 
 import attnbook as ab
 
@@ -38,9 +25,16 @@ QUICK = [(1, 1, 16, 8), (1, 2, 32, 8)]
 METHODS = ("dense", "tiled")
 
 
-def of_method(name, Q, K, V, dO, causal):
+def ready(method, library, shape, dtype, causal):
+    """The call of that method, in a process of its own."""
+    Q, K, V, dO = problem(shape, dtype)
+    if library == "torch":
+        import torch
+
+        Q, K, V, dO = (torch.tensor(T) for T in (Q, K, V, dO))
+
     def call():
-        O, res = ab.attention(Q, K, V, causal=causal, method=name)
+        O, res = ab.attention(Q, K, V, causal=causal, method=method)
         return O, *ab.attention_vjp(dO, res)[:3]
 
     return call
@@ -54,18 +48,16 @@ def todo(quick):
     return cells + [("torch", s, "float32", causal) for s in ON_TORCH for causal in (False, True)]
 
 
-def cell_of(library, shape, dtype, causal, args):
-    arrays = problem(shape, dtype)
-    if library == "torch":
-        import torch
-
-        arrays = [torch.tensor(T) for T in arrays]
-    calls = {name: of_method(name, *arrays, causal) for name in METHODS}
-    estimates = {name: first_call(call)[1] for name, call in calls.items()}
-    runs = 2 if args.quick else min(count(seconds, 3, 5, 2.0) for seconds in estimates.values())
-    seconds = interleave(calls, estimates, dict.fromkeys(calls, runs), 0 if args.quick else PAUSE)
-    times = {name: summary(each) for name, each in seconds.items()}
-    return {"library": library, "shape": shape, "dtype": dtype, "causal": causal, "seconds": times}
+def cell_of(library, shape, dtype, causal, args, record):
+    asked = {name: (name, library, shape, dtype, causal) for name in METHODS}
+    with started("crossover", asked, args.threads) as (peers, left_out):
+        if left_out:
+            raise SystemExit(f"{library} {shape}: {left_out}")
+        record.saw(peers["dense"].about)
+        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"budget": 2.0, "rounds": (5, 7)}
+        seconds, refused = measure(peers, **how)
+    about = {"library": library, "shape": shape, "dtype": dtype, "causal": causal}
+    return about | {"seconds": seconds, "refused": refused}
 
 
 def size(cell):
@@ -73,14 +65,14 @@ def size(cell):
 
 
 def ratio(cell):
-    """The time of "dense", divided by that of "tiled"."""
-    dense, tiled = (cell["seconds"][name]["median"] for name in METHODS)
-    return dense / tiled
+    """The time of "dense", divided by that of "tiled"; NaN where one was refused."""
+    dense, tiled = (cell["seconds"][name] for name in METHODS)
+    return dense["median"] / tiled["median"] if dense and tiled else math.nan
 
 
 def best_limit(cells):
     """Up to how many scores to take "dense", and "tiled" beyond: where the geometric mean of all times is least."""
-    points = [(size(cell), math.log(ratio(cell))) for cell in cells]
+    points = [(size(cell), math.log(ratio(cell))) for cell in cells if ratio(cell) > 0]  # not if refused
     loss = {limit: sum(log for n, log in points if n <= limit) for limit in {0, *(n for n, _ in points)}}
     return min(sorted(loss), key=loss.get)
 
@@ -92,32 +84,22 @@ def limits(cells):
 
 
 def main(argv=None):
-    args = options(__doc__).parse_args(argv)
+    parser = options(__doc__)
+    args = parser.parse_args(argv)
     cells = todo(args.quick)
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+    if not importlib.util.find_spec("torch"):
         print("torch is left out: it is not installed.")
         cells = [cell for cell in cells if cell[0] != "torch"]
-    use_threads(args.threads)
-    gc.collect()
-    gc.freeze()
-    record = Record(
-        "the methods of attnbook, forward and backward, seconds",
-        output_of(args, "crossover.json", True),
-        threads=args.threads,
-        how=HOW,
-    )
-    with tqdm(cells, unit="cell") as bar:
-        for cell in bar:
-            tell(bar, f"{cell[0]} {cell[1]}")
-            record.add(**cell_of(*cell, args))
+    output = output_of(parser, args, "crossover", True)
+    record = Record("the methods of attnbook, forward and backward, seconds", output, threads=args.threads, how=HOW)
+    name = lambda cell: f"{cell[0]} {cell[1]} {cell[2]}"  # noqa: E731
+    record.over(cells, lambda cell: [cell_of(*cell, args, record)], args.budget, name)
     cells = sorted(record.data["cells"], key=lambda cell: (cell["library"], size(cell)))
-    print("\nSeconds of tiled, and the median of dense divided by it")
+    print("\nSeconds of tiled, and the median of dense divided by it; – is refused")
     rows = []
     for cell in cells:
-        name = f"{cell['library']} {cell_name(cell)}"
-        rows.append([name, f"2^{math.log2(size(cell)):.1f}", cell["seconds"]["tiled"]["median"], ratio(cell)])
+        name, tiled = f"{cell['library']} {cell_name(cell)}", cell["seconds"]["tiled"]
+        rows.append([name, f"2^{math.log2(size(cell)):.1f}", tiled and tiled["median"], ratio(cell)])
     table(["B,H,n,d", "scores", "tiled", "dense"], rows)
     record.note(limits=limits(cells))
     for what, found in record.data["limits"].items():

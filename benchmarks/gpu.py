@@ -20,7 +20,9 @@ import signal
 import sys
 import time
 
-from common import Record, cell_name, chosen, geometric_mean, options, output_of, rounded, summary, table, tell
+from common import cell_name, chosen, geometric_mean, options, table, tell
+from record import RESULTS, Record
+from timing import rounded, summary
 from tqdm import tqdm
 
 START = time.monotonic()
@@ -274,7 +276,7 @@ def report(data):
 def main(argv=None):
     parser = options(__doc__, threads=False)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: for a trial, with --quick")
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds for all of it (default 300)")
+    parser.set_defaults(budget=300.0)
     parser.add_argument("--dtypes", help=", ".join(DTYPES))
     parser.add_argument("--masks", help=", ".join(MASKS))
     parser.add_argument("--widths", help="128, 64, or both with a comma")
@@ -311,7 +313,7 @@ def run(parser, args, torch):
         measured = [getattr(torch, dtype) for dtype in dtypes]
         record = Record(
             "forward and backward on a GPU, seconds",
-            output_of(args, "gpu.json", whole),
+            args.output or (RESULTS / "gpu.json" if whole and not args.quick else None),
             gpu=clock.about(),
             rates=rates(clock, measured, n=64 if args.quick else 8192),
             state=clock.state(),

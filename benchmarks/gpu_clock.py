@@ -6,7 +6,7 @@ import time
 from statistics import median
 
 import torch
-from common import rounded
+from timing import rounded
 
 WAIT = 1_000_000  # cycles, about half a millisecond
 STATE = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")

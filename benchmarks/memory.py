@@ -1,41 +1,29 @@
-"""Peak memory of forward and backward, and how time and memory grow with n. Each call in a process of its own; Linux.
+"""Peak memory of forward and backward, and how it grows with n. Each call in a process of its own; Linux.
 
-    python benchmarks/memory.py            # 4 minutes; writes results/memory.json
+    python benchmarks/memory.py            # 3 minutes; writes results/memory_MAKER.json
 
 The child loads its libraries, makes a small call, makes its inputs (and compiles), then has the system forget the most
 memory it has held. The peak is the most that the one call then holds, above what was held when it began: the output and
-the gradients count, and the inputs do not. After that, the call is timed.
+the gradients count, and the inputs do not. This is done three times; a peak that differs by more than a quarter is
+measured again in another process, and at last refused.
 """
 
 import ctypes
 import gc
 import json
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-from common import (
-    PAUSE,
-    Record,
-    chosen,
-    exponent,
-    once,
-    options,
-    output_of,
-    problem,
-    rounded,
-    table,
-    tell,
-    use_threads,
-)
-from contenders import CONTENDERS, ready, those_here, to_numpy
-from tqdm import tqdm
+from common import chosen, exponent, options, problem, table, use_threads
+from contenders import CONTENDERS, those_here, to_numpy
+from record import Record, blas, output_of, versions
+from timing import TRIES, rounded, summary, unsteady
 
 GROWTH = [(1, 1, n, 64) for n in (1024, 2048, 4096, 8192)]  # of these the exponents
 EIGHT_HEADS = (1, 8, 2048, 64)
+CONTENDERS = {name: one for name, one in CONTENDERS.items() if name not in ("torch.compile", "SDPA bfloat16")}
 IN_FULL = ("attnbook auto", "attnbook tiled", "attnbook.torch", "torch SDPA")  # in float64 and causal, too
 RUNS = 3
 
@@ -54,23 +42,19 @@ def grid(names, quick):
 
 
 def child(name, shape, dtype, causal, threads):
-    """Print the peak in bytes, and the median time of later calls, as JSON."""
-    ready(name, *problem((1, 1, 64, 64), dtype), causal)()
+    """Print the peaks of a few calls in bytes, and what is loaded, as JSON."""
+    make = CONTENDERS[name][0]
+    make(*problem((1, 1, 64, 64), dtype), causal)()
     use_threads(threads)
-    call = ready(name, *problem(shape, dtype), causal)
-    forget()
-    before = held("VmRSS")
-    start = time.perf_counter()
-    found = call()
-    first = time.perf_counter() - start
-    most = held("VmHWM")
-    assert all(np.isfinite(T).all() for T in to_numpy(found))
-    del found
-    seconds = []
-    for _ in range(RUNS if first < 3 else 1):
-        time.sleep(PAUSE)
-        seconds.append(once(call))
-    print(json.dumps({"peak_bytes": most - before, "seconds": rounded(statistics.median(seconds))}))
+    call, peaks = make(*problem(shape, dtype), causal), []
+    for _ in range(RUNS):
+        forget()
+        before = held("VmRSS")
+        found = call()
+        peaks.append(held("VmHWM") - before)
+        assert all(np.isfinite(T).all() for T in to_numpy(found))
+        del found
+    print(json.dumps({"peaks": peaks, "about": {"versions": versions(), "blas": blas()}}))
 
 
 def forget():
@@ -103,18 +87,26 @@ def in_a_process(name, shape, dtype, causal, threads):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def peak_of(name, shape, dtype, causal, threads, record):
+    """The median and quartiles of the peaks; None, and why, where they stay apart."""
+    for _ in range(TRIES):
+        found = in_a_process(name, shape, dtype, causal, threads)
+        record.saw(found["about"])
+        peaks = summary([max(1, peak) for peak in found["peaks"]])
+        if not unsteady(peaks):
+            return {"peak_bytes": int(peaks["median"]), "low": peaks["low"], "high": peaks["high"]}
+    return {"peak_bytes": None, "refused": f"peaks from {peaks['low']:.3g} to {peaks['high']:.3g} bytes"}
+
+
 def exponents(cells):
-    """p in amount ∝ n^p of memory and time, over the full float32 cells of one head."""
+    """p in memory ∝ n^p, over the full float32 cells of one head."""
     found = {}
     for name in dict.fromkeys(cell["method"] for cell in cells):
         own = [c for c in cells if c["method"] == name and c["shape"][1] == 1 and not c["causal"]]
-        own = [c for c in own if c["dtype"] == "float32"]
-        sizes = [c["shape"][2] for c in own]
-        if len(sizes) > 1:
-            amounts = {"memory": "peak_bytes", "time": "seconds"}
-            found[name] = {
-                what: rounded(exponent(sizes, [max(c[key], 1e-9) for c in own])) for what, key in amounts.items()
-            }
+        own = [c for c in own if c["dtype"] == "float32" and c["peak_bytes"]]
+        if len(own) > 1:
+            p = exponent([c["shape"][2] for c in own], [c["peak_bytes"] for c in own])
+            found[name] = {"memory": rounded(p)}
     return found
 
 
@@ -129,27 +121,28 @@ def main(argv=None):
         parser.error("this needs Linux, which can forget the most memory that a process has held")
     names = those_here(chosen(parser, "contender", args.contenders, CONTENDERS))
     record = Record(
-        "most memory above the start of forward and backward, outputs included, bytes; and seconds",
-        output_of(args, "memory.json", not args.contenders),
+        "most memory above the start of forward and backward, outputs included, bytes",
+        output_of(parser, args, "memory", not args.contenders),
         threads=args.threads,
+        how=f"each in a process of its own; the median of {RUNS} calls, and quartiles as low and high",
         exponents={},
     )
-    with tqdm(grid(names, args.quick), unit="process") as bar:
-        for name, shape, dtype, causal in bar:
-            tell(bar, f"{name} {shape}")
-            found = in_a_process(name, shape, dtype, causal, args.threads)
-            record.add(shape=shape, dtype=dtype, causal=causal, method=name, **found)
+
+    def measured(one):
+        about = dict(zip(("method", "shape", "dtype", "causal"), one, strict=True))
+        return [about | peak_of(*one, args.threads, record)]
+
+    todo = grid(names, args.quick)
+    record.over(todo, measured, args.budget, lambda one: f"{one[0]} {one[1]}", "process")
     cells = record.data["cells"]
     record.note(exponents=exponents(cells))
     rows = {}
     for cell in cells:
         key = ",".join(map(str, cell["shape"])), cell["dtype"], "causal" if cell["causal"] else "full"
-        rows.setdefault(key, {})[cell["method"]] = cell["peak_bytes"] / 2**20
-    print("\nMiB, and the exponents of n")
+        rows.setdefault(key, {})[cell["method"]] = cell["peak_bytes"] and cell["peak_bytes"] / 2**20
+    print("\nMiB, and the exponents of n; – is refused")
     table(["B,H,n,d", "", "", *names], [[*key, *(found.get(name) for name in names)] for key, found in rows.items()])
-    for what in ("memory", "time"):
-        shown = (f"{name} {found[what]:.2f}" for name, found in record.data["exponents"].items())
-        print(f"{what}: " + ", ".join(shown))
+    print("memory: " + ", ".join(f"{name} {found['memory']:.2f}" for name, found in record.data["exponents"].items()))
     record.close()
     return None
 

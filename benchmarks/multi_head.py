@@ -1,35 +1,22 @@
 """The whole layer, forward and backward: ours on NumPy, torch's functions, and torch's module.
 
-    python benchmarks/multi_head.py            # 1 minute; writes results/multi_head.json
+    python benchmarks/multi_head.py            # 1 minute; writes results/multi_head_MAKER.json
 
 Self-attention with d_model 512, 8 heads, 512 tokens and 8 sequences. Each call gives the output and the gradients of
 the input, the weights and the biases. "F.linear + SDPA" makes queries, keys and values with one product, as torch's
 module does; it is the fairer peer, because it has no checks of arguments.
 """
 
-import gc
+import importlib.util
+import tempfile
+from pathlib import Path
 
 import numpy as np
-from common import (
-    HOW,
-    PAUSE,
-    Record,
-    cell_name,
-    chosen,
-    count,
-    error,
-    first_call,
-    interleave,
-    options,
-    output_of,
-    rounded,
-    summary,
-    table,
-    tell,
-    use_threads,
-)
-from cpu import DTYPES, MASKS, WRONG, mean, ratios
-from tqdm import tqdm
+from common import cell_name, chosen, error, options
+from cpu import DTYPES, MASKS, WRONG, report
+from peers import started
+from record import Record, output_of
+from timing import HOW, measure, rounded
 
 import attnbook as ab
 
@@ -108,29 +95,37 @@ def module(X, dY, p, sizes, causal):
 CONTENDERS = {"attnbook": ours, "F.linear + SDPA": functions, "nn.MultiheadAttention": module}
 
 
-def cell_of(sizes, dtype, causal, args, bar):
+def ready(name, sizes, dtype, causal):
+    """The call of that contender, in a process of its own."""
+    call, compared = CONTENDERS[name](*problem(sizes, dtype), sizes, causal)
+
+    def the_call():
+        return call()
+
+    the_call.compared = compared
+    return the_call
+
+
+def cell_of(sizes, dtype, causal, args, record):
     cell = {
         "shape": [sizes["batch"], sizes["heads"], sizes["n"], sizes["d_model"] // sizes["heads"]],
         "d_model": sizes["d_model"],
         "dtype": dtype,
         "causal": causal,
     }
-    calls, estimates, errors, reference = {}, {}, {}, None
-    for name in sorted(CONTENDERS, key=lambda name: name != PEER):
-        calls[name], compared = CONTENDERS[name](*problem(sizes, dtype), sizes, causal)
-        found, estimates[name] = first_call(calls[name])
-        found = compared(found)
-        reference = reference or found
-        errors[name] = rounded(error(found, reference))
-        if not errors[name] < WRONG[dtype]:
-            raise SystemExit(f"{name} is wrong in {cell_name(cell)}: error {errors[name]:.1e}")
-    calls = {name: calls[name] for name in CONTENDERS}
-    runs = 2 if args.quick else min(count(seconds, 7, 15, 6.0) for seconds in estimates.values())
-    where, pause = cell_name(cell), 0 if args.quick else PAUSE
-    seconds = interleave(
-        calls, estimates, dict.fromkeys(calls, runs), pause, tell=lambda name: tell(bar, f"{where}: {name}")
-    )
-    return cell | {"seconds": {name: summary(times) for name, times in seconds.items()}, "errors": errors}
+    errors, reference = {}, None
+    asked = {name: (name, sizes, dtype, causal) for name in CONTENDERS}
+    with started("multi_head", asked, args.threads) as (peers, left_out), tempfile.TemporaryDirectory() as folder:
+        for name in sorted(peers, key=lambda name: name != PEER):
+            record.saw(peers[name].about)
+            found = peers[name].save(Path(folder, "found.npz"))
+            reference = reference or found
+            errors[name] = rounded(error(found, reference))
+            if not errors[name] < WRONG[dtype]:
+                raise SystemExit(f"{name} is wrong in {cell_name(cell)}: error {errors[name]:.1e}")
+        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {}
+        seconds, refused = measure(peers, **how)
+    return cell | {"seconds": seconds, "refused": refused, "errors": errors, "left out": left_out}
 
 
 def main(argv=None):
@@ -139,35 +134,18 @@ def main(argv=None):
     parser.add_argument("--masks", help="full, causal, or both with a comma")
     args = parser.parse_args(argv)
     dtypes, masks = chosen(parser, "dtype", args.dtypes, DTYPES), chosen(parser, "mask", args.masks, MASKS)
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+    if not importlib.util.find_spec("torch"):
         parser.error("this compares with torch, which is not installed")
-    use_threads(args.threads)
-    gc.collect()
-    gc.freeze()
+    output = output_of(parser, args, "multi_head", not (args.dtypes or args.masks))
     record = Record(
-        "a multi-head layer, forward and backward on the CPU, seconds",
-        output_of(args, "multi_head.json", not (args.dtypes or args.masks)),
-        threads=args.threads,
-        how=HOW,
+        "a multi-head layer, forward and backward on the CPU, seconds", output, threads=args.threads, how=HOW
     )
     sizes = QUICK if args.quick else SIZES
     grid = [(dtype, mask == "causal") for dtype in dtypes for mask in masks]
-    with tqdm(grid[:1] + grid[-1:] if args.quick else grid, unit="cell") as bar:
-        for dtype, causal in bar:
-            record.add(**cell_of(sizes, dtype, causal, args, bar))
-    cells = record.data["cells"]
-    print(f"\nSeconds of {PEER}, and the others' medians divided by it")
-    others = [name for name in CONTENDERS if name != PEER]
-    columns = [ratios(cells, name, PEER) for name in others]
-    rows = [
-        [cell_name(cell), cell["seconds"][PEER]["median"], *(column[i] for column in columns)]
-        for i, cell in enumerate(cells)
-    ]
-    for dtype in dtypes:
-        rows.append([f"geometric mean, {dtype}", None, *(mean(cells, column, dtype) for column in columns)])
-    table(["B,H,n,d", PEER, *others], rows)
+    grid = grid[:1] + grid[-1:] if args.quick else grid
+    name = lambda cell: f"{cell[0]} {'causal' if cell[1] else 'full'}"  # noqa: E731
+    record.over(grid, lambda cell: [cell_of(sizes, *cell, args, record)], args.budget, name)
+    report(record.data["cells"], list(CONTENDERS), PEER)
     record.close()
 
 

@@ -1,6 +1,6 @@
 """Time and memory of first, second and third derivatives of one head, and how they grow with n. Linux.
 
-    python benchmarks/orders.py      # 10 minutes; writes results/orders.json
+    python benchmarks/orders.py      # 10 minutes; writes results/orders_MAKER.json
 
 Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
 double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, as far
@@ -11,25 +11,14 @@ needs, residuals or graph, above what was held when only the inputs were there. 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
-from common import (
-    Record,
-    count,
-    exponent,
-    first_call,
-    interleave,
-    options,
-    output_of,
-    rounded,
-    summary,
-    table,
-    tell,
-    use_threads,
-)
+from common import exponent, options, table, use_threads
 from memory import forget, held
-from tqdm import tqdm
+from record import Record, blas, output_of, versions
+from timing import measure, rounded
 
 import attnbook as ab
 
@@ -114,10 +103,25 @@ def child(names, n, dtype, threads):
         before = held("VmRSS")
         made[name]()()
         peaks[name] = held("VmHWM") - before
-    ready = {name: made[name]() for name in names}
-    estimates = {name: first_call(call)[1] for name, call in ready.items()}
-    times = interleave(ready, estimates, {name: count(estimates[name], 3, 7, 4.0) for name in names})
-    print(json.dumps({name: {"peak_bytes": peaks[name], "seconds": summary(times[name])} for name in names}))
+    times, refused = measure({name: Here(made[name]()) for name in names})
+    found = {name: {"peak_bytes": peaks[name], "seconds": times[name]} for name in names}
+    for name, why in refused.items():
+        found[name]["refused"] = why
+    print(json.dumps({"found": found, "about": {"versions": versions(), "blas": blas()}}))
+
+
+class Here:
+    """A call as a peer, in this process."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def seconds(self, repeats):
+        self.call()
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            self.call()
+        return (time.perf_counter() - begun) / repeats
 
 
 # --- in the parent --------------------------------------------------------------------------------------------
@@ -139,18 +143,18 @@ def exponents(cells):
     found = {}
     for name in dict.fromkeys(cell["order"] for cell in cells):
         own = [c for c in cells if c["order"] == name and c["dtype"] == "float32"]
-        sizes = [c["shape"][2] for c in own]
-        if len(sizes) > 1:
+        timed = [c for c in own if c["seconds"]]
+        if min(len(own), len(timed)) > 1:
             found[name] = {
-                "memory": rounded(exponent(sizes, [max(c["peak_bytes"], 1) for c in own])),
-                "time": rounded(exponent(sizes, [c["seconds"]["median"] for c in own])),
+                "memory": rounded(exponent([c["shape"][2] for c in own], [max(c["peak_bytes"], 1) for c in own])),
+                "time": rounded(exponent([c["shape"][2] for c in timed], [c["seconds"]["median"] for c in timed])),
             }
     return found
 
 
 def ratios(cells):
     """Each order's time by that of what it is compared with, of medians."""
-    times = {(c["order"], c["shape"][2], c["dtype"]): c["seconds"]["median"] for c in cells}
+    times = {(c["order"], c["shape"][2], c["dtype"]): c["seconds"]["median"] for c in cells if c["seconds"]}
     return [
         {"order": name, "over": over, "n": n, "dtype": dtype, "ratio": rounded(seconds / times[over, n, dtype])}
         for (name, n, dtype), seconds in times.items()
@@ -171,26 +175,31 @@ def main(argv=None):
     sizes = (64, 128) if args.quick else tuple(map(int, args.sizes.split(","))) if args.sizes else SIZES
     record = Record(
         "time of a call of each order, seconds; and most memory above the inputs, bytes, with what it returns",
-        output_of(args, "orders.json", not args.sizes),
+        output_of(parser, args, "orders", not args.sizes),
         threads=args.threads,
         exponents={},
         ratios=[],
     )
     todo = [(group, n, "float32") for n in sizes for group in GROUPS]
     todo += [(GROUPS[0], n, "float64") for n in sizes if n == 2048]
-    with tqdm(todo, unit="process") as bar:
-        for group, n, dtype in bar:
-            if names := [name for name in group if n <= MOST.get(name, n)]:
-                tell(bar, f"{names[0]}, n = {n}")
-                for name, found in in_a_process(names, n, dtype, args.threads).items():
-                    record.add(shape=(1, 1, n, D), dtype=dtype, order=name, **found)
+
+    def measured(one):
+        group, n, dtype = one
+        names = [name for name in group if n <= MOST.get(name, n)]
+        if not names:
+            return []
+        said = in_a_process(names, n, dtype, args.threads)
+        record.saw(said["about"])
+        return [dict(shape=(1, 1, n, D), dtype=dtype, order=name, **found) for name, found in said["found"].items()]
+
+    record.over(todo, measured, args.budget, lambda one: f"{one[0][0]}, n = {one[1]}", "process")
     cells = record.data["cells"]
     record.note(exponents=exponents(cells), ratios=ratios(cells))
     table(
         ["n", "", "", "ms", "low", "high", "MiB"],
         [
             [str(c["shape"][2]), c["dtype"], c["order"]]
-            + [1e3 * c["seconds"][key] for key in ("median", "low", "high")]
+            + [c["seconds"] and 1e3 * c["seconds"][key] for key in ("median", "low", "high")]
             + [c["peak_bytes"] / 2**20]
             for c in cells
         ],

@@ -1,6 +1,6 @@
 """What bounds attention on this machine: the rates of products, exponentials, and memory.
 
-    python benchmarks/rates.py            # about 40 seconds; writes results/rates.json
+    python benchmarks/rates.py            # 1 minute; writes results/rates_MAKER.json
 
 Products are of tiles such as the NumPy engine visits, in a core's own cache. "2 threads" are two workers, each
 with a BLAS of one thread, as in the engine; "2 BLAS threads" would be another thing.
@@ -16,8 +16,10 @@ import threading
 import time
 
 import numpy as np
-from common import Record, options, output_of, rounded, table, use_threads
-from tqdm import tqdm
+from common import options, table, use_threads
+from peers import started
+from record import Record, output_of
+from timing import SHORT, measure, rounded
 
 from attnbook.spines.workers import get_num_threads, one_blas_thread, run
 
@@ -32,7 +34,7 @@ PRODUCTS = {  # the factors' shapes, for tiles of r × c scores and width d, and
 HOW_MANY = {"Q Kᵀ": 3, "P V": 2, "Pᵀ dO": 2}
 """Products of each kind in forward and backward."""
 
-MEGABYTES = 64  # of arrays that no cache holds
+MEGABYTES = 512  # of each array: more than the caches hold
 
 
 def product(name, tile, d, dtype):
@@ -52,19 +54,32 @@ def elementwise(name, tile, dtype):
     return lambda: getattr(np, name)(T, out=out)
 
 
-def copy(dtype):
-    T, out = (np.ones(MEGABYTES * 2**20 // np.dtype(dtype).itemsize, dtype) for _ in range(2))
+def copy(megabytes):
+    T, out = (np.ones(megabytes * 2**20, np.uint8) for _ in range(2))
     return lambda: np.copyto(out, T)
 
 
-def first_touch(dtype):
-    return lambda: np.empty(MEGABYTES * 2**20 // np.dtype(dtype).itemsize, dtype).fill(1)
+def first_touch(megabytes):
+    return lambda: np.empty(megabytes * 2**20, np.uint8).fill(1)
 
 
 def seconds_a_call(make, threads, least=0.015, rounds=3):
     """Seconds from call to call when ``threads`` workers make the same call at once, each on its own arrays.
 
     The median of a few rounds of at least ``least`` seconds.
+    """
+    call = at_once(make, threads, least)
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - start) / call.count)
+    return float(np.median(found))
+
+
+def at_once(make, threads, least=SHORT):
+    """A call of ``threads`` workers at once, each making its own call so often that it takes ``least`` seconds; its
+    ``count`` says how many calls that are.
     """
     if threads > get_num_threads():
         raise ValueError(f"{threads} workers at once need set_num_threads({threads})")
@@ -74,19 +89,20 @@ def seconds_a_call(make, threads, least=0.015, rounds=3):
         start = time.perf_counter()
         calls[0]()
         repeats = max(1, math.ceil(least / max(time.perf_counter() - start, 1e-7)))
-        found = []
-        for _ in range(rounds):
-            together = threading.Barrier(threads)
 
-            def work(_, call, together=together):
-                together.wait()
-                for _ in range(repeats):
-                    call()
+    def all_of_them():
+        together = threading.Barrier(threads)
 
-            start = time.perf_counter()
+        def work(_, call):
+            together.wait()
+            for _ in range(repeats):
+                call()
+
+        with one_blas_thread():
             run(work, calls)
-            found.append((time.perf_counter() - start) / (repeats * threads))
-    return float(np.median(found))
+
+    all_of_them.count = repeats * threads
+    return all_of_them
 
 
 def floor_rates(shape, dtype, threads, **how):
@@ -114,44 +130,88 @@ def floor(shape, dtype, causal, threads=2, rates=None):
     return scores(shape, causal) * (sum(HOW_MANY[name] * rates[name] for name in PRODUCTS) + 2 * rates["exp2"])
 
 
-def main(argv=None):
-    args = options(__doc__, threads=False).parse_args(argv)
-    widths = (64, 65)  # with the engine's extra column, and without
-    how = {"least": 1e-4, "rounds": 1} if args.quick else {"least": 0.05, "rounds": 7}
-    todo = []
+def ready(kind, name, tile, d, dtype, threads, least):
+    """The call of that rate, in a process of its own."""
+    make = {
+        "product": lambda: product(name, tile, d, dtype),
+        "elementwise": lambda: elementwise(name, tile, dtype),
+        "memory": lambda: (copy if name == "copy" else first_touch)(d),
+    }[kind]
+    use_threads(threads)
+    return at_once(make, threads, least)
+
+
+def rate_of(kind, name, tile, d, seconds):
+    """The amount a second, or seconds an amount, and its unit. ``d``: a width; of memory, the megabytes of an array."""
+    if kind == "product":
+        return 2 * math.prod(tile) * d / seconds / 1e9, "GFLOP/s"
+    if kind == "elementwise":
+        return seconds / math.prod(tile) * 1e9, "ns a number"
+    return (2 if name == "copy" else 1) * d * 2**20 / seconds / 1e9, "GB/s"
+
+
+def groups(megabytes=MEGABYTES):
+    """What is measured in turns with one another: (threads, dtype), and (kind, name, tile, d) of each rate."""
     for threads in (1, 2):
         for dtype in ("float32", "float64"):
-            todo += [("product", name, tile, d, dtype, threads) for name in PRODUCTS for tile in TILES for d in widths]
-            todo += [("elementwise", name, TILES[0], None, dtype, threads) for name in ("exp", "exp2", "multiply")]
-            todo += [("memory", name, None, None, dtype, threads) for name in ("copy", "first touch")]
-    record = Record("rates of products, exponentials and memory", output_of(args, "rates.json", True), threads=[1, 2])
-    for kind, name, tile, d, dtype, threads in tqdm(todo, unit="rate"):
-        use_threads(threads)
+            todo = [("product", name, tile, d) for name in PRODUCTS for tile in TILES for d in WIDTHS]
+            yield threads, dtype, todo + [("elementwise", name, TILES[0], None) for name in ("exp", "exp2", "multiply")]
+        yield threads, None, [("memory", name, None, megabytes) for name in ("copy", "first touch")]
+
+
+def cells_of(threads, dtype, todo, args, record):
+    """The rates of one group, in turns."""
+    todo = todo[::7] if args.quick else todo
+    least = 1e-4 if args.quick else SHORT
+    how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"rounds": (7, 9), "pause": 0.02}
+    asked = {i: (*one, dtype, threads, least) for i, one in enumerate(todo)}
+    with started("rates", asked, threads) as (peers, left_out):
+        if left_out:
+            raise SystemExit(f"no rate: {left_out}")
+        record.saw(peers[0].about)
+        seconds, refused = measure(peers, **how)
+    for i, (kind, name, tile, d) in enumerate(todo):
         cell = {"what": name, "dtype": dtype, "threads": threads}
-        if kind == "product":
-            seconds = seconds_a_call(lambda: product(name, tile, d, dtype), threads, **how)  # noqa: B023
-            cell |= {"tile": tile, "d": d, "rate": 2 * math.prod(tile) * d / seconds / 1e9, "unit": "GFLOP/s"}
-        elif kind == "elementwise":
-            seconds = seconds_a_call(lambda: elementwise(name, tile, dtype), threads, **how)  # noqa: B023
-            cell |= {"tile": tile, "rate": seconds / math.prod(tile) * 1e9, "unit": "ns a number"}
+        cell |= {"tile": tile} if tile else {}
+        cell |= {"megabytes" if kind == "memory" else "d": d} if d else {}
+        cell |= {"rate": None, "unit": rate_of(kind, name, tile, d, 1)[1]}
+        if one := seconds[i]:
+            median, *ends = (rounded(rate_of(kind, name, tile, d, one[at])[0]) for at in ("median", "low", "high"))
+            cell |= {"rate": median, "low": min(ends), "high": max(ends)}
         else:
-            make = copy if name == "copy" else first_touch
-            seconds = seconds_a_call(lambda: make(dtype), threads, **how)  # noqa: B023
-            cell |= {"rate": (2 if name == "copy" else 1) * MEGABYTES * 2**20 / seconds / 1e9, "unit": "GB/s"}
-        cell["rate"] = rounded(cell["rate"])
-        record.add(**cell)
-    record.note(
-        how="all threads together; copy counts what is read and what is written, first touch what is written",
+            cell |= {"refused": refused[i]}
+        yield cell
+
+
+WIDTHS = (64, 65)
+"""Without the engine's extra column, and with it."""
+
+
+def main(argv=None):
+    parser = options(__doc__, threads=False)
+    args = parser.parse_args(argv)
+    output = output_of(parser, args, "rates", True)
+    record = Record(
+        "rates of products, exponentials and memory",
+        output,
+        threads=[1, 2],
+        how="each rate in a process of its own, in turns with the others of its dtype; all threads together; copy "
+        "counts what is read and what is written, first touch what is written; median and quartiles, null where "
+        "unsteady",
         like={"Q Kᵀ": "dO Vᵀ", "P V": "dS K", "Pᵀ dO": "dSᵀ Q"},
     )
+    todo = list(groups(4 if args.quick else MEGABYTES))
+    name = lambda group: f"{group[1]}, {group[0]} threads"  # noqa: E731
+    record.over(todo, lambda group: cells_of(*group, args, record), args.budget, name, "group")
     rows = {}
     for cell in record.data["cells"]:
         size = "×".join(map(str, [*cell.get("tile", ()), *([cell["d"]] if "d" in cell else [])]))
-        rows.setdefault((cell["what"], size, cell["unit"]), {})[cell["dtype"], cell["threads"]] = cell["rate"]
-    columns = [(dtype, threads) for dtype in ("float32", "float64") for threads in (1, 2)]
+        shown = f"{cell['rate']:.3g} ({cell['low']:.3g}–{cell['high']:.3g})" if cell["rate"] else None
+        rows.setdefault((cell["what"], size, cell["unit"]), {})[cell["dtype"], cell["threads"]] = shown
+    columns = [(dtype, threads) for dtype in ("float32", "float64", None) for threads in (1, 2)]
     table(
-        ["", "size", "unit", *(f"{dtype} {threads}" for dtype, threads in columns)],
-        [[*key, *(found[c] for c in columns)] for key, found in rows.items()],
+        ["", "size", "unit", *(f"{dtype or 'bytes'} {threads}" for dtype, threads in columns)],
+        [[*key, *(found.get(c) for c in columns)] for key, found in rows.items()],
     )
     record.close()
 

@@ -109,15 +109,17 @@ def benchmarks():
     for path in sorted(RESULTS.glob("*.json")):
         known = json.loads(path.read_text(encoding="utf-8"))
         machine = ", ".join(str(known["machine"][key]) for key in ("cpu", "memory"))
+        of = (known.get("commit") or {}).get("name")
         rows.append(
             (
                 known["what"],
                 f"`{known['command']}`",
                 whole(known["date"]),
+                f"`{of}`" if of else "not recorded",
                 f"{machine}, {known['machine']['cores']} cores",
             )
         )
-    yield from table(("What", "Command", "Date", "Machine"), rows)
+    yield from table(("What", "Command", "Date", "Commit", "Machine"), rows)
 
 
 FACTS = {"built": built, "chapters": chapters, "checks": checks, "benchmarks": benchmarks}

@@ -1,0 +1,130 @@
+"""Peers: calls that each live in a process of their own, with a memory, threads and libraries of their own.
+
+A script that has them defines ``ready(*asked)``, which makes a call ready in the child. The child answers on a pipe.
+"""
+
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+
+class PeerError(Exception):
+    """A child ended: the last line that it left."""
+
+
+class Peer:
+    """A call of another process. ``about``: the versions and BLAS that it has loaded."""
+
+    def __init__(self, script, asked, threads):
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps([script, asked, threads])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
+        self.about = None
+
+    def wait(self):
+        """Until it is ready."""
+        self.about = self._answer()
+
+    def seconds(self, repeats):
+        return self._ask(repeats=repeats)
+
+    def save(self, path):
+        """Let it write what its call returns, as NumPy's arrays."""
+        self._ask(save=str(path))
+        with np.load(path) as found:
+            return [found[name] for name in found.files]
+
+    def end(self):
+        self._process.stdin.close()
+        self._process.kill()  # a child holds nothing that must be written
+        self._process.wait()
+        self._process.stdout.close()
+        self._said.close()
+
+    def _ask(self, **what):
+        with suppress(BrokenPipeError):
+            print(json.dumps(what), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._said.seek(0)
+            lines = self._said.read().strip().splitlines()
+            raise PeerError(lines[-1] if lines else f"it ended with {code}")
+        return json.loads(line)
+
+
+@contextmanager
+def started(script, asked, threads):
+    """The peers that came to be ready, by name, and why the others did not; all at once, as loading takes time."""
+    all_peers = {}
+    try:
+        for name, words in asked.items():
+            all_peers[name] = Peer(script, words, threads)
+        ready, left_out = {}, {}
+        for name, peer in all_peers.items():
+            try:
+                peer.wait()
+                ready[name] = peer
+            except PeerError as failed:
+                left_out[name] = str(failed)
+        yield ready, left_out
+    finally:
+        for peer in all_peers.values():
+            peer.end()
+
+
+# --- in the child ---------------------------------------------------------------------------------------------
+
+
+def serve(script, asked, threads):
+    """Make the call ready, and answer until nobody asks."""
+    from common import use_threads
+    from contenders import to_numpy
+    from record import blas, versions
+
+    pipe = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+
+    def answer(what):
+        print(json.dumps(what), file=pipe, flush=True)
+
+    use_threads(threads)
+    call = importlib.import_module(script).ready(*asked)
+    use_threads(threads)  # of libraries that have come since
+    call(), call()  # threads start, and compilers compile
+    gc.collect()
+    gc.freeze()  # the libraries' own objects need no second look
+    answer({"versions": versions(), "blas": blas()})
+    for line in sys.stdin:
+        what = json.loads(line)
+        if "repeats" in what:
+            call()
+            start = time.perf_counter()
+            for _ in range(what["repeats"]):
+                call()
+            answer((time.perf_counter() - start) / what["repeats"] / getattr(call, "count", 1))
+        else:
+            np.savez(what["save"], *getattr(call, "compared", to_numpy)(call()))
+            answer(None)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    serve(*json.loads(sys.argv[1]))
