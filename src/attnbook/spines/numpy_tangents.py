@@ -39,18 +39,12 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     D, tD = row_sums(dO, dL, res), row_sums_jvp(dO, tdO, tdL, tO, res)
     rows = _Rows(widen(dO), None if tdO is None else widen(tdO), D, tD, tL, res.M, res.Z)
     rows = _Rows(*(T if T is None else work.in_lead(T) for T in rows))
-    work = _Moving(tQ, tK, tV, tparams, _lower(res))
+    work = _Moving(tQ, tK, tV, tparams, res)
     sums = Sums(work)
     run(lambda place, block: _turn_block(work, place, block, rows, sums), work.blocks(work.n_q, work.tiles.keys))
     if res.plan.columns:
         sums.dparams |= columns.vjp_jvp(D, tD, tL, tparams, res)
     return *sums.found(res), *outputs
-
-
-def _lower(res):
-    """With tiles half as tall: the second sweep writes to five at a time."""
-    tiles = res.plan.tiles
-    return res._replace(plan=res.plan._replace(tiles=tiles._replace(rows=max(1, tiles.rows // 2))))
 
 
 class _Rows(NamedTuple):
