@@ -39,7 +39,6 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     D, tD = row_sums(dO, dL, res), row_sums_jvp(dO, tdO, tdL, tO, res)
     rows = _Rows(widen(dO), None if tdO is None else widen(tdO), D, tD, tL, res.M, res.Z)
     rows = _Rows(*(T if T is None else work.in_lead(T) for T in rows))
-    work = _Moving(tQ, tK, tV, tparams, res)
     sums = Sums(work)
     run(lambda place, block: _turn_block(work, place, block, rows, sums), work.blocks(work.n_q, work.tiles.keys))
     if res.plan.columns:
