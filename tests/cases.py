@@ -42,6 +42,10 @@ class Gate(Op):
     def jvp(self, tS, saved, tile, tparam=None):
         return tS * self._slope(*saved)
 
+    def vjp_jvp(self, tdS, dS, tS, saved, tile, tparam=None):
+        S, y = saved
+        return tdS * self._slope(S, y) + dS * tS * y * (1 - y) * (2 + S * (1 - 2 * y)), None
+
     def _slope(self, S, y):
         return y * (1 + S * (1 - y))
 
@@ -60,6 +64,9 @@ class Squash(Op):
     def jvp(self, tS, saved, tile, tparam=None):
         return tS * (1 - saved * saved)
 
+    def vjp_jvp(self, tdS, dS, tS, saved, tile, tparam=None):
+        return (1 - saved * saved) * (tdS - 2 * saved * tS * dS), None
+
 
 @dataclass(frozen=True, eq=False)
 class Distances(Op):
@@ -68,7 +75,7 @@ class Distances(Op):
     Of a shorter table the numbers recur."""
 
     T: object
-    arrays, learns, own_axes = ("T",), "T", 1
+    arrays, learns, own_axes, affine = ("T",), "T", 1, True
 
     def forward(self, S, tile):
         return S + self._spread(self.T, tile), None
@@ -173,16 +180,26 @@ class Case:
 
     def pull(self, dO, res, dL=None):
         """``attention_vjp``: a gradient for each array of ``draw``."""
-        grads = ab.attention_vjp(dO, res, dL)
-        of_bias = [] if self.bias is None else [grads.dbias]
-        return [grads.dQ, grads.dK, grads.dV, *of_bias, *(dop for dop in grads.dops if dop is not None)]
+        return self._flat(ab.attention_vjp(dO, res, dL))
 
     def push(self, tangents, res, **options):
         """``attention_jvp`` along a tangent for each array of ``draw``."""
-        tQ, tK, tV, *rest = tangents
+        return ab.attention_jvp(*tangents[:3], res, **self._of_parameters(tangents), **options)
+
+    def push_pull(self, tangents, dO, res, **options):
+        """``attention_hvp`` along these: the tangent of each gradient of ``pull``, and those of O and L."""
+        options |= self._of_parameters(tangents)
+        grads, tO, tL = ab.attention_hvp(*tangents[:3], dO, res, with_O=True, **options)
+        return [*self._flat(grads), tO, tL]
+
+    def _of_parameters(self, tangents):
+        rest = list(tangents[3:])
         tbias = None if self.bias is None else rest.pop(0)
-        tops = [None if shape is None else rest.pop(0) for _, shape in self.ops]
-        return ab.attention_jvp(tQ, tK, tV, res, tbias=tbias, tops=tops, **options)
+        return {"tbias": tbias, "tops": [None if shape is None else rest.pop(0) for _, shape in self.ops]}
+
+    def _flat(self, grads):
+        of_bias = [] if self.bias is None else [grads.dbias]
+        return [grads.dQ, grads.dK, grads.dV, *of_bias, *(dop for dop in grads.dops if dop is not None)]
 
     def made(self, *parameters):
         """The ops; ``parameters`` begin with those of the ops."""

@@ -1,7 +1,8 @@
 """Attention, its vjp and its jvp as functions that torch differentiates as we say, in every mode and to every order.
 
 Each runs one pass on plain tensors, whatever torch has wrapped around them: so reverse mode, forward mode and ``vmap``
-all reach the spines. Derivatives of the last two are taken by autograd, through the dense lines in torch.
+all reach the spines, and so do two derivatives, unless both are in forward mode. Those, and what comes third, are taken
+by autograd, through the dense lines in torch.
 """
 
 from dataclasses import replace
@@ -45,10 +46,10 @@ class Attention(_Function):
         needed, (dO, dL) = ctx.needs_input_grad[1:], (*grads[:-1], None)[:2]
         if dO is None and dL is None:
             return None, *[None] * len(needed)
-        last = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()  # nobody asks for more
         tensors, kept = _recalled(ctx, ctx.saved_tensors)
-        found = iter((passes.vjp if last else VJP.apply)(ctx.call, kept, needed, dO, dL, *tensors))
-        return None, *[next(found) if need else None for need in needed]
+        return _spread(
+            (False, *needed), (passes.vjp if _last() else VJP.apply)(ctx.call, kept, needed, dO, dL, *tensors)
+        )
 
     @staticmethod
     def jvp(ctx, _, *tangents):
@@ -61,7 +62,7 @@ class Attention(_Function):
 
 
 class _Derivative(_Function):
-    """What both derivatives have: a context with the same pass, traced, as ``f``, and their own derivatives."""
+    """What all derivatives have. In their context ``f`` is the same pass, traced, where its derivatives need that."""
 
     @classmethod
     def apply(cls, *args):
@@ -69,16 +70,10 @@ class _Derivative(_Function):
         return super().apply(*unwrap_dead_wrappers(args))
 
     @staticmethod
-    def backward(ctx, *cotangents):
-        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
-        found = iter(pull(ctx.f, needed[-len(inputs) :], inputs, cotangents))
-        return (*[next(found) if need else None for need in needed],)
-
-    @staticmethod
     def jvp(ctx, *tangents):
         with forward_ad._set_fwd_grad_enabled(True):
-            inputs = [_primal(T) for T in ctx.saved_tensors]
-            return push(ctx.f, inputs, tangents[-len(inputs) :])
+            inputs = [_primal(T) for T in ctx.saved_tensors[: ctx.n]]
+            return push(ctx.f, inputs, tangents[-ctx.n :])
 
 
 class VJP(_Derivative):
@@ -88,17 +83,29 @@ class VJP(_Derivative):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        call, _, needed, *changes = inputs
-        ctx.f = partial(passes.traced_vjp, call, needed)
-        _save(ctx, changes)
+        ctx.call, kept, ctx.needed, *changes = inputs
+        _save_with(ctx, changes, kept)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        (dO, dL, *tensors), kept = _recalled(ctx, ctx.saved_tensors)
+        given = iter(cotangents)
+        along, asked = [next(given) if need else None for need in ctx.needed], ctx.needs_input_grad[3:]
+        return _spread(ctx.needs_input_grad, _hvp()(ctx.call, kept, asked, None, None, dO, dL, *along, *tensors))
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        with forward_ad._set_fwd_grad_enabled(True):
+            (dO, dL, *tensors), kept = _recalled(ctx, map(_primal, ctx.saved_tensors))
+            tdO, tdL, *along = tangents[3:]
+            return HVP.apply(ctx.call, kept, (False, False, *ctx.needed), tdO, tdL, dO, dL, *along, *tensors)
 
     @staticmethod
     def vmap(info, in_dims, call, kept, needed, *changes):
         n, dims = info.batch_size, in_dims[3:]
         call, *stacked = _stacked(call, n, changes, dims, _rows, _row, *_places(call))
         found = VJP.apply(call, None, needed, *stacked)
-        likes = compress(zip(changes[2:], dims[2:], strict=True), needed)
-        return tuple(dT.reshape(_first(n, *like).shape) for dT, like in zip(found, likes, strict=True)), 0
+        return _alike(n, found, changes[2:], dims[2:], needed), 0
 
 
 class JVP(_Derivative):
@@ -108,14 +115,83 @@ class JVP(_Derivative):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        call, _, *changes = inputs
-        ctx.f = partial(passes.traced_jvp, call)
-        _save(ctx, changes)
+        ctx.call, kept, *changes = inputs
+        ctx.f = partial(passes.traced_jvp, ctx.call)
+        _save_with(ctx, changes, kept)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        changes, kept = _recalled(ctx, ctx.saved_tensors)
+        (tangents, tensors), (dO, dL) = passes.halves(changes), (*cotangents, None)[:2]
+        of_tangents, of_tensors = passes.halves(ctx.needs_input_grad[2:])
+        found = ()
+        if any(of_tangents):
+            found += (passes.vjp if _last() else VJP.apply)(ctx.call, kept, of_tangents, dO, dL, *tensors)
+        if any(of_tensors):
+            asked = False, False, *of_tensors
+            found += _hvp()(ctx.call, kept, asked, None, None, dO, dL, *tangents, *tensors)
+        return _spread(ctx.needs_input_grad, found)
 
     @staticmethod
     def vmap(info, in_dims, call, kept, *changes):
         call, *stacked = _stacked(call, info.batch_size, changes, in_dims[2:], *_places(call) * 2)
         return JVP.apply(call, None, *stacked), 0
+
+
+class HVP(_Derivative):
+    """How the gradients move: the derivative of :class:`VJP` in both modes, as it is symmetric, and part of that of
+    :class:`JVP`. Its own is taken by autograd, through the dense lines.
+    """
+
+    forward = staticmethod(passes.hvp)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        call, _, asked, *changes = inputs
+        ctx.f = partial(passes.traced_hvp, call, asked)
+        _save_with(ctx, changes, None)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
+        return _spread(needed, pull(ctx.f, needed[-ctx.n :], inputs, cotangents))
+
+    @staticmethod
+    def vmap(info, in_dims, call, kept, asked, *changes):
+        n, dims = info.batch_size, in_dims[3:]
+        call, *stacked = _stacked(call, n, changes, dims, _rows, _row, _rows, _row, *_places(call) * 2)
+        found = HVP.apply(call, None, asked, *stacked)
+        of = [[*pairs[2:4], *passes.halves(pairs[4:])[1]] for pairs in (changes, dims)]
+        return _alike(n, found, *of, asked), 0
+
+
+def _last():
+    """Whether nobody asks for a derivative of what is done now."""
+    return not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+
+
+def _hvp():
+    return passes.hvp if _last() else HVP.apply
+
+
+def _spread(needed, found):
+    """A gradient for each input, None for those that need none."""
+    found = iter(found)
+    return (*[next(found) if need else None for need in needed],)
+
+
+def _alike(n, found, tensors, dims, asked):
+    """What ``n`` calls as one have found, in the shapes of the tensors that it belongs to."""
+    likes = compress(zip(tensors, dims, strict=True), asked)
+    return tuple(dT.reshape(_first(n, *like).shape) for dT, like in zip(found, likes, strict=True))
+
+
+def _save_with(ctx, tensors, kept):
+    """The tensors, and what the forward kept; inside of a transform that is wrapped, and will be made again."""
+    if torch._C._are_functorch_transforms_active():
+        kept = None
+    ctx.n, ctx.kept = len(tensors), kept and (kept.home, kept.kind, kept.rest)
+    _save(ctx, (*tensors, *(kept.tensors if kept else ())))
 
 
 def _save(ctx, tensors):
@@ -126,8 +202,10 @@ def _save(ctx, tensors):
 
 def _recalled(ctx, saved):
     """The tensors of a forward, and what it kept."""
-    saved, kind = list(saved), ctx.kept[1]
-    return saved[: ctx.n], Kept(*ctx.kept, saved[ctx.n : ctx.n + len(kind.kept)])
+    saved = list(saved)
+    if ctx.kept is None:
+        return saved, None
+    return saved[: ctx.n], Kept(*ctx.kept, saved[ctx.n : ctx.n + len(ctx.kept[1].kept)])
 
 
 def _primal(T):

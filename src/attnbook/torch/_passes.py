@@ -1,4 +1,4 @@
-"""Forward, vjp and jvp of a call, each by a spine, on tensors that nothing is wrapped around.
+"""Forward, vjp, jvp and hvp of a call, each by a spine, on tensors that nothing is wrapped around.
 
 On the CPU it is NumPy's, on the memory of the tensors themselves; on a GPU the fused one, where its kernels can do what
 is asked for. For all else there are :func:`lines`: the dense spine in torch's own operations, which autograd, a mode or
@@ -16,6 +16,7 @@ import torch
 from torch._C import DispatchKeySet, _parse_dispatch_key
 
 from attnbook.arguments import scores_shape
+from attnbook.ops.op import UndeclaredError
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
 
@@ -86,13 +87,9 @@ def vjp(call, kept, needed, dO, dL, *tensors):
     """The gradients of those tensors that need one."""
     if not plain(dO, dL, *tensors):
         return traced_vjp(call, needed, dO, dL, *tensors)
-    if dO is None:
-        dO = tensors[0].new_zeros((*dL.shape, tensors[2].shape[-1]))
-    (dO, dL), res = _recall(call, kept, (dO, dL), tensors)
+    (dO, dL), res = _recall(call, kept, (_arrived(dO, dL, tensors), dL), tensors)
     places = call.learned() if call.steps else ()
-    if unasked := [i for i, place in enumerate(places) if place is not None and not needed[place]]:
-        ops = [op.without_gradient() if i in unasked else op for i, op in enumerate(res.plan.ops)]
-        res = res._replace(plan=res.plan.with_ops(ops))
+    res = _unasked(res, places, needed)
     with _as_written(tensors[0]):
         *grads, dparams = SPINES[res.plan.spine].vjp(dO, dL, res)
     found = dict(enumerate(grads)) | dict(zip(places, dparams, strict=True))
@@ -110,6 +107,31 @@ def jvp(call, kept, *changes):
         tparams = [None if place is None else moved[place] for place in call.learned()]
         tO, tL = SPINES[res.plan.spine].jvp(*moved[:3], tparams, res)
     return (_tensor(tO, tensors[0]), _tensor(tL))[: 1 + call.with_L]
+
+
+def hvp(call, kept, asked, tdO, tdL, dO, dL, *changes):
+    """The tangents of O, L and the gradients of the tensors, of those that are asked for; by symmetry what :func:`vjp`
+    gives to dO, dL and the tensors, pulled back. ``changes``: the tensors' tangents, or None; these.
+    """
+    if not plain(tdO, tdL, dO, dL, *changes):
+        return traced_hvp(call, asked, tdO, tdL, dO, dL, *changes)
+    tangents, tensors = halves(changes)
+    zeros = [torch.zeros_like(T) if t is None else t for t, T in zip(tangents[:3], tensors[:3], strict=True)]
+    changed = tdO, tdL, _arrived(dO, dL, tensors), dL
+    arrays, res = _recall(call, kept, (*changed, *zeros, *tangents[3:]), tensors)
+    turns, arrived, moved = arrays[:2], arrays[2:4], arrays[4:]
+    places = call.learned()
+    res = _unasked(res, places, [need or t is not None for need, t in zip(asked[2:], tangents, strict=True)])
+    tparams = [None if place is None else moved[place] for place in places]
+    try:
+        with _as_written(tensors[0]):
+            *grads, tdparams, tO, tL = SPINES[res.plan.spine].hvp(*moved[:3], tparams, *arrived, turns, res)
+    except UndeclaredError:  # autograd knows what an op does not say
+        return traced_hvp(call, asked, tdO, tdL, dO, dL, *changes)
+    found = dict(enumerate(grads)) | dict(zip(places, tdparams, strict=True))
+    likes = (tensors[0], None, *tensors)
+    every = (tO, tL, *map(found.get, range(len(tensors))))
+    return (*[_tensor(T, like) for T, like, need in zip(every, likes, asked, strict=True) if need],)
 
 
 def lines(call, *tensors):
@@ -133,6 +155,18 @@ def traced_jvp(call, *changes):
     """As :func:`jvp`, by torch's own operations."""
     tangents, tensors = halves(changes)
     return push(partial(lines, call), tensors, tangents)
+
+
+def traced_hvp(call, asked, tdO, tdL, dO, dL, *changes):
+    """As :func:`hvp`, by torch's own operations: the backward is symmetric, so where dO and dL stay, it may as well be
+    pulled back.
+    """
+    tangents, tensors = halves(changes)
+    if tdO is tdL is None:
+        moving = [t is not None for t in tangents]
+        backward = partial(traced_vjp, call, moving)
+        return pull(backward, asked, (dO, dL, *tensors), tuple(compress(tangents, moving)))
+    return push(partial(traced_vjp, call, asked[2:]), (dO, dL, *tensors), (tdO, tdL, *tangents))
 
 
 def pull(f, needed, inputs, cotangents):
@@ -225,6 +259,19 @@ def _recall(call, kept, changes, tensors):
         return arrays_of(changes, home), res
     arrays = arrays_of((*changes, *tensors[:3], *kept.tensors), kept.home)
     return arrays[:n], kept.kind(*arrays[n:], *kept.rest)
+
+
+def _arrived(dO, dL, tensors):
+    """dO, zeros where nothing arrives at O."""
+    return tensors[0].new_zeros((*dL.shape, tensors[2].shape[-1])) if dO is None else dO
+
+
+def _unasked(res, places, needed):
+    """The residuals, with ops that need not find the gradient of their parameter where nobody asks for it."""
+    if unasked := [i for i, place in enumerate(places) if place is not None and not needed[place]]:
+        ops = [op.without_gradient() if i in unasked else op for i, op in enumerate(res.plan.ops)]
+        res = res._replace(plan=res.plan.with_ops(ops))
+    return res
 
 
 def _tensor(T, like=None):
