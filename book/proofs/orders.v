@@ -1,4 +1,4 @@
-(** * The second order of a head (chapter 13)
+(** * The second order of a head (chapter 4)
 
     How the derivative of a head moves when its inputs move again: the second derivative along two directions, and how
     dQ, dK and dV move, which is the product of the Hessian with a direction. Any scale, bias and mask, dead rows too.
@@ -410,7 +410,7 @@ Qed.
 
 (** The backward pass of the backward pass: gQ, gK and gV arrive at dQ, dK and dV. Then dO gets what forward mode
     makes of them, and Q, K and V get the Hessian's product with them. *)
-Theorem eq_double_backward n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+Theorem double_backward n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (gQ : tensor [n_q; d_k])
     (gK : tensor [n_k; d_k]) (gV : tensor [n_k; d_v]) :
   let G (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :=
@@ -460,113 +460,4 @@ Proof.
   - refine (derive_eq _ _ _ _ (J (fun _ => Q) (fun _ => K) x t zero zero tX eq_refl eq_refl Hx (moves_const _ _)
     (moves_const _ _) Ht) _).
     rewrite !dot_zero. ring.
-Qed.
-
-(** ** In two sweeps, line by line
-
-    Each line of the second order, by itself: what stands on its right is known when it comes. *)
-
-(** The weights, and the output without the change of the weights: L's velocity may come last. *)
-Theorem eq_hvp_tP n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
-    (V : R -> tensor [n_k; d_v]) (B : R -> tensor [n_q; n_k]) t (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k])
-    (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) :
-  let P := weights M scale (Q t) (K t) (B t) in
-  let O := P × V t in
-  let tS := scale • (tQ × (K t)^T ⊕ Q t × tK^T) ⊕ tB in
-  let tL := rowsum (P ∘ tS) in
-  let tP : tensor [n_q; n_k] := fun i j => P i j * (tS i j - tL i) in
-  let tO : tensor [n_q; d_v] := fun i l => ((P ∘ tS) × V t) i l + (P × tV) i l - tL i * O i l in
-  moves Q t tQ -> moves K t tK -> moves V t tV -> moves B t tB ->
-  moves (s := [n_q; n_k]) (fun u => weights M scale (Q u) (K u) (B u)) t tP /\
-  moves (s := [n_q; d_v]) (fun u => attention M scale (Q u) (K u) (V u) (B u)) t tO.
-Proof.
-  intros P O tS tL tP tO HQ HK HV HB.
-  pose proof (weight_moves M scale Q K B t tQ tK tB HQ HK HB) as HP. split; [exact HP|].
-  refine (moves_ext _ _ _ _ _ (fun u => equal_refl _) _
-    (matmul_moves (fun u => weights M scale (Q u) (K u) (B u)) V t _ _ HP HV)).
-  intros i _ l _. unfold tO, O, add, matmul, hadamard. rewrite sum_l.
-  set (b := ∑ k < n_k, weights M scale (Q t) (K t) (B t) i k * tV k l).
-  transitivity ((∑ k < n_k, (P i k * tS i k * V t k l - tL i * (P i k * V t k l))) + b).
-  - apply (f_equal2 Rplus); [|reflexivity]. apply sum_ext; intros k _. unfold centered, tL, rowsum, hadamard.
-    change (tscore scale (Q t) (K t) tQ tK tB) with tS. fold P. ring.
-  - rewrite sum_minus. unfold b. fold P. apply Rminus_diag_uniq. ring.
-Qed.
-
-(** D, one number a query. *)
-Theorem eq_hvp_tD n_q d_v (O dO : R -> tensor [n_q; d_v]) (dL : R -> tensor [n_q]) t (tO tdO : tensor [n_q; d_v])
-    (tdL : tensor [n_q]) :
-  let D u : tensor [n_q] := fun i => rowsum (dO u ∘ O u) i - dL u i in
-  moves O t tO -> moves dO t tdO -> moves dL t tdL ->
-  moves (s := [n_q]) D t (fun i => rowsum (tdO ∘ O t ⊕ dO t ∘ tO) i - tdL i).
-Proof.
-  intros D HO HdO HdL i Hi.
-  apply (derive_minus (fun u => rowsum (dO u ∘ O u) i) (fun u => dL u i)); [|exact (HdL i Hi)].
-  apply (sum_derive d_v (fun l u => dO u i l * O u i l)). intros l Hl.
-  exact (derive_mult (fun u => dO u i l) (fun u => O u i l) t _ _ (HdO i Hi l Hl) (HO i Hi l Hl)).
-Qed.
-
-(** The gradients of weights and scores. *)
-Theorem eq_hvp_tdS n_q n_k d_v (P : R -> tensor [n_q; n_k]) (V : R -> tensor [n_k; d_v]) (dO : R -> tensor [n_q; d_v])
-    (D : R -> tensor [n_q]) t (tP : tensor [n_q; n_k]) (tV : tensor [n_k; d_v]) (tdO : tensor [n_q; d_v])
-    (tD : tensor [n_q]) :
-  let dP u := dO u × (V u)^T in
-  let tdP := tdO × (V t)^T ⊕ dO t × tV^T in
-  moves P t tP -> moves V t tV -> moves dO t tdO -> moves D t tD ->
-  moves dP t tdP /\
-  moves (s := [n_q; n_k]) (fun u i j => P u i j * (dP u i j - D u i)) t
-    (fun i j => tP i j * (dP t i j - D t i) + P t i j * (tdP i j - tD i)).
-Proof.
-  intros dP tdP HP HV HdO HD.
-  assert (HdP : moves dP t tdP) by exact (matmul_moves dO (fun u => (V u)^T) t _ _ HdO (transpose_moves V t _ HV)).
-  split; [exact HdP|]. intros i Hi j Hj.
-  apply (derive_mult (fun u => P u i j) (fun u => dP u i j - D u i)); [exact (HP i Hi j Hj)|].
-  apply (derive_minus (fun u => dP u i j) (fun u => D u i)); [exact (HdP i Hi j Hj)|exact (HD i Hi)].
-Qed.
-
-(** The gradients of queries, keys and values. *)
-Theorem eq_hvp_grads n_q n_k d_k d_v scale (P dS : R -> tensor [n_q; n_k]) (Q : R -> tensor [n_q; d_k])
-    (K : R -> tensor [n_k; d_k]) (dO : R -> tensor [n_q; d_v]) t (tP tdS : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k])
-    (tK : tensor [n_k; d_k]) (tdO : tensor [n_q; d_v]) :
-  moves P t tP -> moves dS t tdS -> moves Q t tQ -> moves K t tK -> moves dO t tdO ->
-  moves (s := [n_q; d_k]) (fun u => scale • (dS u × K u)) t (scale • (tdS × K t ⊕ dS t × tK)) /\
-  moves (s := [n_k; d_k]) (fun u => scale • ((dS u)^T × Q u)) t (scale • (tdS^T × Q t ⊕ (dS t)^T × tQ)) /\
-  moves (s := [n_k; d_v]) (fun u => (P u)^T × dO u) t (tP^T × dO t ⊕ (P t)^T × tdO).
-Proof.
-  intros HP HdS HQ HK HdO. refine (conj _ (conj _ _)).
-  - exact (scaled_moves scale (fun u => dS u × K u) t _ (matmul_moves dS K t _ _ HdS HK)).
-  - exact (scaled_moves scale (fun u => (dS u)^T × Q u) t _
-      (matmul_moves (fun u => (dS u)^T) Q t _ _ (transpose_moves dS t _ HdS) HQ)).
-  - exact (matmul_moves (fun u => (P u)^T) dO t _ _ (transpose_moves P t _ HP) HdO).
-Qed.
-
-(** ** The Gauss–Newton part of a loss's second derivative *)
-
-(** Along any curve with the steady velocity (tQ, tK, tV, tB): ⟨dO, tO⟩ is the loss's own velocity, and this is how it
-    changes. ttO is the second derivative of the output. *)
-Theorem eq_gauss_newton n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
-    (V : R -> tensor [n_k; d_v]) (B : R -> tensor [n_q; n_k]) (dO : R -> tensor [n_q; d_v]) t (tQ : tensor [n_q; d_k])
-    (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) (tdO : tensor [n_q; d_v]) :
-  let tO u := toutput M scale (Q u) (K u) (V u) (B u) tQ tK tV tB in
-  let ttO := tuO M scale (Q t) (K t) (V t) (B t) tQ tK tV tB tQ tK tV tB in
-  moves Q t tQ -> moves K t tK -> moves V t tV -> moves B t tB -> moves dO t tdO ->
-  moves tO t ttO /\ is_derive (fun u => ⟨dO u, tO u⟩) t (⟨tdO, tO t⟩ + ⟨dO t, ttO⟩).
-Proof.
-  intros tO ttO HQ HK HV HB HdO.
-  pose proof (toutput_moves M scale Q K V B t tQ tK tV tB HQ HK HV HB tQ tK tV tB) as HO.
-  split; [exact HO|exact (dot_derive dO tO t tdO ttO HdO HO)].
-Qed.
-
-(** The Gauss–Newton product with a direction, paired with the direction: the first backward, with tdO in the place of
-    dO. Of half a square it is ⟨tO, tO⟩, and so never negative. *)
-Theorem eq_gauss_newton__positive n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
-    (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k])
-    (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) :
-  let P := weights M scale Q K B in
-  let tO := toutput M scale Q K V B tQ tK tV tB in
-  let dS := centered P (tO × V^T) in
-  ⟨scale • (dS × K), tQ⟩ + ⟨scale • (dS^T × Q), tK⟩ + ⟨P^T × tO, tV⟩ + ⟨dS, tB⟩ = ⟨tO, tO⟩ /\ 0 <= ⟨tO, tO⟩.
-Proof.
-  intros P tO dS. split; [symmetry; apply toutput_adjoint|].
-  simpl. rewrite <- (sum_0 n_q (fun _ => 0) (fun _ _ => eq_refl)) at 1. apply sum_le; intros i _.
-  rewrite <- (sum_0 d_v (fun _ => 0) (fun _ _ => eq_refl)) at 1. apply sum_le; intros l _. apply Rle_0_sqr.
 Qed.
