@@ -18,7 +18,8 @@ if __name__ == "__main__":
 
 import torch
 import triton
-from common import Record, chosen, options, output_of, table
+from common import chosen, options, table
+from record import RESULTS, Record
 from tqdm import tqdm
 from triton.backends.compiler import GPUTarget
 
@@ -154,7 +155,7 @@ def main(argv=None):
     whole = not any(getattr(args, name) for name in known)
     record = Record(
         "the fused kernels, compiled",
-        output_of(args, "gpu_compiled.json", whole),
+        args.output or (None if args.quick or not whole else RESULTS / "gpu_compiled.json"),
         gpu={"name": "none: compiled, not run"},
         how=__doc__.partition("\n\n")[2].rpartition("\n\n")[2].strip().replace("\n", " "),
     )

@@ -13,8 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import changes
 import common
-import compare
 import crossover
 import gpu
 import memory
@@ -279,12 +279,12 @@ def test_two_records_are_compared_beyond_noise(tmp_path, capsys):
         return path
 
     before = record(1.0, 1.0, 1.0, 1.0)
-    compare.main([str(before), str(record(1.1, 2.0, 0.5, None, commit="b"))])
+    changes.main([str(before), str(record(1.1, 2.0, 0.5, None, commit="b"))])
     said = capsys.readouterr().out
     assert "commit: a → b" in said
     assert "2 of 3 figures changed beyond noise" in said
     assert "Refused or missing in one of them, 1:" in said
-    compare.main([str(before), str(before)])
+    changes.main([str(before), str(before)])
     assert "0 of 4 figures changed" in capsys.readouterr().out
 
 

@@ -1,6 +1,6 @@
 """What changed between two records of one script, beyond noise.
 
-    python benchmarks/compare.py results/cpu_amd.json new.json
+    python benchmarks/changes.py results/cpu_amd.json new.json
 
 Cells are matched by all that says what they are. A figure changed where its quartiles and those of the other do not
 touch, and the medians are more than 5 % apart. Records of other machines, threads or libraries can be compared, too;
