@@ -188,7 +188,7 @@ def test_the_backward_converter_is_the_adjoint_of_the_forward_one():
     names = list(theirs)
     ab.checks.check_adjoint(
         torch.stack([torch.sum(a * b) for a, b in zip(random, ours, strict=True)]).numpy(),
-        1.0,
+        torch.ones(len(random), dtype=torch.float64).numpy(),
         [found[name].numpy() for name in names],
         [theirs[name].detach().numpy() for name in names],
     )
