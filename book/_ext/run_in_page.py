@@ -80,7 +80,7 @@ def carried():
     packed = {name: content for name, (content, _) in archives.items()}
     python = pyodide_files.files()
     numpy = json.loads(python["pyodide-lock.json"])["packages"]["numpy"]["file_name"]
-    fetched = {*pyodide_files.CORE[2:], "pyodide-lock.json", numpy}  # and counted; the rest is imported, or comes later
+    fetched = {*pyodide_files.CORE[2:], "pyodide-lock.json", numpy}  # and counted; the rest is imported
     version = f"{pyodide_files.version()}-{hashlib.sha256(python['pyodide-lock.json']).hexdigest()[:8]}"
     site = {
         "core": f"../../pyodide-{version}/",
@@ -123,11 +123,11 @@ def add_bar(app, doctree):
         return
     title = next(doctree.findall(nodes.title))
     site = json.loads(carried()["site.json"])
-    uncounted = [pyodide_files.files()[name] for name in (*pyodide_files.CORE[:2], "memory.bin.gz")]
+    imported = [pyodide_files.files()[name] for name in pyodide_files.CORE[:2]]
     html = BAR.format(
         folder=f"../_static/run/{folder()}/",
         chapter=escape(app.env.docname.rpartition("/")[2]),
-        megabytes=round((site["bytes"] + sum(map(len, uncounted))) / 1e6),
+        megabytes=round((site["bytes"] + sum(map(len, imported))) / 1e6),
         numpy=f" from {urlsplit(site['numpy']).netloc}" if "://" in site["numpy"] else "",
     )
     title.parent.insert(title.parent.index(title) + 1, nodes.raw("", html, format="html"))

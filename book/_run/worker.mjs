@@ -34,7 +34,7 @@ const loading = (what, bytes = 0) => {
   tell({ loading: what, bytes });
 };
 
-let site, core, pyodide, runner, module, kept;
+let site, core, pyodide, runner, module;
 const arriving = new Map(); // our own archives
 const there = new Set(); // what was loaded, our own files with NumPy
 const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
@@ -45,36 +45,13 @@ async function start() {
   core = new URL(site.core, here("./")).href;
   for (const { name } of site.archives) arriving.set(name, bytesOf(name).catch(() => undefined)); // while Python starts
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
-  const begun = { indexURL: core, packages: ["numpy"], _loadSnapshot: await remembered() };
-  pyodide = await Promise.race([loadPyodide(begun), broken]);
+  pyodide = await Promise.race([loadPyodide({ indexURL: core, packages: ["numpy"] }), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
   pyodide.FS.writeFile("/book/runner.py", await (await fetch(here("runner.py"))).text());
   module = pyodide.runPython("import sys; sys.path += ['/book', '/book/site']; import runner; runner");
   runner = module.Runner((text) => tell({ printed: text }));
-}
-
-// The interpreter's memory as it is once it has started, kept for the next visit: the first starts sooner without it.
-// A browser that cannot unpack it starts Python itself.
-const memory = () => `${core}memory.bin.gz`;
-
-async function remembered() {
-  try {
-    const packed = await (await caches.open("attnbook")).match(memory());
-    return await new Response(packed.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-  } catch {
-    return undefined;
-  }
-}
-
-async function remember() {
-  try {
-    const ours = await caches.open("attnbook");
-    if (!(await ours.match(memory()))) await ours.add(memory());
-  } catch {
-    // storage may be blocked, or full
-  }
 }
 
 async function load(name) {
@@ -131,7 +108,6 @@ self.onmessage = async ({ data }) => {
   if (data.interrupts) return (interrupts = data.interrupts);
   try {
     tell({ answer: await run(data) });
-    if (!kept) kept = remember();
   } catch (error) {
     tell({ failed: error.message, started: Boolean(runner) });
   }

@@ -1,12 +1,11 @@
-// What a page would else wait for, made beforehand: node ready_python.mjs PYODIDE memory FILE, the interpreter's memory
-// once it has started; node ready_python.mjs PYODIDE compiled FILE [ARCHIVE TO]…, bytecode of NumPy and these archives.
+// Bytecode of NumPy and our archives, which a page would else wait for: node compile_python.mjs PYODIDE FILE [ARCHIVE TO]…
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [place, what, made, ...archives] = process.argv.slice(2);
+const [place, made, ...archives] = process.argv.slice(2);
 const { loadPyodide } = await import(pathToFileURL(join(place, "pyodide.mjs")));
-const pyodide = await loadPyodide({ _makeSnapshot: what === "memory", packages: what === "memory" ? [] : ["numpy"] });
+const pyodide = await loadPyodide({ packages: ["numpy"] });
 
 // Of what chapters import. Not to be compared with its sources each time: they come in archives whose sha256 is known.
 const COMPILE = `
@@ -23,10 +22,7 @@ with zipfile.ZipFile(out, "w") as packed:
 out.getvalue()
 `;
 
-if (what === "memory") writeFileSync(made, pyodide.makeMemorySnapshot());
-else {
-  for (let i = 0; i < archives.length; i += 2) {
-    pyodide.unpackArchive(new Uint8Array(readFileSync(archives[i])), "zip", { extractDir: archives[i + 1] });
-  }
-  writeFileSync(made, pyodide.runPython(COMPILE).toJs());
+for (let i = 0; i < archives.length; i += 2) {
+  pyodide.unpackArchive(new Uint8Array(readFileSync(archives[i])), "zip", { extractDir: archives[i + 1] });
 }
+writeFileSync(made, pyodide.runPython(COMPILE).toJs());
