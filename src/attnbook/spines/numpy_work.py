@@ -106,7 +106,7 @@ class Work:
 
     @np.errstate(over="ignore")
     def needs_shift(self, lead, q, k, v):
-        """Whether an exponential of these heads may leave the range that is safe: |S| ≤ max‖q‖ · max‖k‖."""
+        """Whether an exponential of these heads may leave the range that is safe: ``|S| ≤ max‖q‖ · max‖k‖``."""
         if lead not in self._shifts:
             safe = self.fast and q.size and k.size
             if safe:
