@@ -11,7 +11,7 @@ import pypdf
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from built_site import SITE, browser  # noqa: F401 (it skips, or fails in CI, where there is no browser)
+from built_site import SITE
 
 ROOT = Path(__file__).parents[1]
 PRINT = [sys.executable, str(ROOT / "book" / "commands" / "make_pdf.py")]
@@ -19,7 +19,7 @@ CHAPTER = "chapters/07_cross"
 
 
 @pytest.fixture(scope="module")
-def pdf(tmp_path_factory, browser):  # noqa: F811
+def pdf(tmp_path_factory, browser):  # it skips, or fails in CI, where there is no browser
     target = tmp_path_factory.mktemp("pdf") / "one.pdf"
     subprocess.run([*PRINT, "--output", target, CHAPTER], check=True)
     return pypdf.PdfReader(target)
@@ -137,7 +137,7 @@ def lengths(pdf):
 
 
 @pytest.mark.thorough
-def test_a_chapter_of_the_path_has_at_most_22_pages_and_the_book_fewer_than_320(tmp_path, browser):  # noqa: F811
+def test_a_chapter_of_the_path_has_at_most_22_pages_and_the_book_fewer_than_320(tmp_path, browser):
     target = tmp_path / "book.pdf"
     subprocess.run([*PRINT, "--output", target], check=True)
     pdf = pypdf.PdfReader(target)
