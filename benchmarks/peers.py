@@ -6,6 +6,7 @@ A script that has them defines ``ready(*asked)``, which makes a call ready in th
 import gc
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def started(script, asked, threads):
 
 
 def serve(script, asked, threads):
-    """Make the call ready, and answer until nobody asks."""
+    """Make the call ready, and answer until nobody asks. A call with a ``count`` is that many calls at once."""
     from common import use_threads
     from contenders import to_numpy
     from record import blas, versions
@@ -115,11 +116,13 @@ def serve(script, asked, threads):
     for line in sys.stdin:
         what = json.loads(line)
         if "repeats" in what:
+            count = getattr(call, "count", 1)
+            times = math.ceil(what["repeats"] / count)
             call()
             start = time.perf_counter()
-            for _ in range(what["repeats"]):
+            for _ in range(times):
                 call()
-            answer((time.perf_counter() - start) / what["repeats"] / getattr(call, "count", 1))
+            answer((time.perf_counter() - start) / times / count)
         else:
             np.savez(what["save"], *getattr(call, "compared", to_numpy)(call()))
             answer(None)

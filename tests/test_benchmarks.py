@@ -143,6 +143,16 @@ def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
             ready["right"].seconds(1)
 
 
+def test_a_peer_that_makes_many_calls_at_once_is_not_called_for_each(tmp_path, monkeypatch):
+    script = "import numpy\n\ndef ready():\n    def call():\n        call.made += 1\n        return [numpy.array(call.made)]\n"
+    (tmp_path / "many_calls.py").write_text(script + "    call.made, call.count = 0, 100\n    return call\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with peers.started("many_calls", {"one": ()}, 1) as (ready, _):
+        ready["one"].seconds(950)
+        (made,) = ready["one"].save(tmp_path / "found.npz")
+    assert made == 2 + 1 + 10 + 1
+
+
 def test_the_floor_is_that_of_the_best_rates_at_that_length():
     def cell(n, seconds):
         return {"shape": [1, 1, n, 8], "dtype": "float32", "causal": False, "rates": dict.fromkeys(RATES, seconds)}
