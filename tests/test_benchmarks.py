@@ -144,8 +144,9 @@ def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
 
 
 def test_a_peer_that_makes_many_calls_at_once_is_not_called_for_each(tmp_path, monkeypatch):
-    script = "import numpy\n\ndef ready():\n    def call():\n        call.made += 1\n        return [numpy.array(call.made)]\n"
-    (tmp_path / "many_calls.py").write_text(script + "    call.made, call.count = 0, 100\n    return call\n")
+    script = "import numpy\ndef ready():\n    def call():\n        call.made += 1\n"
+    script += "        return [numpy.array(call.made)]\n    call.made, call.count = 0, 100\n    return call\n"
+    (tmp_path / "many_calls.py").write_text(script)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with peers.started("many_calls", {"one": ()}, 1) as (ready, _):
         ready["one"].seconds(950)
