@@ -55,8 +55,8 @@ def inputs_of(q, k, v):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_one_process(scheme):
     """Sizes that no number of ranks divides, and heads that several ranks share."""
-    for causal, h_kv in product((False, True, "bottom-right"), (6, 2)):
-        *inputs, dL = inputs_of((2, 6, 13, 5), (2, h_kv, 17, 5), (2, h_kv, 17, 7))
+    for causal, h_kv in product((False, True, "bottom-right"), (9, 3)):
+        *inputs, dL = inputs_of((2, 9, 13, 5), (2, h_kv, 17, 5), (2, h_kv, 17, 7))
         wanted = one_process(*inputs, dL, causal=causal)
         without = one_process(*inputs, causal=causal)
         for ranks, placement in product((1, 2, 3, 4), PLACEMENTS):
@@ -65,7 +65,7 @@ def test_every_scheme_is_one_process(scheme):
             found, came = over_ranks(scheme, *inputs, dL if with_dL else None, **options)
             assert error(came, wanted if with_dL else without) <= UP_TO, options
             if not with_dL:
-                sizes = {"n_q": 13, "n_k": 17, "d_k": 5, "d_v": 7, "h": 6, "h_kv": h_kv, "batch": 2}
+                sizes = {"n_q": 13, "n_k": 17, "d_k": 5, "d_v": 7, "h": 9, "h_kv": h_kv, "batch": 2}
                 assert np.array_equal(found.traffic.sum(axis=-1), bytes_of(scheme, **sizes, **options)), options
 
 
@@ -278,12 +278,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_seen(name):
-    *inputs, dL = inputs_of((2, 6, 13, 5), (2, 2, 13, 5), (2, 2, 13, 7))
-    ops = [Sink(draw((6,))[0]), ALiBi(0.1 * draw((6,), seed=2)[0]), ab.ops.Dropout(0.2)]
+    *inputs, dL = inputs_of((2, 10, 24, 5), (2, 2, 24, 5), (2, 2, 24, 7))
+    ops = [Sink(draw((10,))[0]), ALiBi(0.1 * draw((10,), seed=2)[0]), ab.ops.Dropout(0.2)]
     wanted = one_process(*inputs, dL, causal=True, ops=ops)
 
     def worst():
-        options = {"ranks": 4, "causal": True, "ops": ops}
+        options = {"ranks": 3, "causal": True, "ops": ops}
         return max(
             error(over_ranks(scheme, *inputs, dL, placement=placement, **options)[1], wanted)
             for scheme, placement in product(SCHEMES, ("contiguous", "zigzag"))
@@ -291,7 +291,11 @@ def test_a_planted_mistake_is_seen(name):
 
     assert worst() <= UP_TO
     with planted(*MISTAKES[name]):
-        assert worst() > 1e-3
+        try:
+            found = worst()
+        except ValueError:  # the shapes of some blocks do not fit
+            found = np.inf
+    assert found > 1e-3
 
 
 # --- placements -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ class Tile(NamedTuple):
 
     An op that depends on positions reads them here and nowhere else, so the same op serves a spine that holds
     the whole table and one that never does. ``lead`` says which part of the leading axes (batch, heads) the tile
-    has, one range an axis; None is all of them. Rows or columns that are dealt out over ranks have a step between.
+    has, one range an axis; None is all of them. Rows or columns that are dealt out over ranks have a
+    step between.
     """
 
     rows: range
@@ -121,7 +122,8 @@ class Op:
     ``stacks``
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
     ``strides``
-        It takes tiles whose places have a step between, as :func:`~attnbook.parallel.placement.split` deals them out "striped".
+        It takes tiles whose places have a step between, as those that :func:`~attnbook.parallel.placement.split` deals
+        out "striped".
     ``affine``
         The new scores are a sum of the old ones and of what the parameter gives, each in proportion: S + B, not t S.
         Second derivatives of such an op are 0.

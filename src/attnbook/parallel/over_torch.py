@@ -6,9 +6,9 @@ Before any work each rank tells all others what it was asked for: where they dif
 
 import json
 import zlib
-from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
 
 DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
-CALLS = Counter()  # by group: how many calls there were, so that another order is noticed
+CALLS: WeakKeyDictionary = WeakKeyDictionary()
+"""How many calls a group has had: so that another order is noticed."""
 
 
 class Member:
@@ -36,14 +37,14 @@ class Member:
     def __init__(self, group, timeout):
         if not dist.is_initialized():
             raise RuntimeError(expected("group", "torch.distributed after init_process_group, as by torchrun", "none"))
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(expected("group", "a group that this process belongs to", "another one"))
         try:
             self.group = dist.group.WORLD if group is None else group
             self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
             self.backend = dist.get_backend(self.group)
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise ValueError(expected("group", "a process group that has not been destroyed", repr(group))) from error
-        if self.rank < 0:
-            raise ValueError(expected("group", "a group that this process belongs to", "another one"))
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ValueError(expected("timeout", "seconds, more than 0, or None", repr(timeout)))
         self.limit, self.doing = timedelta(seconds=timeout) if timeout is not None else None, "asking"
@@ -98,10 +99,9 @@ class Member:
 
     def agree(self, told, problem=None):
         """What each rank tells; an error on all of them where one has a ``problem``, or where they differ."""
-        key = self.group.group_name
-        mine = told | {"calls before": CALLS[key], "problem": str(problem or "")}
-        CALLS[key] += 1
-        text = json.dumps(mine).encode()[:HEADER].ljust(HEADER)
+        mine = told | {"calls before": CALLS.get(self.group, 0), "problem": str(problem or "")}
+        CALLS[self.group] = mine["calls before"] + 1
+        text = zlib.compress(json.dumps(mine).encode()).ljust(HEADER, b"\0")
         place = "cuda" if "cuda" in self.devices and "cpu" not in self.devices else "cpu"
         text = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(place)
         others, likes = [r for r in range(self.ranks) if r != self.rank], [((HEADER,), text)]
@@ -110,9 +110,11 @@ class Member:
             handle = yield Exchange(0, [(r, [text]) for r in others], [(r, likes) for r in others])
             return (yield Wait(handle))
 
-        came = iter(self.run(lines(), "agreeing on the call"))
+        came = iter(self.run(lines(), f"{told['scheme']}, {told['pass']}, agreeing on the call"))
         every = [
-            mine if r == self.rank else json.loads(bytes(next(came)[0].cpu().numpy().tobytes()))
+            mine
+            if r == self.rank
+            else json.loads(zlib.decompressobj().decompress(next(came)[0].cpu().numpy().tobytes()))
             for r in range(self.ranks)
         ]
         if problem is not None:
@@ -169,10 +171,12 @@ def _told_of(member, tensors, steps, options):
     told |= {"dtype": str(Q.dtype), "lengths": [Q.shape[-2], K.shape[-2]]}
     told |= dict(zip(("placement", "causal", "scale", "method", "return_L"), map(str, options), strict=True))
     told["gradients"] = torch.is_grad_enabled() and any(T.requires_grad for T in tensors)
-    for step in steps:
-        op = step[1]
+    for asked_by, op in steps:
+        if asked_by == "causal":
+            continue
         fields = {name: _of_field(x) for name, x in vars(op).items()}
-        told[f"{name_of(*step)}"] = f"{type(op).__name__} {fields}"[:200]
+        name = name_of(asked_by, op)
+        told[name] = told.get(name, "") + f"{type(op).__name__} {fields}"[:200]
     return told
 
 
@@ -214,7 +218,7 @@ class Call:
         wanted = [sum(map(len, of)) for of in runs]
         if wanted != list(lengths):
             raise ValueError(
-                expected(f"{name}, rows", f'{wanted} on the ranks, as placement="{self.placement}"', lengths)
+                expected(f"{name}, rows", f'{wanted} on the ranks, as placement="{self.placement}"', list(lengths))
             )
         return runs
 

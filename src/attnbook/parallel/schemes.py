@@ -118,7 +118,7 @@ class Heads(NamedTuple):
     @classmethod
     def of(cls, rank, ranks, h, h_kv):
         """As evenly as it goes."""
-        queries, group = range(rank * h // ranks, (rank + 1) * h // ranks), h // h_kv
+        queries, group = range(rank * h // ranks, (rank + 1) * h // ranks), max(1, h // max(1, h_kv))
         keys = range(queries.start // group, -(-queries.stop // group) if queries else queries.start // group)
         return cls(queries, keys, [i // group - keys.start for i in queries])
 

@@ -46,7 +46,7 @@ class Simulated(NamedTuple):
     work: Any
     """(ranks, steps), integers: the scores that a rank computes in a step of the forward."""
     waits: Any
-    """(2, ranks), integers: how often a rank had to wait for a message, in the forward and in the backward."""
+    """(2, ranks), integers: for how many turns a rank had to wait, in the forward and in the backward."""
 
 
 def simulate(
@@ -72,8 +72,8 @@ def simulate(
        O = P\\,V \\qquad P = \\operatorname{softmax}(S) \\qquad S = \\text{scale}\\cdot Q K^{\\mathsf T}
 
     Equation :eq:`def-attention`, from blocks that are merged by :eq:`eq-merge`. These are the lines that
-    :func:`~attnbook.parallel.attention.ring_attention` and its like run on torch.distributed, and all results are those of
-    :func:`~attnbook.attention.attention`, but for rounding.
+    :func:`~attnbook.parallel.attention.ring_attention` and its like run on torch.distributed, and all results are
+    those of :func:`~attnbook.attention.attention`, but for rounding.
 
     Parameters
     ----------
@@ -204,6 +204,7 @@ class World:
                 while r in alive:
                     if r in waiting:
                         if not self._here(waiting[r]):
+                            self.waits[r] += 1
                             break
                         answers[r] = [self.air.pop(key)[1] for key in waiting.pop(r)[1]]
                     moved = True
@@ -217,7 +218,6 @@ class World:
                         answers[r] = self._post(r, asked)
                     else:
                         waiting[r] = asked.handle
-                        self.waits[r] += not self._here(asked.handle)
             self.turn += 1
             if not moved and not any(ready >= self.turn for ready, _ in self.air.values()):
                 raise RuntimeError(f"{self.name}: {self._stuck(waiting)}")
