@@ -14,7 +14,9 @@ import attnbook
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ["attnbook"]
-ROOMS += [f"attnbook.{room}" for room in ("checks", "diagnose", "grade", "layers", "ops", "reports", "torch")]
+ROOMS += [
+    f"attnbook.{room}" for room in ("checks", "diagnose", "grade", "layers", "ops", "parallel", "reports", "torch")
+]
 
 
 def public():

@@ -21,6 +21,7 @@ CORE = (
     "attention recurrent top_k",
     "multi_head sigmoid",
     "layers torch",
+    "parallel",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(CORE) for room in rooms.split()}
 BESIDE = {  # and what each may import
@@ -37,7 +38,7 @@ def python(*args):
     return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
 
 
-@pytest.mark.parametrize("module", ["attnbook", "attnbook.checks", "attnbook.book.figures"])
+@pytest.mark.parametrize("module", ["attnbook", "attnbook.checks", "attnbook.book.figures", "attnbook.parallel"])
 def test_no_heavy_library_is_loaded(module):
     loaded = python("-c", f"import {module}, sys; print(*sys.modules)").stdout.split()
     assert module in loaded

@@ -58,7 +58,9 @@ class ALiBi(OfHeads, Placed):
 
     def _distances(self, like: Any, tile: Tile) -> Any:
         xp = array_namespace(like)
-        i, j = (xp.arange(r.start, r.stop, dtype=like.dtype, device=device(like)) for r in (tile.rows, tile.cols))
+        i, j = (
+            xp.arange(r.start, r.stop, r.step, dtype=like.dtype, device=device(like)) for r in (tile.rows, tile.cols)
+        )
         return xp.abs(j - i[:, None] - tile.shift(self.corner))
 
 

@@ -20,7 +20,7 @@ class Bias(Op):
 
     B: Any
     fixed: bool = False
-    arrays, affine = ("B",), True
+    arrays, affine, strides = ("B",), True, True
 
     @property
     def learns(self) -> str | None:  # type: ignore[override]

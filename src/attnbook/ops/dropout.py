@@ -25,7 +25,7 @@ class Dropout(Op):
 
     p: float
     seed: Any = 0
-    on = "weights"
+    on, strides = "weights", True
 
     def __post_init__(self) -> None:
         if not isinstance(self.p, Real) or isinstance(self.p, bool) or not 0 <= self.p < 1:
@@ -73,7 +73,7 @@ class Dropout(Op):
         if not self.arrays:
             number = xp.full((), number, dtype=xp.int64, device=device(T))
         for places in (*lead[added:], tile.rows, tile.cols):  # one more axis of the tile at a time
-            place = xp.arange(places.start, places.stop, dtype=xp.int64, device=device(T))
+            place = xp.arange(places.start, places.stop, places.step, dtype=xp.int64, device=device(T))
             number = _mix(number[..., None] ^ _mix(place + 1))
         return number >= int(self.p * 2**32)
 

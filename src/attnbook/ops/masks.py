@@ -5,7 +5,7 @@ from typing import Any
 
 from attnbook.arguments import check_broadcasts, check_mask
 from attnbook.arrays import array_namespace, device, expected, on_host, scalar
-from attnbook.ops.op import Kernel, Op, Placed, Tile, check_corner
+from attnbook.ops.op import Kernel, Op, Placed, Tile, between, check_corner, end
 from attnbook.types import Corner
 
 
@@ -59,7 +59,7 @@ class Mask(Masking):
     """
 
     M: Any
-    arrays = ("M",)
+    arrays, strides = ("M",), True
 
     @property
     def heads_alike(self) -> bool:
@@ -98,7 +98,7 @@ class Window(Masking, Placed):
     right: int | None = None
     corner: Corner | None = None
     global_tokens: int = 0
-    heads_alike = True
+    heads_alike = strides = True
 
     def __post_init__(self) -> None:
         for name, none in (("left", ", or None"), ("right", ", or None"), ("global_tokens", "")):
@@ -109,8 +109,8 @@ class Window(Masking, Placed):
 
     def allowed(self, S: Any, tile: Tile) -> Any:
         xp = array_namespace(S)
-        i = xp.arange(tile.rows.start, tile.rows.stop, device=device(S))[:, None] + tile.shift(self.corner)
-        j = xp.arange(tile.cols.start, tile.cols.stop, device=device(S))[None, :]
+        i, j = (xp.arange(r.start, r.stop, r.step, device=device(S)) for r in (tile.rows, tile.cols))
+        i, j = i[:, None] + tile.shift(self.corner), j[None, :]
         far = (
             tile.rows.stop + tile.cols.stop + abs(tile.shift(self.corner))
         )  # beyond all keys; and i + far cannot overflow
@@ -126,8 +126,10 @@ class Window(Masking, Placed):
         return near | (j < g) | ((i >= 0) & (i < g)) if g else near
 
     def allows_all(self, tile: Tile) -> bool:
-        first, last = tile.rows.start + tile.shift(self.corner), tile.rows.stop - 1 + tile.shift(self.corner)
-        right = self.right is None or tile.cols.stop - 1 <= first + self.right
+        if not tile:
+            return True
+        first, last = tile.rows.start + tile.shift(self.corner), end(tile.rows) - 1 + tile.shift(self.corner)
+        right = self.right is None or end(tile.cols) - 1 <= first + self.right
         near = right and (self.left is None or tile.cols.start >= last - self.left)
         return near or tile in self._global(tile)
 
@@ -142,11 +144,11 @@ class Window(Masking, Placed):
     def live(self, tile: Tile) -> Tile:
         rows, cols, shift = tile.rows, tile.cols, tile.shift(self.corner)
         if self.right is not None:  # j ≤ i + shift + right
-            rows = range(max(rows.start, cols.start - shift - self.right), rows.stop)
-            cols = range(cols.start, min(cols.stop, rows.stop + shift + self.right))
+            rows = between(rows, first=cols.start - shift - self.right)
+            cols = between(cols, last=end(rows) - 1 + shift + self.right) if rows else cols
         if self.left is not None:  # j ≥ i + shift − left
-            rows = range(rows.start, min(rows.stop, cols.stop - shift + self.left))
-            cols = range(max(cols.start, rows.start + shift - self.left), cols.stop)
+            rows = between(rows, last=end(cols) - 1 - shift + self.left) if cols else rows
+            cols = between(cols, first=rows.start + shift - self.left)
         near = tile._replace(rows=rows, cols=cols)
         if not (parts := self._global(tile)):
             return near
@@ -168,8 +170,8 @@ class Window(Masking, Placed):
         g, shift = self.global_tokens, tile.shift(self.corner)
         if not g:
             return []
-        keys = tile._replace(cols=range(tile.cols.start, min(tile.cols.stop, g)))
-        queries = tile._replace(rows=range(max(tile.rows.start, -shift), min(tile.rows.stop, g - shift)))
+        keys = tile._replace(cols=between(tile.cols, last=g - 1))
+        queries = tile._replace(rows=between(tile.rows, first=-shift, last=g - shift - 1))
         return [part for part in (keys, queries) if part]
 
 
@@ -188,7 +190,7 @@ class Causal(Window):
 
 def _hull(ranges: Any) -> range:
     """The smallest range with all of these."""
-    return range(min(r.start for r in ranges), max(r.stop for r in ranges))
+    return range(min(r.start for r in ranges), max(r.stop for r in ranges), ranges[0].step)
 
 
 def live_part(M: Any, tile: Tile) -> Tile:
@@ -204,9 +206,9 @@ def live_part(M: Any, tile: Tile) -> Tile:
 def around(live: Any, where: range, xp: Any) -> range:
     """The smallest range inside ``where`` that holds all its live places; ``live`` of one place speaks for all."""
     if live.shape[0] == 1:
-        return where if bool(live[0]) else range(where.start, where.start)
+        return where if bool(live[0]) else where[:0]
     if not bool(xp.any(live)):
-        return range(where.start, where.start)
+        return where[:0]
     live = xp.astype(live, xp.uint8)
     first, last = int(xp.argmax(live)), live.shape[0] - int(xp.argmax(xp.flip(live)))
-    return range(where.start + first, where.start + last)
+    return where[first:last]

@@ -9,6 +9,8 @@ from attnbook.ops.op import Op, Tile
 class OfHeads(Op):
     """An op whose array is (), (h,) or (..., h), one number a head; or (..., h, 1, 1), as some models keep it."""
 
+    strides = True
+
     def __post_init__(self) -> None:
         stretched = tuple(getattr(self.parameter, "shape", ())[-2:]) == (1, 1)
         object.__setattr__(self, "own_axes", None if stretched else 0)  # once: vmap puts its axis in front

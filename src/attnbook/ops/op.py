@@ -12,7 +12,8 @@ class Tile(NamedTuple):
 
     An op that depends on positions reads them here and nowhere else, so the same op serves a spine that holds
     the whole table and one that never does. ``lead`` says which part of the leading axes (batch, heads) the tile
-    has, one range an axis; None is all of them.
+    has, one range an axis; None is all of them. Rows or columns that are dealt out over ranks have a
+    step between.
     """
 
     rows: range
@@ -38,13 +39,13 @@ class Tile(NamedTuple):
         axes = (*(self.lead or ()), *axes)[-len(shape) :] if shape else ()
         picked = [slice(None)] * (len(shape) - len(axes))
         for n, r in zip(shape[-len(axes) :] if axes else (), axes, strict=True):
-            picked.append(slice(None) if n == 1 or r is None else slice(r.start, r.stop))
+            picked.append(slice(None) if n == 1 or r is None else slice(r.start, r.stop, r.step))
         return tuple(picked)
 
     def shape(self, shape: tuple[int, ...], own_axes: int | None = None) -> tuple[int, ...]:
         """The shape of the part of an array of ``shape`` that lies on this tile."""
         return tuple(
-            n if at == slice(None) else at.stop - at.start
+            n if at == slice(None) else len(range(at.start, at.stop, at.step))
             for n, at in zip(shape, self.index(shape, own_axes), strict=True)
         )
 
@@ -70,6 +71,19 @@ class Tile(NamedTuple):
     def __bool__(self) -> bool:
         """Whether any pair is on the tile."""
         return len(self.rows) > 0 and len(self.cols) > 0
+
+
+def end(places: range) -> int:
+    """The place after the last."""
+    return places.stop if places.step == 1 else places[-1] + 1
+
+
+def between(places: range, first: int | None = None, last: int | None = None) -> range:
+    """Those of the places from ``first`` to ``last``; None is no limit."""
+    start, stop, step = places.start, places.stop, places.step
+    if first is not None and first > start:
+        start -= (start - first) // step * step
+    return range(start, stop if last is None else min(stop, last + 1), step)
 
 
 def check_corner(corner: Any) -> None:
@@ -107,6 +121,9 @@ class Op:
         Rows and columns of the blocks that it forbids as a whole, where it does: a tiled spine cuts there.
     ``stacks``
         Many calls are one with one more leading axis: it asks for no places on these but those of its arrays.
+    ``strides``
+        It takes tiles whose places have a step between, as those that :func:`~attnbook.parallel.placement.split` deals
+        out "striped".
     ``affine``
         The new scores are a sum of the old ones and of what the parameter gives, each in proportion: S + B, not t S.
         Second derivatives of such an op are 0.
@@ -119,6 +136,7 @@ class Op:
     forbids: ClassVar[bool] = False
     grid: ClassVar[tuple[Any, ...] | None] = None
     stacks: ClassVar[bool] = True
+    strides: ClassVar[bool] = False
     affine: ClassVar[bool] = False
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:

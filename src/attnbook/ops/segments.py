@@ -40,7 +40,7 @@ class Segments(Masking):
     k_ids: Any
     q_places: Any = None
     k_places: Any = None
-    own_axes = 1
+    own_axes, strides = 1, True
 
     @classmethod
     def packed(cls, cu_seqlens_q: Any, cu_seqlens_k: Any = None, causal: bool = False) -> Self:

@@ -20,6 +20,7 @@ class Softcap(Op):
     """
 
     cap: float
+    strides = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.cap, Real) or isinstance(self.cap, bool) or not (0 < self.cap < math.inf):

@@ -18,6 +18,11 @@ from attnbook.spines.tiled import pieces
 LN2 = math.log(2)
 
 
+def unit_of(plan):
+    """Nats that a score of this call has: those of a bit, where no op but masks is run on them."""
+    return LN2 if plan.only_forbids else 1.0
+
+
 class Visit(NamedTuple):
     """A live tile: its rows in the strip, its columns in the block, and where masks cut through it."""
 
@@ -40,7 +45,7 @@ class Work:
         self.heads_differ = not all(op.heads_alike for op in plan.ops)
         # Scores are in bits on the fast lane, else in nats. Q takes the unit in, with the scale; what is made from that
         # Q needs it back at the end.
-        self.unit, self.exp = (LN2, np.exp2) if self.fast else (1.0, np.exp)
+        self.unit, self.exp = unit_of(plan), np.exp2 if self.fast else np.exp
         self.in_q, self.in_dQ, self.in_dK = plan.scale / self.unit, plan.scale, self.unit
         if self.plain and not self.heads_differ:
             self.merge()

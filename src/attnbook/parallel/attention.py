@@ -1,0 +1,156 @@
+"""The doors to attention over ranks of torch.distributed. Chapter: :doc:`/chapters/11_memory_and_speed`."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from attnbook.arrays import expected
+from attnbook.ops import Op
+from attnbook.parallel.placement import Placement
+from attnbook.types import Array, Corner
+
+
+def ring_attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: Any = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    group: Any = None,
+    placement: Placement = "contiguous",
+    method: Literal["auto", "dense", "tiled"] = "auto",
+    timeout: float | None = None,
+    return_L: bool = False,
+) -> Any:
+    """Attend over all ranks' keys, each with its own queries, while keys and values go around a ring.
+
+    .. math::
+       O = P\\,V \\qquad P = \\operatorname{softmax}(S) \\qquad S = \\text{scale}\\cdot Q K^{\\mathsf T}
+
+    Equation :eq:`def-attention`, a block of keys a hop, merged by :eq:`eq-merge`. In the backward dK and dV travel with
+    their block. A block goes no further than to the last rank that sees it, under causal masks and windows.
+
+    Parameters
+    ----------
+    Q : tensor (..., n_q of this rank, d_k)
+        This rank's rows, as K and V are; :func:`~attnbook.parallel.placement.split` deals them out. Ranks may have
+        different numbers of them, if the placement is "contiguous"; also none.
+    K : tensor (..., n_k of this rank, d_k)
+        Leading axes are those of Q, but for fewer heads, whose number divides Q's.
+    V : tensor (..., n_k of this rank, d_v)
+    mask, causal, scale, ops
+        As :func:`attnbook.attention` takes them, of the whole table, and the same on every rank; with tensors.
+    group : process group, optional
+        Of torch.distributed; by default all processes.
+    placement : "contiguous", "zigzag" or "striped"
+        Which rows these are.
+    method : "auto", "tiled" or "dense"
+        What runs each block: tile by tile, as "auto" does, or at once. No method keeps P.
+    timeout : float, optional
+        Seconds to wait for a message; by default as long as the group does.
+    return_L : bool
+        Also return L, which has a gradient too.
+
+    Returns
+    -------
+    O : tensor like Q, d_v wide; with ``return_L`` a pair, O and L
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that does not fit, on every rank, whichever had it; and what differs from rank to rank.
+    RuntimeError
+        A rank that has ended or is late: which one, and at which hop. And no torch.distributed, or not initialized.
+
+    Notes
+    -----
+    It has first derivatives. The gradient of an op's parameter is this rank's share, as those of weights are: their sum
+    over the ranks is the whole. 16-bit K and V travel as they are; sums are, and travel, in float32.
+    Started as ``torchrun --nproc-per-node=4 file.py``. Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise
+    Transformers", 2023.
+    """
+    return _attend("ring", Q, K, V, mask, causal, scale, ops, group, placement, method, timeout, return_L)
+
+
+def gather_attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: Any = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    group: Any = None,
+    placement: Placement = "contiguous",
+    method: Literal["auto", "dense", "tiled"] = "auto",
+    timeout: float | None = None,
+    return_L: bool = False,
+) -> Any:
+    """Attend over all ranks' keys, each with its own queries, after every rank has got all keys and values.
+
+    In the backward they are gathered again, and dK and dV reduced to where they belong: reduce-scatter is the transpose
+    of all-gather. Arguments, results and errors are those of :func:`ring_attention`.
+    """
+    return _attend("gather", Q, K, V, mask, causal, scale, ops, group, placement, method, timeout, return_L)
+
+
+def heads_attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: Any = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    group: Any = None,
+    placement: Placement = "contiguous",
+    method: Literal["auto", "dense", "tiled"] = "auto",
+    timeout: float | None = None,
+    return_L: bool = False,
+) -> Any:
+    """Attend over all ranks' keys, each rank for some of the heads: rows go there by all-to-all, and come back.
+
+    The heads, axis −3, need not be divided evenly; heads of keys that several ranks need go to each. Arguments, results
+    and errors are those of :func:`ring_attention`. Source: Jacobs et al., "DeepSpeed Ulysses", 2023.
+    """
+    return _attend("heads", Q, K, V, mask, causal, scale, ops, group, placement, method, timeout, return_L)
+
+
+def tree_attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    *,
+    mask: Any = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    group: Any = None,
+    placement: Placement = "contiguous",
+    method: Literal["auto", "dense", "tiled"] = "auto",
+    timeout: float | None = None,
+    return_L: bool = False,
+) -> Any:
+    """Attend over all ranks' keys with queries that every rank has, as in decoding: O and L are merged up a tree.
+
+    Q is the same on every rank, and so must be what arrives at O: one loss, computed everywhere. Then dQ is the same
+    everywhere too. All else is as in :func:`ring_attention`. Source: Shyam et al., "Tree Attention", 2024.
+    """
+    return _attend("tree", Q, K, V, mask, causal, scale, ops, group, placement, method, timeout, return_L)
+
+
+def _attend(
+    scheme: str, Q: Any, K: Any, V: Any, mask: Any, causal: Any, scale: Any, ops: Any, group: Any, *rest: Any
+) -> Any:
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        raise RuntimeError(expected("torch", "a build with torch.distributed", "one without"))
+    from attnbook.parallel.over_torch import attend
+
+    given = dict(zip(("placement", "method", "timeout", "return_L"), rest, strict=True))
+    return attend(scheme, Q, K, V, mask=mask, causal=causal, scale=scale, ops=ops, group=group, **given)

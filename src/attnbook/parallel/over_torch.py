@@ -1,0 +1,275 @@
+"""The same lines on torch.distributed: one process a rank, gloo or NCCL, started by torchrun; for autograd.
+
+Before any work each rank tells all others what it was asked for: where they differ, every rank says so. Chapter:
+:doc:`/chapters/11_memory_and_speed`.
+"""
+
+import json
+import zlib
+from datetime import timedelta
+from itertools import pairwise
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from attnbook.arrays import expected, widen
+from attnbook.parallel.blocks import Part, Places
+from attnbook.parallel.call import plan_of
+from attnbook.parallel.collectives import Exchange, Wait
+from attnbook.parallel.schemes import SCHEMES
+from attnbook.plan import name_of, steps_of
+from attnbook.torch.attention import check_tensors
+
+HEADER = 4096
+"""Bytes in which a rank tells what it was asked for."""
+
+DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
+CALLS: WeakKeyDictionary = WeakKeyDictionary()
+"""How many calls a group has had: so that another order is noticed."""
+
+
+class Member:
+    """This process, as a rank of a group."""
+
+    def __init__(self, group, timeout):
+        if not dist.is_initialized():
+            raise RuntimeError(expected("group", "torch.distributed after init_process_group, as by torchrun", "none"))
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(expected("group", "a group that this process belongs to", "another one"))
+        try:
+            self.group = dist.group.WORLD if group is None else group
+            self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+            self.backend = dist.get_backend(self.group)
+        except (ValueError, RuntimeError, TypeError, AttributeError) as error:
+            raise ValueError(expected("group", "a process group that has not been destroyed", repr(group))) from error
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise ValueError(expected("timeout", "seconds, more than 0, or None", repr(timeout)))
+        self.limit, self.doing = timedelta(seconds=timeout) if timeout is not None else None, "asking"
+
+    @property
+    def devices(self):
+        """The kinds of device that the backend sends from."""
+        names = [part.split(":") for part in self.backend.split(",")]
+        return {name[0] if len(name) > 1 else DEVICE_OF.get(name[0], "") for name in names}
+
+    def run(self, lines, doing):
+        """What the lines return."""
+        self.doing, answer = doing, None
+        while True:
+            try:
+                asked = lines.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = self._post(asked) if isinstance(asked, Exchange) else self._wait(asked.handle)
+
+    def _post(self, asked):
+        """Begin; what has no numbers need not be sent."""
+        sent = [(to, _tensor(T)) for to, arrays in asked.sends for T in arrays]
+        came = [(source, [_empty(*like) for like in likes], likes) for source, likes in asked.receives]
+        legs = [(dist.irecv, source, T) for source, tensors, _ in came for T in tensors]
+        legs = [leg for leg in [*legs, *((dist.isend, to, T) for to, T in sent)] if leg[2].numel()]
+        ops = [dist.P2POp(f, T, group=self.group, group_peer=peer) for f, peer, T in legs]
+        works = self._told(lambda: dist.batch_isend_irecv(ops), asked.step, legs) if ops else []
+        return asked.step, works, legs, came
+
+    def _wait(self, handle):
+        step, works, legs, came = handle
+        each = len(works) == len(legs)  # NCCL has one handle for all
+        for i, work in enumerate(works):
+            wait = work.wait if self.limit is None else lambda work=work: work.wait(self.limit)
+            self._told(wait, step, legs[i : i + 1] if each else legs)
+        return [[_as(T, proto) for T, (_, proto) in zip(tensors, likes, strict=True)] for _, tensors, likes in came]
+
+    def _told(self, act, step, legs):
+        try:
+            return act()
+        except (RuntimeError, ValueError) as error:
+            whom = " and ".join(
+                f"{'from' if f is dist.irecv else 'to'} rank {peer}"
+                for f, peer in dict.fromkeys(leg[:2] for leg in legs)
+            )
+            limit = "" if self.limit is None else f" within {self.limit.total_seconds():g} s"
+            raise RuntimeError(
+                f"{self.doing}, step {step}: rank {self.rank} of {self.ranks} could not send or receive {whom}{limit}, "
+                f"which may have ended or be late; {str(error).splitlines()[0]}"
+            ) from error
+
+    def agree(self, told, problem=None):
+        """What each rank tells; an error on all of them where one has a ``problem``, or where they differ."""
+        mine = told | {"calls before": CALLS.get(self.group, 0), "problem": str(problem or "")}
+        CALLS[self.group] = mine["calls before"] + 1
+        text = zlib.compress(json.dumps(mine).encode()).ljust(HEADER, b"\0")
+        place = "cuda" if "cuda" in self.devices and "cpu" not in self.devices else "cpu"
+        text = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(place)
+        others, likes = [r for r in range(self.ranks) if r != self.rank], [((HEADER,), text)]
+
+        def lines():
+            handle = yield Exchange(0, [(r, [text]) for r in others], [(r, likes) for r in others])
+            return (yield Wait(handle))
+
+        came = iter(self.run(lines(), f"{told['scheme']}, {told['pass']}, agreeing on the call"))
+        every = [
+            mine
+            if r == self.rank
+            else json.loads(zlib.decompressobj().decompress(next(came)[0].cpu().numpy().tobytes()))
+            for r in range(self.ranks)
+        ]
+        if problem is not None:
+            raise problem
+        for r, other in enumerate(every):
+            if other["problem"]:
+                raise ValueError(f"on rank {r}: {other['problem']}")
+        for name in (name for name in mine if name != "lengths"):
+            found = [other.get(name) for other in every]
+            if any(x != found[0] for x in found):
+                raise ValueError(expected(name, "the same on all ranks", _by_rank(found)))
+        return every
+
+
+def _by_rank(found):
+    by = {}
+    for r, x in enumerate(found):
+        by.setdefault(str(x), []).append(str(r))
+    return "; ".join(f"{x} on rank {' and '.join(ranks)}" for x, ranks in by.items())
+
+
+def attend(scheme, Q, K, V, *, mask, causal, scale, ops, group, placement, method, timeout, return_L):
+    """O, or O and L, of this rank's rows."""
+    member, told, problem, steps, tensors = Member(group, timeout), {"scheme": scheme, "pass": "forward"}, None, [], ()
+    try:
+        steps = steps_of(mask, None, causal, ops)
+        tensors = Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays)
+        told |= _told_of(member, tensors, steps, (placement, causal, scale, method, return_L))
+    except (TypeError, ValueError) as error:
+        problem = error
+    every = member.agree(told, problem)
+    lengths = list(zip(*(other["lengths"] for other in every), strict=True))
+    call = Call(scheme, member, steps, placement, scale, method, lengths)
+    O, L = OverRanks.apply(call, *tensors)
+    return (O, L) if return_L else O
+
+
+def _told_of(member, tensors, steps, options):
+    """What must be alike on all ranks, by name; and the lengths, which need not."""
+    names = [name_of(*step) for step in steps for _ in step[1].arrays]
+    check_tensors(("Q", "K", "V", *names), tensors)
+    Q, K, V = tensors[:3]
+    for name, T in zip("QKV", (Q, K, V), strict=True):
+        if type(T) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(expected(name, "a plain tensor, this rank's rows", type(T).__name__))
+        if T.ndim < 2:
+            raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
+    if "" not in member.devices and Q.device.type not in member.devices:
+        wanted = f"a tensor on a device of the backend {member.backend}, {' or '.join(sorted(member.devices))}"
+        raise ValueError(expected("Q", wanted, Q.device))
+    told = {
+        f"{name}, but for rows": str([*T.shape[:-2], T.shape[-1]]) for name, T in zip("QKV", (Q, K, V), strict=True)
+    }
+    told |= {"dtype": str(Q.dtype), "lengths": [Q.shape[-2], K.shape[-2]]}
+    told |= dict(zip(("placement", "causal", "scale", "method", "return_L"), map(str, options), strict=True))
+    told["gradients"] = torch.is_grad_enabled() and any(T.requires_grad for T in tensors)
+    for asked_by, op in steps:
+        if asked_by == "causal":
+            continue
+        fields = {name: _of_field(x) for name, x in vars(op).items()}
+        name = name_of(asked_by, op)
+        told[name] = told.get(name, "") + f"{type(op).__name__} {fields}"[:200]
+    return told
+
+
+def _of_field(x):
+    """Short: of an array its shape, and a check sum of it where that is cheap."""
+    if not isinstance(x, torch.Tensor):
+        return repr(x)[:40]
+    cheap = x.is_cpu and x.numel() <= 2**16
+    known = f", sum {zlib.crc32(x.detach().contiguous().view(torch.uint8).numpy().tobytes()):x}" if cheap else ""
+    return f"{tuple(x.shape)}{known}"
+
+
+class Call:
+    """A call without its tensors."""
+
+    def __init__(self, scheme, member, steps, placement, scale, method, lengths):
+        self.scheme, self.member, self.steps, self.lines = scheme, member, steps, SCHEMES[scheme]
+        self.placement, self.scale, self.method, self.lengths = placement, scale, method, lengths
+
+    def part(self, Q, K, V, arrays):
+        """What this rank computes; an error where the arguments do not fit, which is the same on all ranks."""
+        same, (n_q, n_k) = self.lines.same_queries, self.lengths
+        given = iter(arrays)
+        steps = [(by, op.with_arrays({name: _inside(next(given)) for name in op.arrays})) for by, op in self.steps]
+        wholes = [
+            _inside(T.detach().new_zeros(()).expand(*T.shape[:-2], n, T.shape[-1]))
+            for T, n in zip((Q, K, V), (n_q[0] if same else sum(n_q), sum(n_k), sum(n_k)), strict=True)
+        ]
+        plan, _ = plan_of(self.scheme, *wholes, self.placement, scale=self.scale, method=self.method, steps=steps)
+        places = Places.of(*plan.shape[-2:], self.member.ranks, self.placement)
+        queries = [[range(n_q[0])]] * len(n_q) if same else self._placed("Q", n_q, places.queries)
+        return Part(plan, Places(queries, self._placed("K", n_k, places.keys)), self.member.rank, inside=_inside)
+
+    def _placed(self, name, lengths, runs):
+        """The runs; "contiguous" takes rows as they come."""
+        if self.placement == "contiguous":
+            ends = np.cumsum([0, *lengths]).tolist()
+            return [[range(*pair)] for pair in pairwise(ends)]
+        wanted = [sum(map(len, of)) for of in runs]
+        if wanted != list(lengths):
+            raise ValueError(
+                expected(f"{name}, rows", f'{wanted} on the ranks, as placement="{self.placement}"', list(lengths))
+            )
+        return runs
+
+
+class OverRanks(torch.autograd.Function):
+    """O and L of this rank's rows, and their vjp."""
+
+    @staticmethod
+    def forward(ctx, call, Q, K, V, *arrays):
+        ctx.call, ctx.part = call, call.part(Q, K, V, arrays)
+        ctx.save_for_backward(Q, K, V, *arrays)
+        ctx.set_materialize_grads(False)
+        given = [T.detach() if T.dtype.itemsize == 2 else _inside(T) for T in (Q, K, V)]
+        O, L, ctx.kept = call.member.run(call.lines.forward(ctx.part, *given), f"{call.scheme}, forward")
+        return _tensor(O).to(Q.dtype), _tensor(L)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dO, dL):
+        Q, _, V, *_ = ctx.saved_tensors  # an error where they were changed in place
+        call, part = ctx.call, ctx.part
+        call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
+        dO = Q.new_zeros(*Q.shape[:-1], V.shape[-1]) if dO is None else dO
+        given = _inside(dO), None if dL is None else _inside(dL)
+        found = call.member.run(call.lines.backward(part, ctx.kept, *given), f"{call.scheme}, backward")
+        ctx.kept = None
+        grads = [_tensor(T).to(Q.dtype) for T in found]
+        for (_, op), T in zip(call.steps, part.in_order(), strict=True):
+            grads += [
+                None if T is None or name != op.learns else _tensor(T).to(getattr(op, name).dtype) for name in op.arrays
+            ]
+        return None, *grads
+
+
+def _inside(T):
+    """As the spines take it: NumPy's on the CPU, and 16 bits widened."""
+    if not isinstance(T, torch.Tensor):
+        return widen(T)
+    T = T.detach()
+    T = T.float() if T.is_floating_point() and T.dtype.itemsize == 2 else T
+    return T.numpy() if T.is_cpu else T
+
+
+def _tensor(T):
+    return T.contiguous() if isinstance(T, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(T))
+
+
+def _empty(shape, proto):
+    like = proto if isinstance(proto, torch.Tensor) else torch.from_numpy(np.empty(0, proto.dtype))
+    return like.new_empty(shape)
+
+
+def _as(T, proto):
+    return T if isinstance(proto, torch.Tensor) else T.numpy()

@@ -1,0 +1,384 @@
+"""Attention over ranks that are simulated: each scheme is one process to rounding, and all that it sends is counted."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from compare import draw
+from libraries import Strict, Torch
+from planting import planted
+
+import attnbook as ab
+from attnbook.arrays import widen
+from attnbook.ops import ALiBi, Bias, RelativeBias, Segments, Sink, Window
+from attnbook.parallel import bytes_of, join, positions, scores_of_ranks, simulate, split
+
+SCHEMES = ("ring", "gather", "heads", "tree")
+PLACEMENTS = ("contiguous", "zigzag", "striped")
+UP_TO = 1e-12
+"""Float64: of gradients up to 10, in sums of another order."""
+
+
+def one_process(Q, K, V, dO, dL=None, **options):
+    O, res = ab.attention(Q, K, V, **options)
+    g = ab.attention_vjp(dO, res, dL)
+    return [O, res.L, g.dQ, g.dK, g.dV, *(dop for dop in g.dops if dop is not None)]
+
+
+def over_ranks(scheme, Q, K, V, dO, dL=None, **options):
+    found = simulate(scheme, Q, K, V, dO=dO, dL=dL, **options)
+    return found, [*found[:5], *(dop for dop in found.dops if dop is not None)]
+
+
+def error(came, wanted):
+    """The largest, over all results; ∞ where one is not finite where the other is, L of −∞ apart."""
+    worst = 0.0
+    for a, b in zip(came, wanted, strict=True):
+        assert a.shape == b.shape
+        same = a == b
+        with np.errstate(invalid="ignore"):
+            worst = max(worst, np.max(np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf)), initial=0.0))
+    return worst
+
+
+def inputs_of(q, k, v):
+    """Q, K, V and dO, dL."""
+    Q, K, V = draw(q, k, v)
+    return Q, K, V, *draw((*q[:-1], v[-1]), q[:-1], seed=1)
+
+
+# --- one process, to rounding ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_is_one_process(scheme):
+    """Sizes that no number of ranks divides, and heads that several ranks share."""
+    for causal, h_kv in product((False, True, "bottom-right"), (9, 3)):
+        *inputs, dL = inputs_of((2, 9, 13, 5), (2, h_kv, 17, 5), (2, h_kv, 17, 7))
+        wanted = one_process(*inputs, dL, causal=causal)
+        without = one_process(*inputs, causal=causal)
+        for ranks, placement in product((1, 2, 3, 4), PLACEMENTS):
+            options = {"ranks": ranks, "placement": placement, "causal": causal}
+            with_dL = (ranks + PLACEMENTS.index(placement)) % 2
+            found, came = over_ranks(scheme, *inputs, dL if with_dL else None, **options)
+            assert error(came, wanted if with_dL else without) <= UP_TO, options
+            if not with_dL:
+                sizes = {"n_q": 13, "n_k": 17, "d_k": 5, "d_v": 7, "h": 9, "h_kv": h_kv, "batch": 2}
+                assert np.array_equal(found.traffic.sum(axis=-1), bytes_of(scheme, **sizes, **options)), options
+
+
+def fits(case):
+    """Whether leading axes are those of Q, and K and V have as many heads."""
+    return case.q[:-3] == case.k[:-3] == case.v[:-3] and case.k[:-2] == case.v[:-2] and len(case.q) == len(case.k)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if fits(case)], ids=str)
+def test_every_case_of_the_table(case):
+    """All ops, masks and dead rows; every placement that the ops take."""
+    inputs = case.draw()
+    options = case.options(inputs[0], *inputs[3:])
+    Q, K, V = inputs[:3]
+    dO, dL = draw((*case.scores[:-1], V.shape[-1]), case.scores[:-1], seed=1)
+    wanted = one_process(Q, K, V, dO, dL, **options)
+    if "bias" in options:
+        wanted.append(ab.attention_vjp(dO, ab.attention(Q, K, V, **options)[1], dL).dbias)
+        options["ops"] = [*options["ops"], Bias(options.pop("bias"))]
+    strides = all(op.strides for op in options["ops"])
+    for i, scheme in enumerate(SCHEMES[: 4 if Q.ndim > 2 else 2]):
+        for ranks in (2, 3):
+            placement = PLACEMENTS[(ranks + i) % (3 if strides else 2)]
+            method = ("auto", "dense")[i % 2]
+            came = over_ranks(scheme, Q, K, V, dO, dL, ranks=ranks, placement=placement, method=method, **options)[1]
+            assert error(came, wanted) <= UP_TO, (scheme, ranks, placement)
+
+
+def test_more_ranks_than_rows_and_heads():
+    *inputs, dL = inputs_of((2, 3, 5), (2, 4, 5), (2, 4, 7))
+    for scheme, placement in product(SCHEMES, PLACEMENTS):
+        wanted = one_process(*inputs, dL, causal=True)
+        assert error(over_ranks(scheme, *inputs, dL, ranks=7, placement=placement, causal=True)[1], wanted) <= UP_TO
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_documents_sinks_and_slopes_on_stripes(scheme):
+    inputs = inputs_of((2, 4, 29, 5), (2, 2, 29, 5), (2, 2, 29, 7))
+    ops = [
+        Segments.packed(np.array([0, 9, 10, 29]), causal=True),
+        ALiBi(abs(draw((4,))[0])),
+        Sink(draw((4,), seed=2)[0]),
+        ab.ops.Dropout(0.3, 11),
+    ]
+    wanted = one_process(*inputs, ops=ops)
+    for ranks, placement in product((2, 4), PLACEMENTS):
+        assert error(over_ranks(scheme, *inputs, ranks=ranks, placement=placement, ops=ops)[1], wanted) <= UP_TO
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sums_are_in_float32(scheme, dtype):
+    """A result of 16 bits is that of float32, rounded once: it differs by a last bit, where float32 differs by some."""
+    xp = Torch() if dtype == "bfloat16" else None
+    numbers = [T.astype("float32") for T in inputs_of((2, 4, 33, 8), (2, 2, 33, 8), (2, 2, 33, 8))[:4]]
+    if xp:
+        low = [torch.asarray(T).to(torch.bfloat16) for T in numbers]
+        eps = float(torch.finfo(torch.bfloat16).eps)
+    else:
+        low = [T.astype(dtype) for T in numbers]
+        eps = float(np.finfo(dtype).eps)
+    found, came = over_ranks(scheme, *low, ranks=4, causal=True, placement="zigzag")
+    assert {str(T.dtype).split(".")[-1] for T in (found.O, found.dQ, found.dK, found.dV)} == {dtype}
+    wanted = one_process(*(np.asarray(widen(T), "float64") for T in low), causal=True)
+    for T, right in zip(came, wanted, strict=True):
+        assert np.max(np.abs(np.asarray(widen(T)) - right)) <= (eps / 2 + 3e-6) * np.max(np.abs(right))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("xp", [Strict(), Torch()], ids=["strict", "torch"])
+def test_in_other_libraries(scheme, xp):
+    inputs = inputs_of((2, 4, 7, 5), (2, 2, 11, 5), (2, 2, 11, 7))
+    slopes = draw((4,))[0]
+    for causal in (False, True):
+        wanted = one_process(*inputs, causal=causal, ops=[ALiBi(slopes, "top-left"), Sink(slopes)])
+        given = [xp.asarray(T) for T in inputs]
+        ops = [ALiBi(xp.asarray(slopes), "top-left"), Sink(xp.asarray(slopes))]
+        came = over_ranks(scheme, *given, ranks=3, placement="zigzag", causal=causal, ops=ops)[1]
+        assert all(xp.owns(T) for T in came)
+        assert error([xp.numpy(T) for T in came], wanted) <= UP_TO
+
+
+# --- what is counted ------------------------------------------------------------------------------------------------
+
+
+def test_zigzag_balances_causal_work():
+    """The busiest rank, against the mean, at 4 ranks and n = 4096."""
+    of = {p: scores_of_ranks(4096, 4096, 4, p, causal=True) for p in PLACEMENTS}
+    assert all(T.sum() == 4096 * 4097 // 2 for T in of.values())
+    busiest = {p: T.max() / T.mean() for p, T in of.items()}
+    assert busiest["zigzag"] <= 1.05
+    assert busiest["striped"] <= 1.05
+    assert busiest["contiguous"] > 1.7
+
+
+def test_work_is_what_the_ranks_have_met():
+    Q, K, V = draw((2, 3, 16, 4), (2, 3, 16, 4), (2, 3, 16, 4))
+    for scheme, placement in product(SCHEMES, PLACEMENTS):
+        found = simulate(scheme, Q, K, V, ranks=4, placement=placement, causal=True)
+        assert found.work.sum() == 6 * 16 * 17 // 2
+        if scheme in ("ring", "gather"):
+            of_rows = scores_of_ranks(16, 16, 4, placement, causal=True)
+            assert np.array_equal(found.work.sum(axis=-1), 6 * of_rows)
+
+
+def test_hops_that_see_nothing_are_skipped():
+    """Under a window of 3 keys, at 4 rows a rank, keys go one rank further and no more."""
+    Q, K, V = draw((32, 4), (32, 4), (32, 4))
+    O = ab.attention(Q, K, V, causal=True, ops=[Window(3)])[0]
+    found = simulate("ring", Q, K, V, ranks=8, causal=True, ops=[Window(3)], dO=O)
+    assert found.traffic[0].sum(axis=-1).tolist() == [256] * 7 + [0]
+    assert found.work.shape == (8, 2)
+    everywhere = simulate("ring", Q, K, V, ranks=8)
+    assert everywhere.traffic[0].sum() == 8 * found.traffic[0].sum()
+    causal = simulate("ring", Q, K, V, ranks=8, causal=True)
+    assert 2 * causal.traffic[0].sum() == everywhere.traffic[0].sum()
+    far = simulate("ring", Q, K, V, ranks=8, ops=[Segments(np.arange(32) // 4, np.arange(32) // 4)])
+    assert far.traffic.sum() == 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_messages_may_be_late_and_out_of_order(scheme):
+    *inputs, dL = inputs_of((2, 4, 13, 5), (2, 4, 13, 5), (2, 4, 13, 7))
+    options = {"ranks": 4, "placement": "zigzag", "causal": True}
+    prompt, wanted = over_ranks(scheme, *inputs, dL, **options)
+    rng = np.random.default_rng(0)
+    late, came = over_ranks(scheme, *inputs, dL, **options, network=lambda source, to, step: int(rng.integers(9)))
+    assert all(np.array_equal(a, b) for a, b in zip(came, wanted, strict=True))
+    assert np.array_equal(late.traffic, prompt.traffic)
+    assert late.waits.sum() > prompt.waits.sum()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "lost", "words"),
+    [
+        ("ring", (1, 2, 1), "ring, forward: rank 2 waits at step 1 for rank 1, rank 3 waits at step 2 for rank 2"),
+        ("gather", (0, 3, 0), "gather, forward: rank 3 waits at step 0 for rank 0"),
+        ("heads", (2, 1, 1), "heads, forward: rank 1 waits at step 1 for rank 2"),
+        ("tree", (2, 0, 1), "tree, forward: rank 0 waits at step 1 for rank 2"),
+    ],
+)
+def test_a_lost_message_is_told(scheme, lost, words):
+    Q, K, V = draw((4, 8, 3), (4, 8, 3), (4, 8, 3))
+    with pytest.raises(RuntimeError) as told:
+        simulate(scheme, Q, K, V, ranks=4, network=lambda *where: None if where == lost else 0)
+    assert words in str(told.value)
+
+
+def test_a_rank_that_is_gone():
+    """It sends nothing from the second hop of the backward on."""
+    Q, K, V = draw((8, 3), (8, 3), (8, 3))
+    forward = []
+
+    def network(source, to, step):
+        forward.append(step)
+        return None if source == 2 and len(forward) > 12 and step >= 1 else 0
+
+    with pytest.raises(RuntimeError, match=r"ring, backward: .*rank 3 waits at step 1 for rank 2"):
+        simulate("ring", Q, K, V, ranks=4, dO=Q, network=network)
+
+
+# --- mistakes are seen ----------------------------------------------------------------------------------------------
+
+BLOCKS, LINES = "parallel/blocks.py", "parallel/schemes.py"
+AGAIN = "SPINES[spine].forward(q, k, v, plan)"
+MISTAKES = {
+    "L of the block": (BLOCKS, "Part.meet_vjp", "_shifts(spine, L)", f"_shifts(spine, {AGAIN}[1].L)"),
+    "D of the block": (BLOCKS, "Part.meet_vjp", "Residuals(q, k, v, O,", f"Residuals(q, k, v, {AGAIN}[0],"),
+    "dL in every block but none": (BLOCKS, "Part.meet_vjp", "dL[0] if dL else None", "None"),
+    "places of the block": (
+        BLOCKS,
+        "At._there",
+        "range(run.start + run.step * r.start, run.start + run.step * r.stop, run.step)",
+        "r",
+    ),
+    "heads of the block": (BLOCKS, "At._there", "            lead = own\n", "            pass\n"),
+    "outputs added": (
+        BLOCKS,
+        "Part.meet",
+        "merge(*found[i], O, res.L)",
+        "(found[i][0] + O, merge(*found[i], O, res.L)[1])",
+    ),
+    "a sink in every block": (BLOCKS, "Part._each", "._replace(columns=())", ""),
+    "the same keys at every hop": (LINES, "ring", "block = yield from arrived(coming)", "yield from arrived(coming)"),
+    "dK, dV stay": (LINES, "ring_vjp", "home = (yield from arrived(handle)) or home", "yield from arrived(handle)"),
+    "dK, dV of the last rank alone": (
+        LINES,
+        "ring_vjp",
+        "[a + b for a, b in zip(before, dblock, strict=True)]",
+        "dblock",
+    ),
+    "keys stale in the backward": (
+        LINES,
+        "ring_vjp",
+        "block = yield from arrived(onward)",
+        "yield from arrived(onward)",
+    ),
+    "rows as they came": (LINES, "_to_heads", "np.argsort(part.order(name))", "part.order(name)"),
+    "one of the heads that share": (LINES, "_summed", "g[-1] + 1", "g[0] + 1"),
+    "one rank's share": (
+        "parallel/collectives.py",
+        "reduce_scatter",
+        "reduce(lambda a, b: a + b, arrays)",
+        "arrays[0]",
+    ),
+    "dQ of a rank's own keys": (LINES, "tree_vjp", "[a[0] + b[0]]", "a"),
+    "a sink on every rank": (LINES, "tree_vjp", "if part.rank == 0:", "if True:"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_is_seen(name):
+    *inputs, dL = inputs_of((2, 10, 24, 5), (2, 2, 24, 5), (2, 2, 24, 7))
+    ops = [Sink(draw((10,))[0]), ALiBi(0.1 * draw((10,), seed=2)[0]), ab.ops.Dropout(0.2)]
+    wanted = one_process(*inputs, dL, causal=True, ops=ops)
+
+    def worst():
+        options = {"ranks": 3, "causal": True, "ops": ops}
+        return max(
+            error(over_ranks(scheme, *inputs, dL, placement=placement, **options)[1], wanted)
+            for scheme, placement in product(SCHEMES, ("contiguous", "zigzag"))
+        )
+
+    assert worst() <= UP_TO
+    with planted(*MISTAKES[name]):
+        try:
+            found = worst()
+        except ValueError:  # the shapes of some blocks do not fit
+            found = np.inf
+    assert found > 1e-3
+
+
+# --- placements -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_placement_deals_out_all_rows_once(placement):
+    for n, ranks in product((0, 1, 7, 12), (1, 2, 5)):
+        where = positions(n, ranks, placement)
+        assert sorted(np.concatenate(where).tolist()) == list(range(n))
+        assert max(map(len, where)) - min(map(len, where)) <= 2
+        X = np.random.default_rng(0).standard_normal((3, n, 2))
+        for axis, T in ((-2, X), (0, X[0]), (2, X.mT)):
+            parts = split(T, ranks, placement, axis)
+            assert all(np.array_equal(p, np.take(T, w, axis)) for p, w in zip(parts, where, strict=True))
+            assert np.array_equal(join(parts, placement, axis), T)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+Q, K, V = draw((2, 4, 8, 5), (2, 4, 8, 5), (2, 4, 8, 7))
+SIZES = {"ranks": 2, "n_q": 4, "n_k": 4, "d_k": 2, "d_v": 2}
+BAD = [
+    (
+        lambda: simulate("star", Q, K, V, ranks=2),
+        "scheme: expected one of 'ring', 'gather', 'heads', 'tree', got 'star'",
+    ),
+    (lambda: simulate("ring", Q, K, V, ranks=0), "ranks: expected a number of ranks, at least 1, got 0"),
+    (lambda: simulate("ring", Q, K, V, ranks=2.0), "ranks: expected a number of ranks, at least 1, got 2.0"),
+    (
+        lambda: simulate("ring", Q, K, V, ranks=2, placement="ring"),
+        "placement: expected one of 'contiguous', 'zigzag', 'striped', got 'ring'",
+    ),
+    (
+        lambda: simulate("ring", Q, K, V, ranks=2, method="fused"),
+        "method: expected one of 'auto', 'tiled', 'dense', got 'fused'",
+    ),
+    (
+        lambda: simulate("ring", Q, K[0], V[0], ranks=2),
+        "K: expected the leading axes of Q, (2, 4, 8, 5), but for heads, got shape (4, 8, 5)",
+    ),
+    (
+        lambda: simulate("ring", Q, K, V[:, :2], ranks=2),
+        "V: expected as many heads as K, of shape (2, 4, 8, 5), got shape (2, 2, 8, 7)",
+    ),
+    (lambda: simulate("ring", Q, K[..., :3], V, ranks=2), "K: expected the head width of Q, 5, got shape (2, 4, 8, 3)"),
+    (lambda: simulate("ring", Q, K, np.float32(V), ranks=2), "V: expected dtype float64 like Q, got float32"),
+    (
+        lambda: simulate("heads", Q[0, 0], K[0, 0], V[0, 0], ranks=2),
+        "Q: expected an axis of heads, (..., h, n_q, d_k), got shape (8, 5)",
+    ),
+    (lambda: simulate("ring", Q, K, V, ranks=2, dO=Q), "dO: expected shape (2, 4, 8, 7), got (2, 4, 8, 5)"),
+    (lambda: simulate("ring", Q, K, V, ranks=2, dO=V, dL=V), "dL: expected shape (2, 4, 8), got (2, 4, 8, 7)"),
+    (lambda: simulate("ring", Q, K, V, ranks=2, dL=V[..., 0]), "dL: expected None without dO, got an array"),
+    (
+        lambda: simulate("ring", Q, K, V, ranks=2, mask=np.ones((4, 8), bool)),
+        "mask: expected a shape that broadcasts to the scores, (2, 4, 8, 8), got shape (4, 8)",
+    ),
+    (
+        lambda: simulate("ring", Q, K, V, ranks=2, ops=[ALiBi(np.ones(3))]),
+        "ops, ALiBi: expected a shape that broadcasts to the leading axes of the scores, (2, 4), got shape (3,)",
+    ),
+    (
+        lambda: simulate("ring", Q, K, V, ranks=2, placement="striped", ops=[RelativeBias(np.ones(3))]),
+        'ops, RelativeBias: expected strides = True for placement="striped", got False',
+    ),
+    (lambda: positions(-1, 2), "n: expected a number of rows, got -1"),
+    (lambda: split(3.0, 2), "X: expected an array, got float"),
+    (lambda: split(Q, 2, axis=7), "axis: expected an axis of X, of shape (2, 4, 8, 5), got 7"),
+    (lambda: join([]), "parts: expected arrays, one a rank, got []"),
+    (lambda: join([Q, Q[..., :2, :]], "zigzag"), "parts: expected [5, 5] rows, as zigzag gives, got [8, 2]"),
+    (lambda: bytes_of("star", **SIZES), "scheme: expected one of 'ring', 'gather', 'heads', 'tree', got 'star'"),
+    (lambda: bytes_of("ring", **SIZES | {"ranks": 0}), "ranks: expected a number of"),
+    (lambda: bytes_of("heads", **SIZES, h=4, h_kv=3), "h_kv: expected a number that divides h, 4, got 3"),
+    (
+        lambda: scores_of_ranks(4, 4, 2, "zigzag", causal="left"),
+        "causal: expected one of False, True, 'top-left', 'bottom-right', got 'left'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD, ids=[words[:50] for _, words in BAD])
+def test_bad_input(call, words):
+    with pytest.raises((TypeError, ValueError)) as told:
+        call()
+    assert words in str(told.value)

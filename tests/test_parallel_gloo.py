@@ -1,0 +1,128 @@
+"""Attention over ranks on torch.distributed: processes of their own that talk by gloo, started once for all tests."""
+
+import re
+import time
+
+import on_ranks
+import pytest
+import torch
+
+from attnbook.diagnose.ranks.processes import Processes
+from attnbook.parallel import ring_attention
+
+SCHEMES = tuple(on_ranks.ATTEND)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(on_ranks.call, limit=120.0) as started:
+        yield started
+
+
+@pytest.fixture
+def on(processes):
+    """A function of ``on_ranks`` on so many ranks: what each of them returned."""
+
+    def run(ranks, name, **options):
+        outcome = processes([name] * ranks, None, [options] * ranks)
+        assert outcome is not None, "no answer in time"
+        assert outcome.failed is None, outcome.failed
+        return outcome.results
+
+    return run
+
+
+@pytest.mark.parametrize("ranks", [4, 3, 2, 1])
+def test_every_scheme_is_one_process(on, ranks):
+    """O, L and the gradients of all inputs, all causal corners, placements and grouped heads, at uneven lengths."""
+    every = ranks == 3
+    options = {
+        "placements": ("contiguous", "zigzag", "striped") if every else ("zigzag",),
+        "grouped": (9, 3)[not every :],
+    }
+    for error, case in on(ranks, "sweep", schemes=SCHEMES, **options):
+        assert error <= 1e-12, case
+
+
+def test_bfloat16(on):
+    """Each is rounded once: half a last bit of what may be 4, and both may have taken the other side."""
+    assert max(on(3, "sweep_16")) <= 2**-5
+
+
+@pytest.mark.parametrize("lengths", [(5, 0, 2), (0, 1, 0), (3, 3, 1)], ids=str)
+def test_ranks_with_other_lengths_and_with_no_rows(on, lengths):
+    assert max(on(3, "uneven", lengths=lengths)) <= 1e-12
+
+
+def test_a_group_of_some_ranks(on):
+    first, other, last = on(3, "of_some", members=[0, 2])
+    assert max(first, last) <= 1e-12
+    assert other == "ValueError: group: expected a group that this process belongs to, got another one"
+
+
+DIFFERENT = {
+    "widths": "Q, but for rows: expected the same on all ranks, got [4, 5] on rank 0; [4, 4] on rank 1",
+    "heads": "K, but for rows: expected the same on all ranks, got [4, 5] on rank 0; [2, 5] on rank 1",
+    "dtype": "dtype: expected the same on all ranks, got torch.float64 on rank 0; torch.float32 on rank 1",
+    "scheme": "scheme: expected the same on all ranks, got ring on rank 0; gather on rank 1",
+    "causal": "causal: expected the same on all ranks, got False on rank 0; True on rank 1",
+    "scale": "scale: expected the same on all ranks, got None on rank 0; 0.7 on rank 1",
+    "placement": "placement: expected the same on all ranks, got contiguous on rank 0; zigzag on rank 1",
+    "method": "method: expected the same on all ranks, got auto on rank 0; dense on rank 1",
+    "mask": "mask: expected the same on all ranks, got Mask",
+    "grad": "gradients: expected the same on all ranks, got False on rank 0; True on rank 1",
+    "no tensor": "Q: expected a tensor, got list",
+    "lengths": 'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got',
+    "device": "Q: expected a tensor on a device of the backend gloo, cpu, got meta",
+    "fits nobody": "ops, Sink: expected a shape that broadcasts to the leading axes of the scores",
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_what_differs_is_told_on_every_rank(on, case):
+    """In seconds, and the ranks go on together."""
+    for came, seconds, shape in on(2, "refused", case=case):
+        assert DIFFERENT[case] in came
+        assert seconds < 5
+        assert shape == (4, 6, 7)
+
+
+def test_a_group_that_was_destroyed(on):
+    for came in on(2, "destroyed"):
+        assert came.startswith("ValueError: group: expected a process group that has not been destroyed, got")
+
+
+def test_an_input_that_was_changed_in_place(on):
+    for came in on(2, "changed_in_place"):
+        assert "modified by an inplace operation" in came
+
+
+def test_without_torch_distributed(monkeypatch):
+    Q = torch.zeros(3, 4)
+    with pytest.raises(RuntimeError, match=r"group: expected torch\.distributed after init_process_group"):
+        ring_attention(Q, Q, Q)
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=r"torch: expected a build with torch\.distributed, got one without"):
+        ring_attention(Q, Q, Q)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("stalls, no call", "agreeing on the call, step 0: rank 2 of 3 could not send or receive .*rank 1 within 1 s"),
+        ("stalls, forward", "ring, forward, step 1: rank 2 of 3 could not send or receive .*rank 1 within 1 s"),
+        ("stalls, backward", "ring, backward, step [01]: rank 2 of 3 could not send or receive .*rank 1 within 1 s"),
+        ("ends, forward", "ring, forward, step [01]: rank 2 of 3 could not send or receive .*rank 1"),
+    ],
+    ids=lambda x: x if x[:5] in ("stall", "ends,") else "",
+)
+def test_a_rank_that_is_late_or_has_ended(processes, where, words, tmp_path):
+    """Which rank, and at which hop, in the time that was given. These come last, as they end the group."""
+    processes(["late"] * 3, None, [{"where": where, "folder": str(tmp_path)}] * 3)
+    processes.size = None  # a new group for the next
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "2").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    seconds, came = (tmp_path / "2").read_text(encoding="utf-8").split("\n", 1)
+    assert re.search(words, came), came
+    assert float(seconds) < 5
