@@ -4,6 +4,7 @@ One line a mistake: the call, the type of the error, the whole message. ``…`` 
 """
 
 import importlib
+import inspect
 import re
 
 import array_api_strict
@@ -108,6 +109,7 @@ SOFTMAX = [
     (lambda: ab.logsumexp_vjp(ones(2, 3), P, axis=0), ValueError, "dL: expected shape (3, 5), got (2, 3)"),
     (lambda: ab.logsumexp_vjp(1.0, P), TypeError, "dL: expected an array, got float"),
     (lambda: ab.logsumexp_jvp(ones(2, 3), P), ValueError, "tS: expected shape (2, 3, 5), got (2, 3)"),
+    (lambda: ab.logsumexp_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
     (lambda: ab.logsumexp_jvp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
 ]
 
@@ -604,6 +606,7 @@ MERGE = [
         "K: expected the head width of Q, 11, got …",
     ),
     (lambda: ab.top_k_mask(Q, K, 2, causal="left"), ValueError, "causal: expected one of …, got 'left'"),
+    (lambda: ab.top_k_mask(Q, torch.tensor(K), 2), TypeError, "K: expected a numpy array like Q, got a torch array"),
     (lambda: ab.merge_jvp(dO, dL, dO, dL[0], dO, dL, dO, dL), ValueError, "tL2: expected shape (2, 6, 5), got (6, 5)"),
     (lambda: ab.merge_jvp(dO, None, dO, dL, dO, dL, dO, dL), TypeError, "tL1: expected an array, got NoneType"),
     (
@@ -634,6 +637,11 @@ NORM = [
     (lambda: ab.rms_norm_vjp(ones(5), ones(3, 5)), ValueError, "dY: expected shape (3, 5), got (5,)"),
     (lambda: ab.l2_norm_vjp(None, ones(3, 5)), TypeError, "dY: expected an array, got NoneType"),
     (lambda: ab.rms_norm_jvp(ones(5), None, ones(3, 5)), ValueError, "tX: expected shape (3, 5), got (5,)"),
+    (lambda: ab.l2_norm([3.0, 4.0]), TypeError, "X: expected an array, got list"),
+    (lambda: ab.rms_norm_vjp([1.0], ones(3, 5)), TypeError, "dY: expected an array, got list"),
+    (lambda: ab.l2_norm_vjp(ones(3), ones(3, 5)), ValueError, "dY: expected shape (3, 5), got (3,)"),
+    (lambda: ab.rms_norm_jvp(None, None, ones(3, 5)), TypeError, "tX: expected an array, got NoneType"),
+    (lambda: ab.l2_norm_jvp([1.0], None, ones(3, 5)), TypeError, "tX: expected an array, got list"),
     (
         lambda: ab.rms_norm_jvp(ones(3, 5), ones(5), ones(3, 5)),
         ValueError,
@@ -961,6 +969,7 @@ RECURRENT = [
         "dstate: expected a numpy array like Q, got a torch …",
     ),
     (lambda: ab.linear_attention_jvp(q, k, q, LINEAR_RES), ValueError, "tV: expected shape (2, 3, 5, 13), got …"),
+    (lambda: ab.linear_attention_jvp(q, k, None, LINEAR_RES), TypeError, "tV: expected an array, got NoneType"),
     (
         lambda: ab.linear_attention_jvp(q, k, v, LINEAR_RES, tgate=beta),
         ValueError,
@@ -996,6 +1005,11 @@ SIGMOID = [
     (lambda: ab.sigmoid_attention_vjp(dO, RES), TypeError, "res: …that sigmoid_attention returned, got Residuals"),
     (lambda: ab.sigmoid_attention_vjp(dO[..., :2], SIGMOID_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
     (lambda: ab.sigmoid_attention_jvp(Q, K, K, SIGMOID_RES), ValueError, "tV: expected shape (2, 3, 7, 13), got …"),
+    (
+        lambda: ab.sigmoid_attention_jvp(Q, K, V, BARE),
+        TypeError,
+        "res: …that sigmoid_attention returned, got Residuals",
+    ),
     (lambda: ab.sigmoid_attention_jvp(Q, K, V, SIGMOID_RES, tbias=Q), ValueError, "tbias: expected None, because …"),
 ]
 
@@ -1063,6 +1077,13 @@ LAYERS = [
         ValueError,
         "tlam: expected shape (6,), got ()",
     ),
+    (
+        lambda: layers.differential_attention_jvp(Q2, K2, V2, 0.8, DIFFERENTIAL),
+        TypeError,
+        "tlam: expected an array, got float",
+    ),
+    (lambda: layers.differential_lambda(None, *VECTORS[1:], 0.8), TypeError, "q1: expected an array, got NoneType"),
+    (lambda: layers.differential_lambda_vjp(1.0, *VECTORS), TypeError, "dlam: expected an array, got float"),
     (lambda: layers.differential_lambda(ones(), *VECTORS[1:], 0.8), ValueError, "q1: expected at least one axis …"),
     (lambda: layers.differential_lambda(*VECTORS[:3], ones(3), 0.8), ValueError, "k2: expected shape (6, 3), got (3,)"),
     (lambda: layers.differential_lambda_vjp(ones(3), *VECTORS), ValueError, "dlam: expected shape (6,), got (3,)"),
@@ -1103,6 +1124,11 @@ LAYERS = [
         lambda: layers.talking_heads_jvp(*TALK[:4], ones(2), TALKING),
         ValueError,
         "tW_P: expected shape (4, 2), got (2,)",
+    ),
+    (
+        lambda: layers.talking_heads_jvp(*TALK[:4], None, TALKING),
+        TypeError,
+        "tW_P: expected an array, got NoneType",
     ),
 ]
 
@@ -1257,17 +1283,24 @@ def test_it_is_refused(call, error, message):
     assert type(raised.value) is error
 
 
-@pytest.mark.usefixtures("no_work")
-def test_every_public_function_is_in_the_table():
-    called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
-    called |= {f"attention_{name}" for name in called & {"vjp", "jvp", "hvp"}} | {
-        "multi_head_attention",
-        "latent_attention",
-    }
-    elsewhere = {"diagnose"}  # its own table stands in test_diagnose
-    public = [(room, name) for room in (ab, layers) for name in room.__all__]
-    functions = {name for room, name in public if not isinstance(getattr(room, name), type)} - elsewhere
-    assert functions <= called
+SHORT = {"vjp": "attention_vjp", "jvp": "attention_jvp", "hvp": "attention_hvp"}
+SHORT |= {"mha": "multi_head_attention", "mla": "latent_attention"}
+ELSEWHERE = {"diagnose", "get_num_threads"}  # their own tables stand in test_diagnose and test_workers
+FUNCTIONS = {name: getattr(room, name) for room in (layers, ab) for name in room.__all__}
+FUNCTIONS = {name: f for name, f in FUNCTIONS.items() if inspect.isfunction(f) and name not in ELSEWHERE}
+
+
+def refused_by(name):
+    """The errors of all rows that call this function."""
+    rows = (row for rows in TABLE.values() for row in rows)
+    return {error.__name__ for call, error, _ in rows if name in {SHORT.get(n, n) for n in call.__code__.co_names}}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_raises_what_its_docstring_says(name):
+    """Every error that a row of the table draws from it, and no other."""
+    said = re.search(r"Raises\n-+\n(.+?)(?=\n\n|$)", inspect.getdoc(FUNCTIONS[name]), re.DOTALL)[1]
+    assert set(re.findall(r"\w+Error", said)) == refused_by(name)
 
 
 def test_another_device():

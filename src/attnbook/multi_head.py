@@ -141,9 +141,13 @@ def multi_head_attention(
 
     Raises
     ------
+    TypeError
+        X or memory is no array of floats, p no :class:`MultiHeadParams`, or a weight unlike X in dtype or library; a
+        number of heads is no integer; qk_norm, rotary or gate is no object of its class; and as
+        :func:`~attnbook.attention.attention`.
     ValueError
-        Widths that the number of heads does not divide, a num_kv_heads that does not divide num_heads, a memory of
-        another batch, and what does not fit otherwise.
+        Widths that the number of heads does not divide, a num_kv_heads that does not divide num_heads, weights that do
+        not fit each other or X, a memory of another batch, and what does not fit otherwise.
 
     Notes
     -----
@@ -206,8 +210,10 @@ def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGra
 
     Raises
     ------
-    TypeError, ValueError
-        ``res`` is from another function, or dY no array like X with the shape of Y.
+    TypeError
+        ``res`` is from another function, or dY no array like X.
+    ValueError
+        dY has not the shape of Y.
 
     Notes
     -----

@@ -75,6 +75,15 @@ def rotary(
     -------
     Y : array like X
 
+    Raises
+    ------
+    TypeError
+        X is no array of floats, positions no array of integers or floats, dims no integer, or scaling no callable.
+    ValueError
+        X has fewer than two axes; positions do not fit it, or are NaN or infinite; dims is odd, or more than X has
+        columns; base is not a finite number over 1, or layout no such word; what scaling returned is no finite θ and
+        temperature.
+
     Notes
     -----
     Source: Su et al., "RoFormer", section 3.2.
@@ -114,6 +123,11 @@ def rotary_vjp(
     Returns
     -------
     dX : array like dY
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rotary`, with dY for X.
     """
     return _rotary("dY", dY, positions, -1, dims, base, layout, scaling)
 

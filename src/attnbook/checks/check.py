@@ -137,8 +137,23 @@ def check_jvp(
 ) -> Agreement:
     """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
-    Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`; with ``digits``,
-    ``tangent`` may be a function of ``(*at, *tangents)``.
+    Equation :eq:`eq-central-difference`. Arguments and result as for :func:`check_vjp`; with ``digits``, ``tangent``
+    may be a function of ``(*at, *tangents)``.
+
+    Raises
+    ------
+    AssertionError
+        Says by which check the tangent is off, and by how much.
+    TypeError, ValueError
+        As :func:`check_vjp`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook.checks import check_jvp
+    >>> X, tX = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    >>> check_jvp(lambda X: X * X, 2 * X * tX, at=X, tangents=tX, autograd=False)
+    agrees with differences
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
     _check_function(f)
@@ -184,6 +199,15 @@ def check_adjoint(
     """Assert that a vjp and a jvp belong together: ⟨dY, Ẏ⟩ = Σ ⟨dX, Ẋ⟩ (:eq:`eq-dot-product-test`).
 
     Needs no step and no autograd, so it holds to rounding; but two derivatives of the wrong function pass it together.
+
+    Raises
+    ------
+    AssertionError
+        The two inner products differ, and by how much.
+    TypeError
+        What is given is no float64 NumPy array.
+    ValueError
+        A shape does not fit, or there are not as many tangents as gradients.
     """
     grads, tangents = _as_tuple(grads), _as_tuple(tangents)
     if len(grads) != len(tangents):

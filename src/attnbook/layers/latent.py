@@ -127,6 +127,14 @@ def latent_attention(
     Y : array (..., n, d_out), namespace, dtype and device of X
     res : LatentResiduals
 
+    Raises
+    ------
+    TypeError
+        p is no :class:`LatentParams`, an array none of floats or unlike X; num_heads is no integer, rotary no Rotary;
+        and as :func:`~attnbook.attention.attention`.
+    ValueError
+        Widths do not fit each other or num_heads, eps is negative or not finite, or what does not fit otherwise.
+
     Notes
     -----
     Source: DeepSeek-AI, "DeepSeek-V2", section 2.1 and appendix C.
@@ -186,6 +194,13 @@ def latent_attention_vjp(dY: Array, res: LatentResiduals) -> LatentGrads[Array]:
     Returns
     -------
     LatentGrads
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`latent_attention`, or dY no array like X.
+    ValueError
+        dY lacks the shape of Y.
     """
     if not isinstance(res, LatentResiduals):
         raise TypeError(expected("res", "the residuals that latent_attention returned", type(res).__name__))

@@ -22,6 +22,11 @@ def get_num_threads() -> int:
     As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else, once
     ``attnbook.torch`` is imported, as ``torch.get_num_threads`` says; else as OMP_NUM_THREADS says; else one a core.
     Results do not depend on it. Chapter: :doc:`/chapters/11_memory_and_speed`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ATTNBOOK_NUM_THREADS is no whole number, or less than 1.
     """
     ask = _settings["followed"]
     return _settings["threads"] or _said() or (ask() if ask else _default())
