@@ -6,7 +6,7 @@ Arguments are checked here, turned into a plan, and handed to a spine; no mathem
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_shape, scores_shape
+from attnbook.arguments import check_flags, check_shape, scores_shape
 from attnbook.arrays import agree, expected
 from attnbook.ops import Op
 from attnbook.plan import resolve
@@ -222,6 +222,7 @@ def attention_jvp(
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    check_flags(with_L=with_L)
     tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
     return (tO, tL) if with_L else tO
 
@@ -310,6 +311,7 @@ def attention_hvp(
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    check_flags(with_O=with_O)
     like_O, like_L = ("Q", res.Q, (*plan.shape[:-1], plan.widths[1])), ("res.L", res.M, plan.shape[:-1])
     _check_like("dO", dO, *like_O)
     if dL is not None:

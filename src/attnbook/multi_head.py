@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, NamedTuple
 
 from attnbook.arguments import check_count, check_shape
-from attnbook.arrays import agree, expected, narrow, widen
+from attnbook.arrays import agree, expected, kind, narrow, widen
 from attnbook.attention import split_by_asker
 from attnbook.gates import Gate
 from attnbook.heads import merge_heads, split_heads
@@ -262,7 +262,7 @@ def _steps(X: Any, memory: Any, h: int, widths: tuple[int, int], qk_norm: Any, r
     qk_norm = QKNorm(kind=qk_norm) if isinstance(qk_norm, str) else qk_norm
     for name, came, wanted in (("qk_norm", qk_norm, QKNorm), ("rotary", rotary, Rotary), ("gate", gate, Gate)):
         if came is not None and not isinstance(came, wanted):
-            raise TypeError(expected(name, f"a {wanted.__name__}", type(came).__name__))
+            raise TypeError(expected(name, f"a {wanted.__name__}", kind(came)))
     if gate is not None:
         gate.check(X, h, widths[1])
     return [step.for_heads(X, memory, widths[0]) for step in (qk_norm, rotary) if step is not None]
@@ -271,7 +271,7 @@ def _steps(X: Any, memory: Any, h: int, widths: tuple[int, int], qk_norm: Any, r
 def _check(X: Any, p: Any, memory: Any, num_heads: Any, num_kv_heads: Any) -> tuple[int, int, int]:
     """h, h_kv and n_k, or an error that names what does not fit."""
     if not isinstance(p, MultiHeadParams):
-        raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))
+        raise TypeError(expected("p", "a MultiHeadParams", kind(p)))
     weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
     agree({"memory": memory, **biases}, X=X, **weights)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_count, check_eps, check_scale, check_shape
-from attnbook.arrays import agree, array_namespace, expected, mT, narrow, unbroadcast, widen
+from attnbook.arrays import agree, array_namespace, expected, kind, mT, narrow, unbroadcast, widen
 from attnbook.attention import split_by_asker
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import project_vjp
@@ -259,9 +259,9 @@ def _apart(T: Any, at: Any) -> tuple[Any, ...]:
 def _check(X: Any, p: Any, h: int, rotary: Any, eps: Any) -> tuple[Any, ...]:
     """h, d_n, d_r, d_c and d_v, or an error that names what does not fit."""
     if not isinstance(p, LatentParams):
-        raise TypeError(expected("p", "a LatentParams", type(p).__name__))
+        raise TypeError(expected("p", "a LatentParams", kind(p)))
     if not isinstance(rotary, Rotary):
-        raise TypeError(expected("rotary", "a Rotary", type(rotary).__name__))
+        raise TypeError(expected("rotary", "a Rotary", kind(rotary)))
     h = check_count("num_heads", h)
     check_eps(eps)
     optional = {name: getattr(p, name) for name in ("W_DQ", "g_Q", "g_KV")}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attnbook.arguments import check_flags
 from attnbook.arrays import agree
 from attnbook.recurrent import passes
 from attnbook.recurrent.passes import Residuals
@@ -162,5 +163,6 @@ def delta_rule_jvp(
     ValueError
         A tangent has another shape than its variable, which must have been given.
     """
+    check_flags(with_state=with_state)
     tO, tH = passes.jvp(Inputs(tQ, tK, tV, tbeta, tgate, tstate), res)
     return (tO, tH) if with_state else tO

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from attnbook.arguments import check_flags
 from attnbook.recurrent import passes
 from attnbook.recurrent.passes import Residuals
 from attnbook.recurrent.plan import Inputs, RecurrentGrads, resolve
@@ -166,5 +167,6 @@ def linear_attention_jvp(
     ValueError
         A tangent has not its variable's shape, or that was not given.
     """
+    check_flags(with_state=with_state)
     tO, tH = passes.jvp(Inputs(tQ, tK, tV, None, tgate, tstate), res)
     return (tO, tH) if with_state else tO
