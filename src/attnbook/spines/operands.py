@@ -42,7 +42,7 @@ def tells_of_memory(run):
             method, asked = plan.spine.removeprefix("numpy_"), str(error) or "no memory is left"
             helps = "fewer heads, or a part of the batch, in a call need less"
             if method == "dense":
-                size = math.prod(plan.shape) * accumulation_dtype(np, args[0].dtype)().itemsize / 2**20
+                size = math.prod(plan.shape) * np.dtype(accumulation_dtype(np, args[0].dtype)).itemsize / 2**20
                 helps = f"each table of {plan.shape} numbers takes {size:,.0f} MiB; method='tiled' holds none"
             raise MemoryError(f"method '{method}': {asked}; {helps}") from error
 
