@@ -11,11 +11,12 @@ from attnbook.arrays import agree, expected
 from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method, Residuals
+from attnbook.types import AnyArray, Array, Corner, Method, Residuals, described
 
 RESIDUALS = {spine.Residuals for spine in SPINES.values()}
 
 
+@described
 class AttentionGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`~attnbook.attention.attention`, each with the shape of its variable."""
 

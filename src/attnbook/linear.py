@@ -4,9 +4,10 @@ from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, rows_of, widen
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
+@described
 class LinearGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.linear`, each with the shape of its variable."""
 

@@ -9,9 +9,10 @@ from typing import Any, Generic, NamedTuple
 from attnbook.arguments import check_shape
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, expected, narrow, widen
 from attnbook.softmax import normalize, row_logsumexp
-from attnbook.types import Array
+from attnbook.types import Array, described
 
 
+@described
 class MergeGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.merge`, each with the shape of its variable."""
 

@@ -19,9 +19,10 @@ from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method
+from attnbook.types import AnyArray, Array, Corner, Method, described
 
 
+@described
 class MultiHeadParams(NamedTuple, Generic[Array]):
     """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
 
@@ -64,6 +65,7 @@ class MultiHeadResiduals(NamedTuple):
     gate: tuple[Any, ...] | None = None
 
 
+@described
 class MultiHeadGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.multi_head_attention`, each with the shape of its variable."""
 

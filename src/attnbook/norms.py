@@ -9,9 +9,10 @@ from typing import Any, Generic, NamedTuple, Self
 
 from attnbook.arguments import check_broadcasts, check_eps, check_shape, choose
 from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
+@described
 class NormGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.rms_norm` or :func:`.l2_norm`."""
 

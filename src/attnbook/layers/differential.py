@@ -11,7 +11,7 @@ from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcas
 from attnbook.attention import split_by_asker
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
 class DifferentialResiduals(NamedTuple):
@@ -25,6 +25,7 @@ class DifferentialResiduals(NamedTuple):
     lam: Any
 
 
+@described
 class DifferentialGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.differential_attention`, each with the shape of its variable."""
 

@@ -17,9 +17,10 @@ from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method
+from attnbook.types import AnyArray, Array, Corner, Method, described
 
 
+@described
 class LatentParams(NamedTuple, Generic[Array]):
     """The weights of latent attention, or their gradients, with the paper's names. Used as ``X @ W``.
 
@@ -64,6 +65,7 @@ class LatentResiduals(NamedTuple):
     attention: Any
 
 
+@described
 class LatentGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.latent_attention`, each with the shape of its variable."""
 

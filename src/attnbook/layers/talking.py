@@ -12,7 +12,7 @@ from attnbook.arrays import agree, array_namespace, expected, mT, narrow, widen
 from attnbook.ops import Tile
 from attnbook.plan import steps_of
 from attnbook.softmax import softmax, softmax_jvp, softmax_vjp
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
 class TalkingResiduals(NamedTuple):
@@ -31,6 +31,7 @@ class TalkingResiduals(NamedTuple):
     dtype: Any
 
 
+@described
 class TalkingGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.talking_heads`, each with the shape of its variable."""
 
