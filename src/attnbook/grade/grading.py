@@ -147,15 +147,11 @@ def _writes(path: Any) -> Iterator[str]:
     """The lines that write into what a function was handed: ``Q *= s`` and ``Q[...] = s``."""
     for f in (f for f in ast.walk(_tree(path)) if isinstance(f, ast.FunctionDef)):
         handed = {each.arg for each in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
-        for node in ast.walk(f):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            for target in targets:
+        for node in (n for n in ast.walk(f) if isinstance(n, ast.Assign | ast.AugAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                part = isinstance(target, ast.Subscript)
                 into = target.value if isinstance(target, ast.Subscript) else target
-                if (
-                    isinstance(into, ast.Name)
-                    and into.id in handed
-                    and (isinstance(node, ast.AugAssign) or isinstance(target, ast.Subscript))
-                ):
+                if isinstance(into, ast.Name) and into.id in handed and (part or isinstance(node, ast.AugAssign)):
                     line = shorten(ast.unparse(node), 60, placeholder=" …")
                     yield f"line {node.lineno}: {line} writes into {into.id}, which the caller still needs"
 
