@@ -4,6 +4,7 @@ One line a mistake: the call, the type of the error, the whole message. ``…`` 
 """
 
 import importlib
+import inspect
 import re
 
 import array_api_strict
@@ -79,6 +80,13 @@ SOFTMAX = [
     (lambda: ab.softmax(1.0), TypeError, "S: expected an array, got float"),
     (lambda: ab.softmax(np.ma.ones((2, 3))), TypeError, "S: expected an array, got MaskedArray"),
     (lambda: ab.attention(*[np.ma.ones((2, 3))] * 3), TypeError, "Q: expected an array, got MaskedArray"),
+    (lambda: ab.softmax(S[0].view(np.matrix)), TypeError, "S: expected an array, got matrix"),
+    (lambda: ab.softmax(np.ndarray), TypeError, "S: expected an array, got the class ndarray itself"),
+    (lambda: ab.softmax(torch.Tensor), TypeError, "S: expected an array, got the class Tensor itself"),
+    (lambda: ab.softmax(ab.softmax), TypeError, "S: expected an array, got the function softmax itself"),
+    (lambda: ab.softmax(np.array([1.0, None])), TypeError, "S: expected a floating dtype, got object"),
+    (lambda: ab.softmax(np.array(["1.0"])), TypeError, "S: expected a floating dtype, got <U3"),
+    (lambda: ab.softmax(S, axis=10**400), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got 1000…"),
     (lambda: ab.softmax(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
     (lambda: ab.softmax(np.ones(3, bool)), TypeError, "S: expected a floating dtype, got bool"),
     (lambda: ab.softmax(np.ones(3, complex)), TypeError, "S: expected a floating dtype, got complex128"),
@@ -108,6 +116,7 @@ SOFTMAX = [
     (lambda: ab.logsumexp_vjp(ones(2, 3), P, axis=0), ValueError, "dL: expected shape (3, 5), got (2, 3)"),
     (lambda: ab.logsumexp_vjp(1.0, P), TypeError, "dL: expected an array, got float"),
     (lambda: ab.logsumexp_jvp(ones(2, 3), P), ValueError, "tS: expected shape (2, 3, 5), got (2, 3)"),
+    (lambda: ab.logsumexp_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
     (lambda: ab.logsumexp_jvp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
 ]
 
@@ -140,6 +149,9 @@ SHAPES = [
     (lambda: attention(None, K, V), TypeError, "Q: expected an array, got NoneType"),
     (lambda: attention(Q, K.tolist(), V), TypeError, "K: expected an array, got list"),
     (lambda: attention(Q, K, None), TypeError, "V: expected an array, got NoneType"),
+    (lambda: attention(Q, lambda: K, V), TypeError, "K: expected an array, got the function <lambda> itself"),
+    (lambda: attention(Q, K, np.sum), TypeError, "V: expected an array, got …"),
+    (lambda: attention(Q, K, np.ma.array(V)), TypeError, "V: expected an array, got MaskedArray"),
     (lambda: attention(Q.astype(int), K, V), TypeError, "Q: expected a floating dtype, got int64"),
     (lambda: attention(Q, K + 0j, V), TypeError, "K: expected a floating dtype, got complex128"),
     (lambda: attention(Q, K, np.float32(V)), TypeError, "V: expected dtype float64 like Q, got float32"),
@@ -190,6 +202,9 @@ SHAPES = [
 OPTIONS = [
     (lambda: attention(Q, K, V, mask=[True]), TypeError, "mask: expected a bool array (True = may attend), got list"),
     (lambda: attention(Q, K, V, mask=True), TypeError, "mask: expected a bool array (True = may attend), got bool"),
+    (lambda: attention(Q, K, V, mask=np.ma.array(ones(5, 7) > 0)), TypeError, "mask: expected …, got MaskedArray"),
+    (lambda: attention(Q, K, V, mask=np.tri), TypeError, "mask: expected a bool array …, got the function tri itself"),
+    (lambda: attention(Q, K, V, mask=np.bool_), TypeError, "mask: expected a bool array …, got the class bool itself"),
     (lambda: attention(Q, K, V, mask=ones(5, 7)), TypeError, "mask: expected a bool array …as bias, got dtype float64"),
     (lambda: attention(Q, K, V, mask=np.ones((5, 7), int)), TypeError, "mask: expected a bool array …got dtype int64"),
     (
@@ -242,6 +257,8 @@ OPTIONS = [
     ),
     (lambda: attention(Q, K, V, causal=None), ValueError, "causal: expected one of …got None"),
     (lambda: attention(Q, K, V, causal=1), ValueError, "causal: expected one of …got 1"),
+    (lambda: attention(Q, K, V, causal=np.int64(1)), ValueError, "causal: expected one of …got np.int64(1)"),
+    (lambda: attention(Q, K, V, causal=1.0), ValueError, "causal: expected one of …got 1.0"),
     (lambda: attention(Q, K, V, causal=ones(5, 7) > 0), ValueError, "causal: expected one of …got array(…"),
     (lambda: attention(Q, K, V, scale=float("nan")), ValueError, "scale: expected a finite number, got nan"),
     (lambda: attention(Q, K, V, scale=float("-inf")), ValueError, "scale: expected a finite number, got -inf"),
@@ -249,6 +266,12 @@ OPTIONS = [
     (lambda: attention(Q, K, V, scale="1"), TypeError, "scale: expected a real number or None, got str"),
     (lambda: attention(Q, K, V, scale=True), TypeError, "scale: expected a real number or None, got bool"),
     (lambda: attention(Q, K, V, scale=1j), TypeError, "scale: expected a real number or None, got complex"),
+    (lambda: attention(Q, K, V, scale=-(10**400)), ValueError, "scale: expected a finite number, got -inf"),
+    (
+        lambda: attention(Q, K, V, scale=float),
+        TypeError,
+        "scale: expected a real number …, got the class float …",
+    ),
     (lambda: attention(Q, K, V, scale=ones(1)), TypeError, "scale: expected a real number or None, got ndarray"),
     (lambda: attention(Q, K, V, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
     (
@@ -273,6 +296,21 @@ OPTIONS = [
         "ops, Bias: …the scores, (2, 6, 5, 7), got shape (9, 9)",
     ),
     (lambda: attention(Q, K, V, ops=[Bias(None)]), TypeError, "ops, Bias: expected an array, got NoneType"),
+    (
+        lambda: attention(Q, K, V, ops=[Bias(Bias)]),
+        TypeError,
+        "ops, Bias: …an array, got the class Bias itself",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=[Bias(ones(5, 7), fixed=1)]),
+        TypeError,
+        "ops, Bias, fixed: expected True or False, got 1",
+    ),
+    (
+        lambda: attention(Q, K, V, ops=Softcap),
+        TypeError,
+        "ops: …a sequence of ops, got the class Softcap itself",
+    ),
     (lambda: attention(Q, K, V, ops=[Bias([0.0], fixed=True)]), TypeError, "ops, Bias: expected an array, got list"),
     (
         lambda: attention(Q, K, V, ops=[Bias(ones(7) > 0, fixed=True)]),
@@ -391,6 +429,11 @@ OPTIONS = [
         for spine in ("numpy_dense", "numpy_tiled")
     ),
     (lambda: attention(Q, K, V, method=None), ValueError, "method: expected one of 'auto', …, 'fused', got None"),
+    (
+        lambda: attention(Q, K, V, method=Way),
+        ValueError,
+        "method: expected one of …<class 'attnbook.spines.Way'>",
+    ),
 ]
 
 MEET = "expected 'top-left' or 'bottom-right', as 5 queries meet 7 keys without causal"
@@ -411,7 +454,7 @@ OPS = [
     (lambda: T5Buckets(32, 0), ValueError, f"max_distance: expected {WHOLE} 1, got 0"),
     (lambda: T5Buckets(32, 8), ValueError, "max_distance: expected more than the 8 distances …, got 8"),
     (lambda: T5Buckets(32, True), ValueError, f"max_distance: expected {WHOLE} 1, got True"),
-    (lambda: T5Buckets(32, 128, 1), TypeError, "bidirectional: expected a bool, got 1"),
+    (lambda: T5Buckets(32, 128, 1), TypeError, "bidirectional: expected True or False, got 1"),
     (lambda: alibi_slopes(0), ValueError, "h: expected a whole number of heads, at least 1, got 0"),
     (lambda: alibi_slopes(2.0), ValueError, "h: expected a whole number of heads, at least 1, got 2.0"),
     (lambda: LogitScale(2.0), TypeError, "t: expected an array, a number a head, got 2.0"),
@@ -465,6 +508,8 @@ OPS = [
     (lambda: Softcap("2"), ValueError, "cap: expected a positive number, got '2'"),
     (lambda: Softcap(True), ValueError, "cap: expected a positive number, got True"),
     (lambda: Softcap(None), ValueError, "cap: expected a positive number, got None"),
+    (lambda: Softcap(10**400), ValueError, "cap: expected a positive number, got 1000…"),
+    (lambda: Scale(10**400), ValueError, "factor: expected a finite number, or an array, got 1000…"),
     (lambda: Scale("2"), ValueError, "factor: expected a finite number, or an array, got '2'"),
     (lambda: Scale(True), ValueError, "factor: expected a finite number, or an array, got True"),
     (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, or an array, got nan"),
@@ -547,6 +592,8 @@ DERIVATIVES = [
         "tops: expected None for Softcap, which has no parameter, got an array",
     ),
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
+    (lambda: jvp(Q, K, V, BARE, with_L=1), TypeError, "with_L: expected True or False, got 1"),
+    (lambda: hvp(Q, K, V, dO, BARE, with_O=None), TypeError, "with_O: expected True or False, got None"),
     (lambda: hvp(Q, K, V, dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
     (lambda: hvp(Q, V, V, dO, RES), ValueError, "tK: expected shape (2, 3, 7, 11), got (2, 3, 7, 13)"),
     (lambda: hvp(Q, K, V, Q, RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (2, 6, 5, 11)"),
@@ -604,6 +651,7 @@ MERGE = [
         "K: expected the head width of Q, 11, got …",
     ),
     (lambda: ab.top_k_mask(Q, K, 2, causal="left"), ValueError, "causal: expected one of …, got 'left'"),
+    (lambda: ab.top_k_mask(Q, torch.tensor(K), 2), TypeError, "K: expected a numpy array like Q, got a torch array"),
     (lambda: ab.merge_jvp(dO, dL, dO, dL[0], dO, dL, dO, dL), ValueError, "tL2: expected shape (2, 6, 5), got (6, 5)"),
     (lambda: ab.merge_jvp(dO, None, dO, dL, dO, dL, dO, dL), TypeError, "tL1: expected an array, got NoneType"),
     (
@@ -631,9 +679,19 @@ NORM = [
     (lambda: ab.rms_norm(ones(3, 5), eps=-1.0), ValueError, "eps: expected a finite number of at least 0, got -1.0"),
     (lambda: ab.l2_norm(ones(3, 5), eps="0"), ValueError, "eps: expected a finite number of at least 0, got '0'"),
     (lambda: ab.l2_norm(ones(3, 5), eps=np.nan), ValueError, "eps: expected a finite number of at least 0, got nan"),
+    (
+        lambda: ab.rms_norm(ones(3, 5), eps=10**400),
+        ValueError,
+        "eps: expected a finite number of at least 0, got 1000…",
+    ),
     (lambda: ab.rms_norm_vjp(ones(5), ones(3, 5)), ValueError, "dY: expected shape (3, 5), got (5,)"),
     (lambda: ab.l2_norm_vjp(None, ones(3, 5)), TypeError, "dY: expected an array, got NoneType"),
     (lambda: ab.rms_norm_jvp(ones(5), None, ones(3, 5)), ValueError, "tX: expected shape (3, 5), got (5,)"),
+    (lambda: ab.l2_norm([3.0, 4.0]), TypeError, "X: expected an array, got list"),
+    (lambda: ab.rms_norm_vjp([1.0], ones(3, 5)), TypeError, "dY: expected an array, got list"),
+    (lambda: ab.l2_norm_vjp(ones(3), ones(3, 5)), ValueError, "dY: expected shape (3, 5), got (3,)"),
+    (lambda: ab.rms_norm_jvp(None, None, ones(3, 5)), TypeError, "tX: expected an array, got NoneType"),
+    (lambda: ab.l2_norm_jvp([1.0], None, ones(3, 5)), TypeError, "tX: expected an array, got list"),
     (
         lambda: ab.rms_norm_jvp(ones(3, 5), ones(5), ones(3, 5)),
         ValueError,
@@ -647,6 +705,7 @@ NORM = [
 ]
 
 AT = np.arange(5)
+NAN_PLACES = ab.Rotary(np.array([0.0, np.nan, 2.0]))
 ROTARY = [
     (lambda: ab.rotary(None), TypeError, "X: expected an array, got NoneType"),
     (lambda: ab.rotary(np.ones((5, 4), int)), TypeError, "X: expected a floating dtype, got int64"),
@@ -692,6 +751,16 @@ ROTARY = [
     (lambda: ab.rotary(ones(5, 4), base=0.0), ValueError, "base: expected a positive finite number, got 0.0"),
     (lambda: ab.rotary(ones(5, 4), base="big"), ValueError, "base: expected a positive finite number, got 'big'"),
     (lambda: ab.rotary(ones(5, 4), base=1), ValueError, "base: expected a number over 1, got 1"),
+    (lambda: ab.rotary(ones(5, 4), base=10**400), ValueError, "base: expected a positive finite number, got 1000…"),
+    (lambda: ab.rotary(ones(5, 4), np.full(5, np.nan)), ValueError, "positions: expected finite numbers, got nan"),
+    (lambda: ab.rotary(ones(5, 4), AT + np.inf), ValueError, "positions: …finite numbers, got inf"),
+    (lambda: ab.rotary(ones(5, 4), np.ma.array(AT)), TypeError, "positions: expected an array, got MaskedArray"),
+    (
+        lambda: ab.rotary(ones(5, 4), np.arange),
+        TypeError,
+        "positions: expected an array, got the function arange itself",
+    ),
+    (lambda: ab.rotary(ones(5, 4), dims=int), TypeError, "dims: expected an integer, got the class int itself"),
     (
         lambda: ab.rotary(ones(5, 4), layout="neox"),
         ValueError,
@@ -703,6 +772,27 @@ ROTARY = [
         "scaling: expected Linear, YaRN, Llama3, or a callable (θ, base), got 4.0",
     ),
     (lambda: ab.rotary(ones(5, 4), scaling=Linear), TypeError, "scaling: expected Linear, …"),
+    (lambda: ab.rotary(ones(5, 4), scaling=lambda theta, base: theta), TypeError, "scaling: expected a pair, …ndarray"),
+    (
+        lambda: ab.rotary(ones(5, 4), scaling=lambda theta, base: (theta[:1], 1.0)),
+        ValueError,
+        "scaling: expected a pair, the 2 angles and a temperature, to come of it, got θ of shape (1,)",
+    ),
+    (lambda: ab.rotary(ones(5, 4), scaling=lambda theta, base: (0.5, 1.0)), ValueError, "scaling: …, got float"),
+    (
+        lambda: ab.rotary(ones(5, 4), scaling=lambda theta, base: (theta, None)),
+        ValueError,
+        "scaling, temperature: expected a positive finite number, got None",
+    ),
+    (
+        lambda: ab.rotary(ones(5, 4), scaling=lambda theta, base: (theta * np.nan, 1.0)),
+        ValueError,
+        "scaling: expected finite angles to come of it, got nan",
+    ),
+    (lambda: Linear(10**400), ValueError, "factor: expected a positive finite number, got 1000…"),
+    (lambda: YaRN(4.0, 64, whole=1), TypeError, "whole: expected True or False, got 1"),
+    (lambda: YaRN(4.0, 64, 1.0, 32.0), ValueError, "fast − slow: expected a positive finite number, got -31.0"),
+    (lambda: YaRN(4.0, float("nan")), ValueError, "length: expected a positive finite number, got nan"),
     (lambda: Linear(0.0), ValueError, "factor: expected a positive finite number, got 0.0"),
     (lambda: YaRN("4", 64), ValueError, "factor: expected a positive finite number, got '4'"),
     (lambda: YaRN(4.0, 64, temperature=0.0), ValueError, "temperature: expected a positive finite number, got 0.0"),
@@ -846,6 +936,19 @@ MULTI_HEAD = [
     (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(None, 1.0)), TypeError, "qk_norm, g_K: expected an array, got float"),
     (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(eps=-1)), ValueError, "eps: expected a finite number of at least 0, …"),
     (lambda: mha(X, PARAMS, rotary=True), TypeError, "rotary: expected a Rotary, got bool"),
+    (lambda: mha(X, PARAMS, rotary=ab.Rotary), TypeError, "rotary: expected a Rotary, got the class Rotary itself"),
+    (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm), TypeError, "qk_norm: expected a QKNorm, got the class QKNorm itself"),
+    (lambda: mha(X, PARAMS, gate=ab.Gate), TypeError, "gate: expected a Gate, got the class Gate itself"),
+    (
+        lambda: mha(X, ab.MultiHeadParams),
+        TypeError,
+        "p: expected a MultiHeadParams, got the class MultiHeadParams itself",
+    ),
+    (
+        lambda: mha(ones(2, 3, 4), PARAMS._replace(W_Q=ones(4, 8), W_K=ones(4, 8), W_V=ones(4, 22)), rotary=NAN_PLACES),
+        ValueError,
+        "rotary, positions: expected finite numbers, got nan",
+    ),
     (
         lambda: mha(X, PARAMS, rotary=ab.Rotary()),
         ValueError,
@@ -902,6 +1005,16 @@ RECURRENT = [
         "causal: expected one of False, True, got 'top…",
     ),
     (lambda: linear_attention(q, k, v, normalize=1), ValueError, "normalize: expected one of False, True, got 1"),
+    (
+        lambda: ab.linear_attention_jvp(q, k, v, LINEAR_RES, with_state=1),
+        TypeError,
+        "with_state: expected True or …, got 1",
+    ),
+    (
+        lambda: ab.delta_rule_jvp(q, k, v, beta, DELTA_RES, with_state="yes"),
+        TypeError,
+        "with_state: expected True or False, got 'yes'",
+    ),
     (lambda: linear_attention(q, k, v, feature="elu"), ValueError, "feature: expected one of 'elu+1', … got 'elu'"),
     (lambda: linear_attention(q, k, v, feature=np.exp), ValueError, "feature: expected one of …"),
     (lambda: linear_attention(q, k, v, gate=-0.1), TypeError, "gate: expected an array, got float"),
@@ -961,6 +1074,7 @@ RECURRENT = [
         "dstate: expected a numpy array like Q, got a torch …",
     ),
     (lambda: ab.linear_attention_jvp(q, k, q, LINEAR_RES), ValueError, "tV: expected shape (2, 3, 5, 13), got …"),
+    (lambda: ab.linear_attention_jvp(q, k, None, LINEAR_RES), TypeError, "tV: expected an array, got NoneType"),
     (
         lambda: ab.linear_attention_jvp(q, k, v, LINEAR_RES, tgate=beta),
         ValueError,
@@ -996,6 +1110,11 @@ SIGMOID = [
     (lambda: ab.sigmoid_attention_vjp(dO, RES), TypeError, "res: …that sigmoid_attention returned, got Residuals"),
     (lambda: ab.sigmoid_attention_vjp(dO[..., :2], SIGMOID_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
     (lambda: ab.sigmoid_attention_jvp(Q, K, K, SIGMOID_RES), ValueError, "tV: expected shape (2, 3, 7, 13), got …"),
+    (
+        lambda: ab.sigmoid_attention_jvp(Q, K, V, BARE),
+        TypeError,
+        "res: …that sigmoid_attention returned, got Residuals",
+    ),
     (lambda: ab.sigmoid_attention_jvp(Q, K, V, SIGMOID_RES, tbias=Q), ValueError, "tbias: expected None, because …"),
 ]
 
@@ -1017,6 +1136,7 @@ TALK = ones(2, 3, 5, 11), ones(2, 3, 7, 11), ones(2, 2, 7, 13), ones(3, 4), ones
 _, TALKING = layers.talking_heads(*TALK)
 LAYERS = [
     (lambda: mla(X, PARAMS), TypeError, "p: expected a LatentParams, got MultiHeadParams"),
+    (lambda: mla(X, layers.LatentParams), TypeError, "p: expected a LatentParams, got the class LatentParams itself"),
     (lambda: mla(ones(5)), ValueError, "X: expected at least two axes (..., tokens, width), got shape (5,)"),
     (lambda: mla(X, num_heads=0), ValueError, "num_heads: expected a number of heads of at least 1, got 0"),
     (lambda: mla(X, num_heads=4), ValueError, "W_UQ: expected …of columns that 4 heads divide, got shape (7, 6)"),
@@ -1063,6 +1183,13 @@ LAYERS = [
         ValueError,
         "tlam: expected shape (6,), got ()",
     ),
+    (
+        lambda: layers.differential_attention_jvp(Q2, K2, V2, 0.8, DIFFERENTIAL),
+        TypeError,
+        "tlam: expected an array, got float",
+    ),
+    (lambda: layers.differential_lambda(None, *VECTORS[1:], 0.8), TypeError, "q1: expected an array, got NoneType"),
+    (lambda: layers.differential_lambda_vjp(1.0, *VECTORS), TypeError, "dlam: expected an array, got float"),
     (lambda: layers.differential_lambda(ones(), *VECTORS[1:], 0.8), ValueError, "q1: expected at least one axis …"),
     (lambda: layers.differential_lambda(*VECTORS[:3], ones(3), 0.8), ValueError, "k2: expected shape (6, 3), got (3,)"),
     (lambda: layers.differential_lambda_vjp(ones(3), *VECTORS), ValueError, "dlam: expected shape (6,), got (3,)"),
@@ -1103,6 +1230,11 @@ LAYERS = [
         lambda: layers.talking_heads_jvp(*TALK[:4], ones(2), TALKING),
         ValueError,
         "tW_P: expected shape (4, 2), got (2,)",
+    ),
+    (
+        lambda: layers.talking_heads_jvp(*TALK[:4], None, TALKING),
+        TypeError,
+        "tW_P: expected an array, got NoneType",
     ),
 ]
 
@@ -1257,17 +1389,34 @@ def test_it_is_refused(call, error, message):
     assert type(raised.value) is error
 
 
-@pytest.mark.usefixtures("no_work")
-def test_every_public_function_is_in_the_table():
-    called = {name for call, *_ in (row for rows in TABLE.values() for row in rows) for name in call.__code__.co_names}
-    called |= {f"attention_{name}" for name in called & {"vjp", "jvp", "hvp"}} | {
-        "multi_head_attention",
-        "latent_attention",
-    }
-    elsewhere = {"diagnose"}  # its own table stands in test_diagnose
-    public = [(room, name) for room in (ab, layers) for name in room.__all__]
-    functions = {name for room, name in public if not isinstance(getattr(room, name), type)} - elsewhere
-    assert functions <= called
+SHORT = {"vjp": "attention_vjp", "jvp": "attention_jvp", "hvp": "attention_hvp"}
+SHORT |= {"mha": "multi_head_attention", "mla": "latent_attention"}
+ELSEWHERE = {"diagnose", "get_num_threads"}  # their own tables stand in test_diagnose and test_workers
+FUNCTIONS = {name: getattr(room, name) for room in (layers, ab) for name in room.__all__}
+FUNCTIONS = {name: f for name, f in FUNCTIONS.items() if inspect.isfunction(f) and name not in ELSEWHERE}
+
+
+def refused_by(name):
+    """The errors of all rows that call this function."""
+    rows = (row for rows in TABLE.values() for row in rows)
+    return {error.__name__ for call, error, _ in rows if name in {SHORT.get(n, n) for n in call.__code__.co_names}}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_raises_what_its_docstring_says(name):
+    """Every error that a row of the table draws from it, and no other."""
+    said = re.search(r"Raises\n-+\n(.+?)(?=\n\n|$)", inspect.getdoc(FUNCTIONS[name]), re.DOTALL)[1]
+    assert set(re.findall(r"\w+Error", said)) == refused_by(name)
+
+
+def test_flags_may_be_those_of_numpy():
+    """As what ``mask.any()`` returns; a 1 is refused above, as it may be meant for another argument."""
+    for flag in (False, True):
+        O, res = ab.attention(Q, K, V, causal=np.bool_(flag))
+        assert np.array_equal(O, ab.attention(Q, K, V, causal=flag)[0])
+        tO, tL = ab.attention_jvp(Q, K, V, res, with_L=np.True_)
+        assert tO.shape[:-1] == tL.shape
+    assert ab.linear_attention(q, k, v, normalize=np.False_)[0].shape == O.shape
 
 
 def test_another_device():

@@ -135,6 +135,25 @@ def test_what_the_function_raises_comes_through_and_says_what_it_was_given():
     assert raised.value.__notes__ == ["f was called with float64 NumPy arrays of the shapes (2, 3)"]
 
 
+def test_what_the_function_raises_a_step_away_says_so():
+    """A function that takes only the point itself, by either check: the error stays its own."""
+    x = np.array([1.0, 2.0])
+
+    def only_there(X):
+        if not np.array_equal(X, x):
+            raise ZeroDivisionError("elsewhere")
+        return X
+
+    for compare in (
+        lambda: checks.check_vjp(only_there, x, at=x, cotangent=x, autograd=False),
+        lambda: checks.check_jvp(only_there, x, at=x, tangents=x, autograd=False),
+    ):
+        with pytest.raises(ZeroDivisionError, match="elsewhere") as raised:
+            compare()
+        wanted = "f, only_there, was called a step away from at, with float64 NumPy arrays of the shapes (2,)"
+        assert raised.value.__notes__ == [wanted]
+
+
 def test_a_gradient_may_be_left_out():
     (x, y, c) = draw((5,), (5,), (5,))
     checks.check_vjp(lambda x, y: x * y, [None, c * x], at=[x, y], cotangent=c)

@@ -537,6 +537,19 @@ def test_grade_status_2(run, arguments, words):
     assert words in err
 
 
+@pytest.mark.parametrize(
+    "words", [("grade", "--list"), ("diagnose", "attnbook.diagnose.steps:softmax", "--limit", "5")]
+)
+def test_who_reads_no_further_ends_it_quietly(words):
+    """As ``| head`` does: no traceback, and the exit status is that of the report."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "attnbook", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        command.stdout.close()
+        assert "Pipe" not in command.stderr.read()
+        assert command.wait(60) == (0 if words[0] == "grade" else 1)
+
+
 def test_grade_lists_its_exercises(run):
     status, out, _ = run("grade", "--list")
     assert status == 0

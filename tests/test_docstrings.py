@@ -9,12 +9,20 @@ import re
 import pytest
 
 import attnbook as ab
-from attnbook import layers
+from attnbook import checks, grade, layers, ops, reports
 from attnbook.diagnose.adapters import LIBRARIES
 
 SETTINGS = {"get_num_threads", "set_num_threads"}
 TOOLS = {"diagnose", *SETTINGS}  # no formula is behind them
 ROOMS = {name: room for room in (layers, ab) for name in room.__all__}
+TAKES_ALL = {
+    **dict.fromkeys(("central_difference", "complex_step", "forward_difference"), "raises what f raises"),
+    "close": "is False where nothing can be compared",
+    **dict.fromkeys(("as_csv", "as_json", "as_table", "feedback", "pages"), "writes what grade made"),
+    **dict.fromkeys(("as_html", "as_junit", "graded_html", "graded_junit", "picture", "too_few"), "writes a report"),
+    "wrong_entries": "compares what diagnose ran",
+}
+"""The public functions that refuse nothing, and why."""
 PUBLIC = [name for name, room in ROOMS.items() if inspect.isfunction(getattr(room, name))]
 NEEDS = {f"attnbook.diagnose.adapters.{name}": name for name in LIBRARIES}  # the library that a module is about
 NEEDS |= dict.fromkeys(("attnbook.checks.balls", "attnbook.checks.enclosed"), "flint")
@@ -30,6 +38,16 @@ def test_a_public_function_says_all_that_the_rule_asks_for(name):
     if name not in TOOLS:
         assert ":eq:`" in text
         assert ".. math::" in text
+
+
+def test_a_public_function_says_what_it_raises():
+    """All that take an argument; what the errors are, test_bad_input compares with what is drawn from them."""
+    rooms = [checks, grade, layers, ops, reports, ab]
+    if checks.has_torch():
+        rooms.append(importlib.import_module("attnbook.torch"))
+    functions = [(name, getattr(room, name)) for room in rooms for name in room.__all__]
+    functions = {name: f for name, f in functions if inspect.isfunction(f) and inspect.signature(f).parameters}
+    assert {name for name, f in functions.items() if "\nRaises\n------\n" not in inspect.getdoc(f)} == set(TAKES_ALL)
 
 
 def test_a_sentence_stands_in_one_docstring_only():

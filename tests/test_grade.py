@@ -420,7 +420,35 @@ def test_csv_and_json(graded):
 
 def test_a_cell_is_no_formula(graded):
     (row,) = grade([Path("=1+1.py")], "attention-vjp")
-    assert as_csv([row]).splitlines()[1].startswith("'=1+1.py")
+    assert as_csv([row]).splitlines()[1].startswith("'=1+1,'=1+1.py")
+
+
+def test_a_column_says_which_student(graded):
+    def students(*files):
+        rows = [replace(graded[0], file=file) for file in files]
+        return [row["student"] for row in csv.DictReader(io.StringIO(as_csv(rows)))]
+
+    assert students("handed_in/alice.py", "handed_in/bob.py") == ["alice", "bob"]
+    assert students("alice/head.py", "bob/head.py") == ["alice", "bob"]
+    assert students("a/alice/head.py", "b/alice/head.py") == ["a-alice-head", "b-alice-head"]
+
+
+def test_what_is_right_of_two_axes_alone_is_said(tmp_path):
+    """Who transposes all axes hears that a head alone is right, all of it or all but what is wrong there too."""
+    two = HEAD.replace(".mT", ".T")
+    both = {"right": two, "wrong": two.replace("scale * dS @ K", "dS @ K")}
+    for row, right in zip(grade(write(tmp_path, both), "attention-vjp"), ("O, dQ, dK, dV", "O, dK, dV"), strict=True):
+        assert "all-axes-transposed" in row.mistakes
+        assert f"with two axes alone: {right} right in all 4 cases" in row.why
+    (row,) = grade(write(tmp_path, {"more": HEAD.replace("scale * dS @ K", "dS @ K")}), "attention-vjp")
+    assert not any("two axes" in line for line in row.why)
+
+
+def test_the_line_that_writes_into_its_input_is_named(tmp_path):
+    lines = "Q *= 2", "K[..., 0] = 0"
+    files = write(tmp_path, {line[0]: in_the_call(line) for line in lines})
+    for row, line in zip(grade(files, "attention-vjp"), lines, strict=True):
+        assert f"line 6: {line} writes into {line[0]}, which the caller still needs" in row.why
 
 
 def test_feedback_can_be_read(graded):

@@ -41,7 +41,9 @@ def test_every_field_of_a_public_result_is_described():
     for name, thing in results:
         source = inspect.getsource(thing)
         for field in thing._fields:
-            assert re.search(rf'^    {field}: .*\n    """[^"]+\.""', source, re.MULTILINE), f"{name}.{field}"
+            found = re.search(rf'^    {field}: .*\n    """([^"]+\.)"""', source, re.MULTILINE)
+            assert found, f"{name}.{field}"
+            assert getattr(thing, field).__doc__ == found[1], f"help does not show {name}.{field}"
 
 
 def test_the_types_are_shipped():

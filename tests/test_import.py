@@ -89,3 +89,13 @@ def test_a_room_imports_only_from_below(path):
         if package == "attnbook":
             there = rest[0] if rest else "__init__"
             assert there == here or may_import(here, there), f"{here} imports {there}"
+
+
+def test_a_function_that_hides_a_module_leads_to_its_names():
+    """``import attnbook.rotary as r`` gives the function, which has that name here; ``r.YaRN`` works all the same."""
+    code = "; ".join((
+        "import attnbook.rotary as r", "import attnbook.softmax as s", "import attnbook.diagnose as d",
+        "import attnbook.diagnose.battery as b", "print(r.YaRN, s.softmax_vjp, d.Report, d.diagnose is d, b.battery)",
+    ))  # fmt: skip
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "True" in told.stdout, told.stderr

@@ -889,7 +889,7 @@ MISTAKES = {
         ("run", "a worker is left", "stop_after(futures, stop)", "pass", of_caller),
         ("stop_after", "an interrupt leaves a worker", "stop.set()", "raise",
          test_workers.test_an_interrupt_while_waiting_leaves_no_worker),
-        ("one_blas_thread", "BLAS keeps its threads", "limits=1", "limits=None", once),
+        ("one_blas_thread", "BLAS keeps its threads", "set_num_threads(1)", "get_num_threads()", once),
         ("_lift", "BLAS stays on one thread", "limit.restore_original_limits()", "pass", once),
         ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
          gradients("plain", ENGINE)),

@@ -69,6 +69,55 @@ def test_openmp_and_torch_are_heard_where_nothing_else_is_said():
     assert threads_of(f"ab.set_num_threads(4); {of_torch}") == 4
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "threads"),
+    [
+        ("0::/", {}, 8),
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "150000 100000"}, 2),  # a core and a half
+        ("0::/", {"cpu.max": "20000 100000"}, 1),
+        ("0::/", {"cpu.max": "900000 100000"}, 8),
+        ("0::/a/b", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),  # of all that hold it
+        ("0::/elsewhere", {"cpu.max": "400000 100000"}, 4),  # a path of the host, seen from inside a container
+        ("3:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "250000", "cpu/a/cpu.cfs_period_us": "100000"}, 3),
+        ("3:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
+        ("3:cpuset:/a", {"cpuset/a/cpu.cfs_quota_us": "100000", "cpuset/a/cpu.cfs_period_us": "100000"}, 8),
+        ("0::/", {"cpu.max": "0 0"}, 8),
+        ("0::/", {"cpu.max": "many"}, 8),
+        ("0::/", {"cpu.max": ""}, 8),
+        (None, {}, 8),
+    ],
+)
+def test_no_more_workers_than_a_container_has_time_for(groups, files, threads, tmp_path, monkeypatch):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    if groups is not None:
+        (tmp_path / "groups").write_text(f"7:memory:/{'x' * 9}\n{groups}\n", encoding="utf-8")
+    monkeypatch.setattr(workers, "_CGROUP", tmp_path / "groups")
+    monkeypatch.setattr(workers, "_MOUNTED", tmp_path)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert workers._default.__wrapped__() == threads
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_no_blas_that_can_be_set_is_no_hindrance(cores, monkeypatch):
+    """NumPy with a BLAS that threadpoolctl does not know, or with none: the same results, on one core too."""
+    Q, dO = draw((6, 40, 8), (6, 40, 8))
+
+    def both():
+        O, res = ab.attention(Q, Q, Q, causal=True)
+        return [O, *ab.attention_vjp(dO, res)[:3]]
+
+    with taking("tiled on NumPy"), set_threads(cores):
+        wanted = both()
+        monkeypatch.setattr(workers, "_blas", lambda: threadpoolctl.ThreadpoolController().select(prefix="none"))
+        assert not workers._blas().lib_controllers
+        assert all(map(np.array_equal, wanted, both()))
+
+
 def test_the_number_of_threads_is_what_was_said(said):
     assert ab.get_num_threads() >= 1
     said("3")
@@ -273,7 +322,7 @@ with threadpool_limits(2, user_api="blas"):
     if child == 0:
         as_before = test_workers.blas_threads() == before
         test_workers.test_every_task_is_done_once(3)
-        os._exit(not as_before or workers._in_use["runs"])
+        os._exit(not as_before or bool(workers._in_use["runs"]))
     _, status = os.waitpid(child, 0)
     done.set()
     run.join()
@@ -319,3 +368,79 @@ print(sorted(done))
 def test_a_task_may_have_tasks_of_its_own():
     done = subprocess.run([sys.executable, "-c", RUN_IN_A_RUN], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[0, 0, 0, 1, 1, 1]"
+
+
+OUT_OF_MEMORY = """
+import resource
+import numpy as np
+import test_workers
+import attnbook as ab
+n = 16384  # a table of it takes 1 GiB in float32
+Q, dO = np.random.default_rng(0).standard_normal((2, n, 2), np.float32)
+ab.attention(Q[:2048], Q[:2048], Q[:2048], method="tiled")  # whatever starts once has started
+before, came = test_workers.blas_threads(), Q.copy()
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 2**29, resource.RLIM_INFINITY))
+try:
+    ab.attention(Q, Q, Q, method="dense")
+except MemoryError as error:
+    print(error)
+O, res = ab.attention(Q, Q, Q, method="tiled")
+grads = ab.attention_vjp(dO, res)
+print(np.array_equal(Q, came), test_workers.blas_threads() == before, np.isfinite(grads.dQ).all())
+"""
+
+
+def told(code, *arguments):
+    """The lines that a new process prints, with two workers."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=Path(__file__).parent, env=os.environ | {"ATTNBOOK_NUM_THREADS": "2"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the address space as Linux does")
+def test_no_room_for_a_table_is_said_with_its_size_and_the_tiled_method_goes_on():
+    error, after = told(OUT_OF_MEMORY)
+    assert error.startswith("method 'dense': Unable to allocate 1.00 GiB for an array with shape (16384, 16384)")
+    assert error.endswith("each table of (16384, 16384) numbers takes 1,024 MiB; method='tiled' holds none")
+    assert after == "True True True"
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+import numpy as np
+import test_workers
+import attnbook as ab
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
+way, phase, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+Q, dO = np.random.default_rng(0).standard_normal((2, n, 64))
+O, res = ab.attention(Q, Q, Q, method=way)
+call = {
+    "forward": lambda: ab.attention(Q, Q, Q, method=way)[:1],
+    "backward": lambda: ab.attention_vjp(dO, res)[:3],
+    "tangent": lambda: (ab.attention_jvp(dO, dO, dO, res),),
+}[phase]
+before, came = test_workers.blas_threads(), Q.copy()
+start = time.perf_counter()
+wanted = call()
+whole = time.perf_counter() - start
+threading.Timer(whole / 3, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.perf_counter()
+try:
+    for _ in range(100):
+        call()
+except KeyboardInterrupt:
+    print(time.perf_counter() - start < 10 * whole)
+    print(all(map(np.array_equal, wanted, call())), np.array_equal(Q, came), test_workers.blas_threads() == before)
+"""
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "tangent"])
+@pytest.mark.parametrize(("way", "n"), [("tiled", "2048"), ("dense", "1024")])
+def test_ctrl_c_ends_each_phase_and_leaves_all_as_it_was(way, n, phase):
+    """A signal of the system while products run: the call ends, and the next gives what it gave before."""
+    assert told(CTRL_C, way, phase, n) == ["True", "True True True"]

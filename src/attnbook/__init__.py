@@ -8,6 +8,8 @@ for a type, dtype or library, a ValueError for a shape, device or value, each wi
 expected, and what came. Inputs are not changed.
 """
 
+import sys
+
 from attnbook.attention import AttentionGrads, attention, attention_hvp, attention_jvp, attention_vjp
 from attnbook.diagnose import diagnose
 from attnbook.gates import Gate
@@ -39,6 +41,11 @@ from attnbook.spines.workers import get_num_threads, set_num_threads
 from attnbook.top_k import top_k_mask
 
 __version__ = "0.1.0"
+
+# Each of these hides the module of its name, so it has that one's names too: ``attnbook.rotary.YaRN``.
+for _function in (attention, diagnose, linear, merge, rotary, softmax):
+    _module = sys.modules[f"{__name__}.{_function.__name__}"]
+    vars(_function).update({name: thing for name, thing in vars(_module).items() if not name.startswith("_")})
 
 __all__ = [
     "AttentionGrads",

@@ -5,6 +5,7 @@ be understood.
 """
 
 import argparse
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ def _diagnose(options, out):
         from attnbook import reports
 
         _write(options, partial(reports.as_junit, at_least=options.at_least), reports.as_html, report, options.target)
-    print(report.as_json() if options.json else report, file=out, flush=True)
+    _print(report.as_json() if options.json else report, out)
     few = len(report.compared) < options.at_least
     if few:
         from attnbook import reports
@@ -54,7 +55,7 @@ def _grade(options, out):
         for exercise in grade.EXERCISES.values():
             labels = ", ".join(grade.BOOK.get(exercise.name, ()))
             more = f"\n  in the book: {labels}" if labels else ""
-            print(f"{exercise.name}\n  {exercise.asks}\n  parts: {', '.join(exercise.parts)}{more}", file=out)
+            _print(f"{exercise.name}\n  {exercise.asks}\n  parts: {', '.join(exercise.parts)}{more}", out)
         return 0
     if not options.files or not options.exercise:
         raise ValueError("grade: expected FILES and --exercise NAME (or --list)")
@@ -72,8 +73,16 @@ def _grade(options, out):
 
         _write(options, reports.graded_junit, reports.graded_html, rows, exercise)
     text = grade.as_csv(rows) if options.csv else grade.as_json(rows) if options.json else grade.as_table(rows)
-    print(text.rstrip("\n"), file=out, flush=True)
+    _print(text.rstrip("\n"), out)
     return 0 if all(row.verdict == "right" for row in rows) else 1
+
+
+def _print(text, out):
+    """Print, or stop where nobody reads any more, as after ``| head``: the exit status still says what was found."""
+    try:
+        print(text, file=out, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # Python flushes once more at its end
 
 
 def _write(options, as_junit, as_html, *what):

@@ -6,7 +6,9 @@ import reprlib
 from numbers import Real
 from typing import Any
 
-from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array, is_numpy
+import numpy as np
+
+from attnbook.arrays import agree_on_place, array_namespace, broadcasts_to, expected, is_array, is_numpy, kind
 
 
 def scores_shape(
@@ -67,7 +69,7 @@ def check_mask(mask: Any, like: Any, like_name: str = "Q", name: str = "mask") -
     if is_numpy(mask) and mask.dtype == bool and is_numpy(like):  # most calls
         return
     if not is_array(mask):
-        raise TypeError(expected(name, "a bool array (True = may attend)", type(mask).__name__))
+        raise TypeError(expected(name, "a bool array (True = may attend)", kind(mask)))
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         wanted = "a bool array (True = may attend); to add numbers to the scores, pass them as bias"
         raise TypeError(expected(name, wanted, f"dtype {mask.dtype}"))
@@ -77,15 +79,24 @@ def check_mask(mask: Any, like: Any, like_name: str = "Q", name: str = "mask") -
 def check_scale(scale: Any, d_k: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(d_k)
-    if not isinstance(scale, Real) or isinstance(scale, bool):
-        raise TypeError(expected("scale", "a real number or None", type(scale).__name__))
-    try:
-        factor = float(scale)
-    except OverflowError:  # an integer of more than 308 digits
-        factor = math.inf
-    if not math.isfinite(factor):
+    if not is_real(scale):
+        raise TypeError(expected("scale", "a real number or None", kind(scale)))
+    if not math.isfinite(factor := as_float(scale)):
         raise ValueError(expected("scale", "a finite number", factor))
     return factor
+
+
+def as_float(x: Any) -> float:
+    """A real number as a float; ∞ for an integer of more than 308 digits."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
+
+
+def is_real(x: Any) -> bool:
+    """Whether x is a real number; a bool is none."""
+    return isinstance(x, Real) and not isinstance(x, bool)
 
 
 def check_count(name: str, n: Any) -> int:
@@ -94,7 +105,7 @@ def check_count(name: str, n: Any) -> int:
     except TypeError:
         count = None
     if count is None or isinstance(n, bool):
-        raise TypeError(expected(name, "an integer", type(n).__name__))
+        raise TypeError(expected(name, "an integer", kind(n)))
     if count < 1:
         raise ValueError(expected(name, "a number of heads of at least 1", n))
     return count
@@ -102,16 +113,25 @@ def check_count(name: str, n: Any) -> int:
 
 def check_positive(**numbers: Any) -> None:
     for name, x in numbers.items():
-        if not isinstance(x, Real) or isinstance(x, bool) or not 0 < x < math.inf:  # type: ignore[operator]
-            raise ValueError(expected(name, "a positive finite number", repr(x)))
+        if not is_real(x) or not 0 < as_float(x) < math.inf:
+            raise ValueError(expected(name, "a positive finite number", reprlib.repr(x)))
 
 
 def check_eps(eps: Any) -> None:
-    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 <= eps < math.inf:  # type: ignore[operator]
-        raise ValueError(expected("eps", "a finite number of at least 0", repr(eps)))
+    if not is_real(eps) or not 0 <= as_float(eps) < math.inf:
+        raise ValueError(expected("eps", "a finite number of at least 0", reprlib.repr(eps)))
+
+
+def check_flags(**flags: Any) -> None:
+    """An error where one is no bool, NumPy's too: a number or an array there is mostly meant for another argument."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(expected(name, "True or False", reprlib.repr(flag)))
 
 
 def choose(name: str, came: Any, choices: dict[Any, Any]) -> Any:
+    if isinstance(came, np.bool_):
+        came = bool(came)
     for choice, meaning in choices.items():
         if came is choice or (isinstance(came, str) and came == choice):
             return meaning

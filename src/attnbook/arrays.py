@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import array_api_compat
@@ -28,7 +29,9 @@ def array_namespace(*arrays: Any) -> Any:
 
 def is_array(T: Any) -> bool:
     """Whether T is an array of some library that has the standard's names. torch's compiler may ask it of a number."""
-    return type(T) in NAMESPACES or (hasattr(T, "shape") and array_api_compat.is_array_api_obj(T))
+    if type(T) in NAMESPACES:
+        return True
+    return hasattr(T, "shape") and not isinstance(T, type) and array_api_compat.is_array_api_obj(T)
 
 
 def device(T: Any) -> Any:
@@ -138,6 +141,13 @@ def expected(name: str, wanted: Any, came: Any) -> str:
     return f"{name}: expected {wanted}, got {came}"
 
 
+def kind(x: Any) -> str:
+    """What came, in messages: its type, but a class or a function by its name, as it may be there uncalled."""
+    if isinstance(x, type | FunctionType | BuiltinFunctionType):
+        return f"the {'class' if isinstance(x, type) else 'function'} {x.__name__} itself"
+    return type(x).__name__
+
+
 def library(T: Any) -> str:
     """The name of the array library that ``T`` comes from, for messages."""
     return array_namespace(T).__name__.removeprefix("array_api_compat.")
@@ -151,8 +161,8 @@ def an_array_of(T: Any) -> str:
 
 def agree_on_place(name: str, T: Any, like_name: str, like: Any) -> None:
     """An error that names T, where it is no array, of another library or on another device than ``like``."""
-    if not is_array(T) or isinstance(T, np.ma.MaskedArray):  # whose operations are not the standard's
-        raise TypeError(expected(name, "an array", type(T).__name__))
+    if not is_array(T) or isinstance(T, np.ma.MaskedArray | np.matrix):  # whose operations are not the standard's
+        raise TypeError(expected(name, "an array", kind(T)))
     if library(T) != library(like):
         raise TypeError(expected(name, f"{an_array_of(like)} like {like_name}", an_array_of(T)))
     if device(T) != device(like):

@@ -6,16 +6,17 @@ Arguments are checked here, turned into a plan, and handed to a spine; no mathem
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_shape, scores_shape
+from attnbook.arguments import check_flags, check_shape, scores_shape
 from attnbook.arrays import agree, expected
 from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method, Residuals
+from attnbook.types import AnyArray, Array, Corner, Method, Residuals, described
 
 RESIDUALS = {spine.Residuals for spine in SPINES.values()}
 
 
+@described
 class AttentionGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`~attnbook.attention.attention`, each with the shape of its variable."""
 
@@ -88,8 +89,13 @@ def attention(
 
     Raises
     ------
+    TypeError
+        Q, K or V is no array of floats, or they differ in dtype or library; mask is not of bools, bias not like Q;
+        scale is no number; ops is no sequence of :class:`~attnbook.ops.op.Op` objects, or one's arrays do not fit Q; or
+        the method cannot take this library.
     ValueError
-        A head width of 0, a scale that is not finite, and what does not fit otherwise.
+        A shape does not fit, a head has width 0, an option is none of those above, scale is not finite, or an op does
+        not fit the table.
 
     Notes
     -----
@@ -149,8 +155,10 @@ def attention_vjp(dO: Array, res: Residuals, dL: AnyArray | None = None) -> Atte
 
     Raises
     ------
-    TypeError, ValueError
-        dO or dL is no array of the library, dtype, device or shape that it needs.
+    TypeError
+        res is not from :func:`attention`, dO no array like Q, or dL none like ``res.L``.
+    ValueError
+        dO has not the shape of O, or dL not that of L.
 
     Notes
     -----
@@ -205,9 +213,17 @@ def attention_jvp(
     Returns
     -------
     tO : array (..., n_q, d_v); with ``with_L`` a pair, tO and tL (..., n_q), the latter 0 in a row with no allowed key
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`attention`, a tangent is no array like Q, or tops no tuple or list.
+    ValueError
+        A tangent has another shape than its variable, or tbias or an entry of tops moves what is not there.
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    check_flags(with_L=with_L)
     tO, tL = SPINES[plan.spine].jvp(tQ, tK, tV, tparams, res)
     return (tO, tL) if with_L else tO
 
@@ -236,8 +252,8 @@ def attention_hvp(
        \\dot{dS} = \\dot P \\circ (dP - D) + P \\circ (\\dot{dP} - \\dot D) \\qquad
        \\dot{dV} = \\dot P^{\\mathsf T} dO + P^{\\mathsf T} \\dot{dO}
 
-       \\dot{dQ} = \text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
-       \\dot{dK} = \text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
+       \\dot{dQ} = \\text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
+       \\dot{dK} = \\text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
 
     The product rule, in each line of :func:`attention_vjp`; S, L and O move as in :func:`attention_jvp`,
     :eq:`eq-attention-jvp`.
@@ -268,9 +284,11 @@ def attention_hvp(
 
     Raises
     ------
-    TypeError, ValueError
-        What does not fit; and an op that saves something for its derivatives, and has no
-        :meth:`~attnbook.ops.op.Op.vjp_jvp`.
+    TypeError
+        res is not from :func:`attention`; what is given, or what tdO or tdL returns, is no array like Q (like ``res.L``
+        for L); or an op saves something for its derivatives, and has no :meth:`~attnbook.ops.op.Op.vjp_jvp`.
+    ValueError
+        A shape does not fit, as for the vjp and the jvp.
 
     Notes
     -----
@@ -294,6 +312,7 @@ def attention_hvp(
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
+    check_flags(with_O=with_O)
     like_O, like_L = ("Q", res.Q, (*plan.shape[:-1], plan.widths[1])), ("res.L", res.M, plan.shape[:-1])
     _check_like("dO", dO, *like_O)
     if dL is not None:

@@ -8,9 +8,10 @@ from typing import Any, Generic, NamedTuple
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, narrow, widen
 from attnbook.linear import project, project_vjp
-from attnbook.types import Array
+from attnbook.types import Array, described
 
 
+@described
 class Gate(NamedTuple, Generic[Array]):
     """Multiply the heads' outputs C by G = σ(X W + b), before W_O.
 

@@ -4,9 +4,10 @@ from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, rows_of, widen
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
+@described
 class LinearGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.linear`, each with the shape of its variable."""
 
@@ -37,6 +38,13 @@ def linear(X: Array, W: AnyArray, b: AnyArray | None = None) -> Array:
     -------
     Y : array (..., n, d_out), dtype of ``X``
 
+    Raises
+    ------
+    TypeError
+        X, W or b is no array of floats, or not of the dtype and library of X.
+    ValueError
+        W has not two axes, X not as many columns as W has rows, or b not one number a column of W.
+
     Notes
     -----
     Residuals for the backward: X and W.
@@ -64,6 +72,12 @@ def linear_vjp(dY: Array, X: Array, W: AnyArray) -> LinearGrads[Array]:
     LinearGrads
         ``dX`` (..., n, d_in), ``dW`` (d_in, d_out), ``db`` (d_out,); leave ``db`` where there was no bias.
 
+    Raises
+    ------
+    TypeError
+        dY, X or W is no array of floats, or they differ in dtype or library.
+    ValueError
+        W has not two axes; or X does not fit W, or dY their product.
     """
     agree(dY=dY, X=X, W=W)
     _check_shapes(X, W, None)
@@ -88,6 +102,12 @@ def linear_jvp(tX: Array, tW: AnyArray, tb: AnyArray | None, X: Array, W: AnyArr
     -------
     tY : array (..., n, d_out), dtype of ``X``
 
+    Raises
+    ------
+    TypeError
+        One of the arrays is none of floats, or unlike X in dtype or library.
+    ValueError
+        A tangent has not the shape of what moves along it, or X and W do not fit.
     """
     agree(X=X, W=W, tX=tX, tW=tW, optional={"tb": tb})
     _check_shapes(X, W, tb, bias_name="tb")

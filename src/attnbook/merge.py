@@ -9,9 +9,10 @@ from typing import Any, Generic, NamedTuple
 from attnbook.arguments import check_shape
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, expected, narrow, widen
 from attnbook.softmax import normalize, row_logsumexp
-from attnbook.types import Array
+from attnbook.types import Array, described
 
 
+@described
 class MergeGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.merge`, each with the shape of its variable."""
 
@@ -49,6 +50,14 @@ def merge(O1: Array, L1: Array, O2: Array, L2: Array) -> tuple[Array, Array]:
         0 where both L are −∞.
     L : array like L1
 
+    Raises
+    ------
+    TypeError
+        One of the four is no array of floats; the outputs differ in dtype, or L1 or L2 is not in the accumulation
+        dtype.
+    ValueError
+        O1 has fewer than two axes, or the shapes do not fit each other.
+
     Notes
     -----
     On torch tensors autograd follows it, in every order.
@@ -79,6 +88,13 @@ def merge_vjp(dO: Array, dL: Array, O1: Array, L1: Array, O2: Array, L2: Array) 
     -------
     MergeGrads
         0 where the set had no key for the query.
+
+    Raises
+    ------
+    TypeError
+        dO is no array like O1, dL none like L1, or :func:`merge` would not take the others.
+    ValueError
+        dO or dL has another shape than O1 or L1; or what :func:`merge` refuses.
     """
     xp = _check(O1, L1, O2, L2)
     agree(O1=O1, dO=dO)
@@ -118,6 +134,13 @@ def merge_jvp(
     Returns
     -------
     tO, tL : arrays like O and L
+
+    Raises
+    ------
+    TypeError
+        A tangent is no array like its variable, or :func:`merge` would refuse these.
+    ValueError
+        A tangent has another shape than its variable; and what :func:`merge` asks.
     """
     xp = _check(O1, L1, O2, L2)
     agree(O1=O1, tO1=tO1, tO2=tO2)

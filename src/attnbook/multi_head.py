@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, NamedTuple
 
 from attnbook.arguments import check_count, check_shape
-from attnbook.arrays import agree, expected, narrow, widen
+from attnbook.arrays import agree, expected, kind, narrow, widen
 from attnbook.attention import split_by_asker
 from attnbook.gates import Gate
 from attnbook.heads import merge_heads, split_heads
@@ -19,9 +19,10 @@ from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method
+from attnbook.types import AnyArray, Array, Corner, Method, described
 
 
+@described
 class MultiHeadParams(NamedTuple, Generic[Array]):
     """The weights of a multi-head layer, or their gradients. Used as ``X @ W``; a bias may be None.
 
@@ -64,6 +65,7 @@ class MultiHeadResiduals(NamedTuple):
     gate: tuple[Any, ...] | None = None
 
 
+@described
 class MultiHeadGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.multi_head_attention`, each with the shape of its variable."""
 
@@ -141,9 +143,13 @@ def multi_head_attention(
 
     Raises
     ------
+    TypeError
+        X or memory is no array of floats, p no :class:`MultiHeadParams`, or a weight unlike X in dtype or library; a
+        number of heads is no integer; qk_norm, rotary or gate is no object of its class; and as
+        :func:`~attnbook.attention.attention`.
     ValueError
-        Widths that the number of heads does not divide, a num_kv_heads that does not divide num_heads, a memory of
-        another batch, and what does not fit otherwise.
+        Widths that the number of heads does not divide, a num_kv_heads that does not divide num_heads, weights that do
+        not fit each other or X, a memory of another batch, and what does not fit otherwise.
 
     Notes
     -----
@@ -206,8 +212,10 @@ def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGra
 
     Raises
     ------
-    TypeError, ValueError
-        ``res`` is from another function, or dY no array like X with the shape of Y.
+    TypeError
+        ``res`` is from another function, or dY no array like X.
+    ValueError
+        dY has not the shape of Y.
 
     Notes
     -----
@@ -256,7 +264,7 @@ def _steps(X: Any, memory: Any, h: int, widths: tuple[int, int], qk_norm: Any, r
     qk_norm = QKNorm(kind=qk_norm) if isinstance(qk_norm, str) else qk_norm
     for name, came, wanted in (("qk_norm", qk_norm, QKNorm), ("rotary", rotary, Rotary), ("gate", gate, Gate)):
         if came is not None and not isinstance(came, wanted):
-            raise TypeError(expected(name, f"a {wanted.__name__}", type(came).__name__))
+            raise TypeError(expected(name, f"a {wanted.__name__}", kind(came)))
     if gate is not None:
         gate.check(X, h, widths[1])
     return [step.for_heads(X, memory, widths[0]) for step in (qk_norm, rotary) if step is not None]
@@ -265,7 +273,7 @@ def _steps(X: Any, memory: Any, h: int, widths: tuple[int, int], qk_norm: Any, r
 def _check(X: Any, p: Any, memory: Any, num_heads: Any, num_kv_heads: Any) -> tuple[int, int, int]:
     """h, h_kv and n_k, or an error that names what does not fit."""
     if not isinstance(p, MultiHeadParams):
-        raise TypeError(expected("p", "a MultiHeadParams", type(p).__name__))
+        raise TypeError(expected("p", "a MultiHeadParams", kind(p)))
     weights = {name: getattr(p, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     biases = {name: getattr(p, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
     agree({"memory": memory, **biases}, X=X, **weights)

@@ -9,9 +9,10 @@ from typing import Any, Generic, NamedTuple, Self
 
 from attnbook.arguments import check_broadcasts, check_eps, check_shape, choose
 from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
+@described
 class NormGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.rms_norm` or :func:`.l2_norm`."""
 
@@ -40,6 +41,13 @@ def rms_norm(X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array
     Returns
     -------
     Y : array like X
+
+    Raises
+    ------
+    TypeError
+        X is no array of floats, or gain none like X.
+    ValueError
+        The last axis of X is empty or missing, gain does not broadcast to X, or eps is no finite number of at least 0.
     """
     return _norm(X, gain, eps, "rms")
 
@@ -62,6 +70,13 @@ def rms_norm_vjp(dY: Array, X: Array, gain: AnyArray | None = None, eps: float =
     Returns
     -------
     NormGrads
+
+    Raises
+    ------
+    TypeError
+        dY is no array like X; or as for :func:`rms_norm`.
+    ValueError
+        dY has not the shape of X, or what :func:`rms_norm` refuses.
     """
     return _norm_vjp(dY, X, gain, eps, "rms")
 
@@ -85,6 +100,13 @@ def rms_norm_jvp(tX: Array, tgain: AnyArray | None, X: Array, gain: AnyArray | N
     Returns
     -------
     tY : array like X
+
+    Raises
+    ------
+    TypeError
+        tX or tgain is no array like X, or as for :func:`rms_norm`.
+    ValueError
+        A tangent has not the shape of its variable, or tgain comes without a gain; and what :func:`rms_norm` refuses.
     """
     return _norm_jvp(tX, tgain, X, gain, eps, "rms")
 
@@ -104,6 +126,11 @@ def l2_norm(X: Array, gain: AnyArray | None = None, eps: float = 1e-6) -> Array:
     Returns
     -------
     Y : array like X
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rms_norm`, with the same words.
     """
     return _norm(X, gain, eps, "l2")
 
@@ -123,6 +150,11 @@ def l2_norm_vjp(dY: Array, X: Array, gain: AnyArray | None = None, eps: float = 
     Returns
     -------
     NormGrads
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rms_norm_vjp`.
     """
     return _norm_vjp(dY, X, gain, eps, "l2")
 
@@ -142,6 +174,11 @@ def l2_norm_jvp(tX: Array, tgain: AnyArray | None, X: Array, gain: AnyArray | No
     Returns
     -------
     tY : array like X
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rms_norm_jvp`.
     """
     return _norm_jvp(tX, tgain, X, gain, eps, "l2")
 

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Self
 
 from attnbook.arguments import check_scale, choose
-from attnbook.arrays import expected, is_array, is_numpy
+from attnbook.arrays import expected, is_array, is_numpy, kind
 from attnbook.ops import Bias, Causal, Mask, Op
 from attnbook.spines import NUMPY_TWIN, SPINES, WAYS, Way, pick
 from attnbook.types import AnyArray
@@ -98,8 +98,8 @@ def steps_of(mask: Any = None, bias: Any = None, causal: Any = False, ops: Any =
         steps.append(("bias", Bias(bias)))
     if mask is not None:
         steps.append(("mask", Mask(mask)))
-    if causal is not False:
-        steps.append(("causal", choose("causal", causal, CORNERS)))
+    if causal is not False and (op := choose("causal", causal, CORNERS)) is not None:
+        steps.append(("causal", op))
     return steps
 
 
@@ -112,11 +112,10 @@ def _ops(ops: Any) -> tuple[Any, ...]:
     try:
         ops = tuple(ops)
     except TypeError:
-        raise TypeError(expected("ops", "a sequence of ops", type(ops).__name__)) from None
+        raise TypeError(expected("ops", "a sequence of ops", kind(ops))) from None
     for op in ops:
-        if isinstance(op, type) or not isinstance(op, Op):
-            came = f"the class {op.__name__} itself" if isinstance(op, type) else type(op).__name__
-            raise TypeError(expected("ops", "objects of classes derived from attnbook.ops.Op", came))
+        if not isinstance(op, Op):
+            raise TypeError(expected("ops", "objects of classes derived from attnbook.ops.Op", kind(op)))
         name = name_of("ops", op)
         if missing := [m for m in ("forward", "vjp", "jvp") if getattr(type(op), m) is getattr(Op, m)]:
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))

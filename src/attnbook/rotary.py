@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attnbook.arguments import check_positive, choose
+from attnbook.arguments import check_flags, check_positive, choose
 from attnbook.arrays import (
     agree,
     agree_on_place,
@@ -22,6 +22,9 @@ from attnbook.arrays import (
     broadcasts_to,
     device,
     expected,
+    is_array,
+    is_numpy,
+    kind,
     narrow,
     widen,
 )
@@ -75,6 +78,15 @@ def rotary(
     -------
     Y : array like X
 
+    Raises
+    ------
+    TypeError
+        X is no array of floats, positions no array of integers or floats, dims no integer, or scaling no callable.
+    ValueError
+        X has fewer than two axes; positions do not fit it, or are NaN or infinite; dims is odd, or more than X has
+        columns; base is not a finite number over 1, or layout no such word; or scaling returns
+        other angles than it should, or a temperature that is not positive.
+
     Notes
     -----
     Source: Su et al., "RoFormer", section 3.2.
@@ -114,6 +126,11 @@ def rotary_vjp(
     Returns
     -------
     dX : array like dY
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`rotary`, with dY for X.
     """
     return _rotary("dY", dY, positions, -1, dims, base, layout, scaling)
 
@@ -196,7 +213,8 @@ class YaRN:
         check_positive(**numbers)
         if self.temperature is None:
             object.__setattr__(self, "temperature", 0.1 * math.log(max(self.factor, 1.0)) + 1)
-        check_positive(temperature=self.temperature)
+        check_positive(temperature=self.temperature, **{"fast − slow": self.fast - self.slow})
+        check_flags(whole=self.whole)
 
     def __call__(self, theta: Any, base: Any) -> tuple[Any, float]:
         xp, n = array_namespace(theta), theta.shape[0]
@@ -263,7 +281,7 @@ def check(
     try:
         columns = operator.index(d if dims is None else dims)
     except TypeError:
-        raise TypeError(expected("dims", "an integer", type(dims).__name__)) from None
+        raise TypeError(expected("dims", "an integer", kind(dims))) from None
     if columns % 2 or not 0 < columns <= d:
         wanted = f"an even number of columns, of the {d} that {name} has"
         raise ValueError(expected("dims", wanted, f"{columns}, its width" if dims is None else columns))
@@ -273,6 +291,8 @@ def check(
     choose("layout", layout, LAYOUTS)
     if scaling is not None and (isinstance(scaling, type) or not callable(scaling)):
         raise TypeError(expected("scaling", "Linear, YaRN, Llama3, or a callable (θ, base)", repr(scaling)))
+    if scaling is not None:
+        _check_scaled(columns, base, scaling, like)
     if positions is not None:
         agree_on_place(of, positions, "X" if name == "a head" else name, like)
         if not array_namespace(positions).isdtype(positions.dtype, ("integral", "real floating")):
@@ -280,6 +300,22 @@ def check(
         if positions.ndim < 1 or positions.shape[-1] != n or not broadcasts_to(positions.shape, shape[:-1]):
             wanted = f"a position for each of the {n} tokens, and axes that broadcast to {tuple(shape[:-1])}"
             raise ValueError(expected(of, wanted, f"shape {tuple(positions.shape)}"))
+        if is_numpy(positions) and not (finite := np.isfinite(positions)).all():  # others may lie on a device
+            raise ValueError(expected(of, "finite numbers", positions[~finite][0]))
+
+
+def _check_scaled(columns: int, base: float, scaling: Scaling, like: Any) -> None:
+    """An error where ``scaling`` does not return what it should."""
+    came = frequencies(columns, base, scaling, like)
+    wanted = f"a pair, the {columns // 2} angles and a temperature, to come of it"
+    if not isinstance(came, tuple) or len(came) != 2:
+        raise TypeError(expected("scaling", wanted, type(came).__name__))
+    theta, temperature = came
+    if not is_array(theta) or tuple(theta.shape) != (columns // 2,):
+        raise ValueError(expected("scaling", wanted, f"θ of shape {theta.shape}" if is_array(theta) else kind(theta)))
+    check_positive(**{"scaling, temperature": temperature})
+    if is_numpy(theta) and not np.isfinite(theta).all():
+        raise ValueError(expected("scaling", "finite angles to come of it", theta[~np.isfinite(theta)][0]))
 
 
 def turn(x: Any, positions: Any, sign: int, dims: Any, base: Any, layout: Any, scaling: Any) -> Any:

@@ -67,8 +67,10 @@ def sigmoid_attention(
 
     Raises
     ------
+    TypeError
+        An argument is of another type, dtype or library than :func:`~attnbook.attention.attention` takes.
     ValueError
-        An op that adds a column to the table, such as a sink; and what does not fit otherwise.
+        A shape or an option does not fit, as there; or an op adds a column to the table, such as a sink.
 
     Notes
     -----
@@ -109,6 +111,13 @@ def sigmoid_attention_vjp(dO: Array, res: Residuals) -> AttentionGrads[Array]:
     -------
     AttentionGrads
         As :func:`~attnbook.attention.attention_vjp` returns them.
+
+    Raises
+    ------
+    TypeError
+        res is from another function, or dO no array like Q.
+    ValueError
+        dO has not the shape of O.
     """
     plan = _plan_of(res)
     agree(Q=res.Q, dO=dO)
@@ -152,6 +161,13 @@ def sigmoid_attention_jvp(
     Returns
     -------
     tO : array (..., n_q, d_v)
+
+    Raises
+    ------
+    TypeError
+        res is from elsewhere, or a tangent is no array like Q.
+    ValueError
+        A tangent has not the shape of its variable, or there was no such variable.
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)

@@ -29,6 +29,13 @@ def softmax(S: Array, axis: int = -1) -> Array:
     -------
     P : array of the shape and dtype of ``S``
 
+    Raises
+    ------
+    TypeError
+        S is no array of floats, or axis no integer.
+    ValueError
+        S has no such axis.
+
     Notes
     -----
     Residual: P itself, nothing else.
@@ -58,6 +65,13 @@ def softmax_vjp(dP: Array, P: Array, axis: int = -1) -> Array:
     dS : array of the shape and dtype of ``P``
         Exactly 0 wherever P is 0.
 
+    Raises
+    ------
+    TypeError
+        dP or P is no array of floats, they differ in dtype or library, or axis is no integer.
+    ValueError
+        The shapes of dP and P differ, or they have no such axis.
+
     Notes
     -----
     Time and memory are O(n) a row; the Jacobian would cost O(n²).
@@ -85,6 +99,13 @@ def softmax_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
     -------
     tP : array of the shape and dtype of ``P``
         Each row sums to 0: weight moves, none is made.
+
+    Raises
+    ------
+    TypeError
+        tS or P is no array of floats, the two are not alike, or axis is no integer.
+    ValueError
+        tS has not the shape of P, or that no such axis.
     """
     _same_shape(tS=tS, P=P, axis=axis)
     return softmax_vjp(tS, P, axis)
@@ -104,6 +125,13 @@ def softmax_jacobian(P: Array) -> Array:
     Returns
     -------
     J : array (..., n, n), dtype of ``P``
+
+    Raises
+    ------
+    TypeError
+        P is no array of floats.
+    ValueError
+        P has no axis.
     """
     xp = agree(P=P)
     n = P.shape[axis_of("P", P, -1)]
@@ -128,6 +156,13 @@ def logsumexp(S: Array, axis: int = -1) -> Array:
     -------
     L : array of the shape of ``S`` without ``axis``, same dtype
         −∞ for an empty row, too.
+
+    Raises
+    ------
+    TypeError
+        S is no array of floats; axis is no integer.
+    ValueError
+        There is no such axis in S.
     """
     xp = agree(S=S)
     axis = axis_of("S", S, axis)
@@ -151,6 +186,13 @@ def logsumexp_vjp(dL: AnyArray, P: Array, axis: int = -1) -> Array:
     Returns
     -------
     dS : array of the shape and dtype of ``P``
+
+    Raises
+    ------
+    TypeError
+        dL or P is no array of floats, dL is unlike P in dtype or library, or axis is no integer.
+    ValueError
+        dL has not the shape of P without the axis, or P no such axis.
     """
     xp = agree(dL=dL, P=P)
     axis = axis_of("P", P, axis)
@@ -174,6 +216,13 @@ def logsumexp_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
     Returns
     -------
     tL : array of the shape of ``P`` without ``axis``, same dtype
+
+    Raises
+    ------
+    TypeError
+        tS or P is no array of floats, tS is unlike P in dtype or library, or axis is no integer.
+    ValueError
+        P has another shape than tS, or lacks the axis.
     """
     xp, axis = _same_shape(tS=tS, P=P, axis=axis)
     return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)

@@ -52,6 +52,14 @@ def top_k_mask(
     M : bool array (..., n_q, n_k)
         A byte a score; of the scores themselves, only some rows are held at a time.
 
+    Raises
+    ------
+    TypeError
+        Q or K is no array of floats, they differ in dtype or library; or an option has the wrong type, as for
+        attention.
+    ValueError
+        k is no whole number of at least 1, or a shape or an option does not fit.
+
     Notes
     -----
     A small step of Q or K changes no choice, so the gradient flows through the keys that are kept, as through any mask:

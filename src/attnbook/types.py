@@ -4,7 +4,24 @@
 cannot see a dtype or a shape that does not fit, nor arrays of two libraries in one call: Python refuses these.
 """
 
+import re
+import sys
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+
+def described(named: Class) -> Class:
+    """A NamedTuple whose fields have the strings below them for docstrings, as ``help`` shows: Python drops these."""
+    try:
+        source = Path(sys.modules[named.__module__].__file__ or "").read_text(encoding="utf-8")
+    except OSError:  # in an archive, or compiled
+        return named
+    body = re.split(r"\n(?=\S)", source.partition(f"\nclass {named.__name__}(")[2], maxsplit=1)[0]
+    for field, text in re.findall(r'^    (\w+): .+\n    """([^"]+)"""$', body, re.MULTILINE):
+        getattr(named, field).__doc__ = text
+    return named
 
 
 class AnyArray(Protocol):

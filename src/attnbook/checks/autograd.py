@@ -29,7 +29,13 @@ def output_of(result: Any) -> Any:
 
 
 def autograd_vjp(f: Callable[..., Any], at: Sequence[Any], cotangent: Any) -> list[np.ndarray[Any, Any]]:
-    """The gradients of ⟨cotangent, f(at)⟩ by torch's reverse mode, as NumPy arrays."""
+    """The gradients of ⟨cotangent, f(at)⟩ by torch's reverse mode, as NumPy arrays.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed.
+    """
     import torch
 
     inputs = [torch.tensor(x, requires_grad=True) for x in at]
@@ -41,7 +47,13 @@ def autograd_vjp(f: Callable[..., Any], at: Sequence[Any], cotangent: Any) -> li
 
 
 def autograd_jvp(f: Callable[..., Any], at: Sequence[Any], tangents: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """The change of f(at) along ``tangents`` by torch's forward mode, as a NumPy array."""
+    """The change of f(at) along ``tangents`` by torch's forward mode, as a NumPy array.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed.
+    """
     import torch
 
     primals, directions = (tuple(torch.tensor(x) for x in xs) for xs in (at, tangents))

@@ -13,11 +13,13 @@ from attnbook.arrays import expected
 from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
+from attnbook.types import described
 
 NumPyArrays: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any] | None]
 """An array, or several."""
 
 
+@described
 class Agreement(NamedTuple):
     """What a derivative was found to agree with, and the largest relative error of each comparison.
 
@@ -117,7 +119,7 @@ def check_vjp(
         assert dx.shape == x.shape, f"{name} has shape {dx.shape}, its variable {x.shape}"
         for _ in range(trials):
             t = rng.standard_normal(x.shape)
-            terms = cotangent * central_difference(lambda z, i=i: output_of(f(*at[:i], z, *at[i + 1 :])), x, t)
+            terms = cotangent * central_difference(lambda z, i=i: _call(f, (*at[:i], z, *at[i + 1 :]), MOVED), x, t)
             size = np.sum(np.abs(terms)) + np.sum(np.abs(cotangent * Y))
             _compare(errors, "differences", name, np.sum(dx * t), np.sum(terms), size, DIFFERENCES)
         if by_autograd is not None:
@@ -137,8 +139,23 @@ def check_jvp(
 ) -> Agreement:
     """Assert that ``tangent`` is how f(at) changes along ``tangents``, by differences and by forward-mode autograd.
 
-    Equation :eq:`eq-central-difference`. Arguments, result and errors as for :func:`check_vjp`; with ``digits``,
-    ``tangent`` may be a function of ``(*at, *tangents)``.
+    Equation :eq:`eq-central-difference`. Arguments and result as for :func:`check_vjp`; with ``digits``, ``tangent``
+    may be a function of ``(*at, *tangents)``.
+
+    Raises
+    ------
+    AssertionError
+        Says by which check the tangent is off, and by how much.
+    TypeError, ValueError
+        As :func:`check_vjp`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook.checks import check_jvp
+    >>> X, tX = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    >>> check_jvp(lambda X: X * X, 2 * X * tX, at=X, tangents=tX, autograd=False)
+    agrees with differences
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
     _check_function(f)
@@ -156,7 +173,7 @@ def check_jvp(
     assert tangent.shape == Y.shape, f"the tangent has shape {tangent.shape}, the output {Y.shape}"
 
     def along(step: float) -> Any:
-        return output_of(f(*(x + step * t for x, t in zip(at, tangents, strict=True))))
+        return _call(f, tuple(x + step * t for x, t in zip(at, tangents, strict=True)), MOVED)
 
     by_differences = central_difference(along, 0.0, 1.0)
     size = _largest(by_differences) + _largest(Y)
@@ -184,6 +201,15 @@ def check_adjoint(
     """Assert that a vjp and a jvp belong together: ⟨dY, Ẏ⟩ = Σ ⟨dX, Ẋ⟩ (:eq:`eq-dot-product-test`).
 
     Needs no step and no autograd, so it holds to rounding; but two derivatives of the wrong function pass it together.
+
+    Raises
+    ------
+    AssertionError
+        The two inner products differ, and by how much.
+    TypeError
+        What is given is no float64 NumPy array.
+    ValueError
+        A shape does not fit, or there are not as many tangents as gradients.
     """
     grads, tangents = _as_tuple(grads), _as_tuple(tangents)
     if len(grads) != len(tangents):
@@ -220,13 +246,23 @@ def _check_function(f: Any) -> None:
         raise TypeError(expected("f", "a function of the arrays in at", type(f).__name__))
 
 
-def _output(f: Callable[..., Any], at: tuple[Any, ...]) -> Any:
-    """What f returns, or an error that says which call it was; what f itself raises goes on, with that as a note."""
+MOVED = " a step away from at,"
+
+
+def _call(f: Callable[..., Any], at: tuple[Any, ...], where: str = "") -> Any:
+    """The output of f; what f itself raises goes on, with a note on which function that was, and which call."""
     try:
-        Y = output_of(f(*at))
+        return output_of(f(*at))
     except Exception as error:
-        error.add_note(f"f was called with float64 NumPy arrays of the shapes {', '.join(str(x.shape) for x in at)}")
+        name = "" if getattr(f, "__name__", "f") in ("f", "<lambda>") else f", {f.__name__},"
+        shapes = ", ".join(str(np.shape(x)) for x in at)
+        error.add_note(f"f{name} was called{where} with float64 NumPy arrays of the shapes {shapes}")
         raise
+
+
+def _output(f: Callable[..., Any], at: tuple[Any, ...]) -> Any:
+    """What f returns, or an error that says what came instead."""
+    Y = _call(f, at)
     if not isinstance(Y, np.ndarray | np.generic) or Y.dtype != np.float64:
         came = f"{Y.dtype} in a {type(Y).__name__}" if hasattr(Y, "dtype") else type(Y).__name__
         raise TypeError(expected("f", "a float64 NumPy array as its output, alone or first of a tuple", came))

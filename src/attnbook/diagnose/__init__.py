@@ -7,6 +7,3 @@ from attnbook.diagnose.ranks import Ranks
 from attnbook.diagnose.report import Finding, Report, diagnose
 
 __all__ = ["Finding", "Ranks", "Report", "diagnose"]
-
-# As ``attnbook.diagnose`` is the function, which hides this module, the function has the module's other names too.
-vars(diagnose).update(Finding=Finding, Ranks=Ranks, Report=Report, diagnose=diagnose)

@@ -211,7 +211,13 @@ BOOK = {
 
 
 def exercise(name: str) -> Exercise:
-    """The exercise of this name, or of this label of the book. ValueError where there is none."""
+    """The exercise of this name, or of this label of the book.
+
+    Raises
+    ------
+    ValueError
+        There is none; it names all.
+    """
     label = {label: known for known, labels in BOOK.items() for label in labels}
     try:
         return EXERCISES[label.get(name, name)]

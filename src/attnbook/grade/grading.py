@@ -131,16 +131,34 @@ def _row(server: Any, path: Any, exercise: Any, scale: Any, seed: int, settings:
         return row("not graded", {}, (), [end], notes, 0)
     right = all(verdict == "right" for verdict in judged.parts.values())
     verdict = "right" if right else "wrong"
-    why = [*judged.why, *scale.why(judged)]
+    why = [*judged.why, *(_writes(path) if any("is written into" in line for line in judged.why) else ())]
+    why += scale.why(judged)
     return row(verdict, judged.parts, judged.mistakes, why, notes, scale.of(judged), judged.possible)
+
+
+def _tree(path: Any) -> ast.AST:
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _writes(path: Any) -> Iterator[str]:
+    """The lines that write into what a function was handed: ``Q *= s`` and ``Q[...] = s``."""
+    for f in (f for f in ast.walk(_tree(path)) if isinstance(f, ast.FunctionDef)):
+        handed = {each.arg for each in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)}
+        for node in (n for n in ast.walk(f) if isinstance(n, ast.Assign | ast.AugAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                part = isinstance(target, ast.Subscript)
+                into = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(into, ast.Name) and into.id in handed and (part or isinstance(node, ast.AugAssign)):
+                    line = shorten(ast.unparse(node), 60, placeholder=" …")
+                    yield f"line {node.lineno}: {line} writes into {into.id}, which the caller still needs"
 
 
 def _imports(path: Any) -> list[Any]:
     """What to read a file for, by what it imports."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    tree = _tree(path)
     names = {
         name.partition(".")[0]
         for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)

@@ -194,6 +194,16 @@ def _explained(report):
     return [finding for finding in report.findings if finding.kind == "raised" and finding.causes]
 
 
+def _of_two_axes(report, wrong):
+    """In a line, what is right of a head alone, and no more where batch and heads come before."""
+    plain = {run.name for run in report.runs if run.case.inputs[0].ndim == 2 and run.compared}
+    failed = {name: {c for f in report.findings if f.about == name for c in f.cases} for name in (*wrong, "the call")}
+    right = [n for n in NAMES if (n in wrong or failed["the call"]) and not failed.get(n, set()) & plain]
+    if not plain or not right or failed["the call"] & plain:
+        return []
+    return [f"with two axes alone: {', '.join(right)} right in all {len(plain)} cases"]
+
+
 def _of_report(report, exercise):
     wrong = {finding.about for finding in report.findings if finding.about in NAMES}
     others = [finding for finding in report.findings if finding.about not in NAMES]
@@ -205,6 +215,7 @@ def _of_report(report, exercise):
     why = [f"{finding.about}: {finding.text}" for finding in report.findings]
     kept = ", ".join(name for name, verdict in parts.items() if verdict == "right")
     why += [COUNTS.format(kept, " with ".join(explained[0].causes[0]))] if explained and kept else []
+    why += _of_two_axes(report, wrong)
     kinds = {run.name: SAID.get(run.came.kind) for run in report.runs}
     reasons = {report.not_run.get(name) or kinds.get(name) or "the call gave no results" for name in missing}
     why += [f"not run, and required: {', '.join(missing)} ({'; '.join(sorted(reasons))})"] if missing else []

@@ -69,15 +69,29 @@ def pages(files: Sequence[str | PathLike[str]]) -> list[str]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV, with a head; a cell that a spreadsheet would take for a formula begins with a quote."""
+    """The rows as CSV, with a head; a cell that a spreadsheet would take for a formula begins with a quote.
+
+    The first column is what tells a file from the others, mostly a student's name: that of the file, or of its folder
+    where all files have one name.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file", "verdict", "points", "of", "wrong", "mistakes", "possible", "why", "notes", "seconds"))
-    for row in rows:
+    writer.writerow(
+        ("student", "file", "verdict", "points", "of", "wrong", "mistakes", "possible", "why", "notes", "seconds")
+    )
+    for student, row in zip(_students([row.file for row in rows]), rows, strict=True):
         names = (" ".join(each) for each in (row.wrong, row.mistakes, row.possible))
-        cells = (row.file, row.verdict, row.points, row.of, *names)
+        cells = (student, row.file, row.verdict, row.points, row.of, *names)
         writer.writerow([_inert(cell) for cell in (*cells, "; ".join(row.why), "; ".join(row.notes), row.seconds)])
     return text.getvalue()
+
+
+def _students(files: Sequence[str]) -> list[str]:
+    paths = [Path(file) for file in files]
+    for names in ([path.stem for path in paths], [path.parent.name for path in paths]):
+        if len(set(names)) == len(names):
+            return names
+    return [page.removesuffix(".md") for page in pages(files)]
 
 
 def _inert(cell: Any) -> Any:

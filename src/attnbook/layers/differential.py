@@ -11,7 +11,7 @@ from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcas
 from attnbook.attention import split_by_asker
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
 class DifferentialResiduals(NamedTuple):
@@ -25,6 +25,7 @@ class DifferentialResiduals(NamedTuple):
     lam: Any
 
 
+@described
 class DifferentialGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.differential_attention`, each with the shape of its variable."""
 
@@ -66,6 +67,14 @@ def differential_attention(
     -------
     O : array (..., n_q, d_v)
     res : DifferentialResiduals
+
+    Raises
+    ------
+    TypeError
+        Q, K, V or lam is no array of floats, or they differ in dtype or library; and as
+        :func:`~attnbook.attention.attention`.
+    ValueError
+        The width of Q or K is odd, lam does not broadcast to the leading axes of Q, or what does not fit otherwise.
 
     Notes
     -----
@@ -112,6 +121,13 @@ def differential_attention_vjp(dO: Array, res: DifferentialResiduals) -> Differe
     Returns
     -------
     DifferentialGrads
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`differential_attention`, or dO no array like Q.
+    ValueError
+        dO has another shape than O.
     """
     plan = _plan_of(res)
     xp = agree(lam=res.lam, dO=dO)
@@ -141,6 +157,13 @@ def differential_attention_jvp(tQ: Array, tK: Array, tV: Array, tlam: AnyArray, 
     Returns
     -------
     tO : array (..., n_q, d_v)
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`differential_attention`, or a tangent no array like Q.
+    ValueError
+        A tangent has another shape than what moves.
     """
     plan = _plan_of(res)
     agree(lam=res.lam, tQ=tQ, tK=tK, tV=tV, tlam=tlam)
@@ -172,6 +195,13 @@ def differential_lambda(q1: Array, k1: Array, q2: Array, k2: Array, init: float)
     Returns
     -------
     lam : array (...)
+
+    Raises
+    ------
+    TypeError
+        A vector is no array of floats, or unlike q1.
+    ValueError
+        q1 has no axis, or another shape than one of the others.
     """
     _check_vectors(q1, k1, q2, k2)
     e1, e2 = _exponentials(q1, k1, q2, k2)
@@ -195,6 +225,13 @@ def differential_lambda_vjp(
     Returns
     -------
     dq1, dk1, dq2, dk2 : arrays (..., d)
+
+    Raises
+    ------
+    TypeError
+        dlam or a vector is no array of floats, or unlike q1.
+    ValueError
+        dlam has not the shape of λ, or the vectors differ in shape.
     """
     _check_vectors(q1, k1, q2, k2)
     agree(q1=q1, dlam=dlam)

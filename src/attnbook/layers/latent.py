@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
 from attnbook.arguments import check_count, check_eps, check_scale, check_shape
-from attnbook.arrays import agree, array_namespace, expected, mT, narrow, unbroadcast, widen
+from attnbook.arrays import agree, array_namespace, expected, kind, mT, narrow, unbroadcast, widen
 from attnbook.attention import split_by_asker
 from attnbook.heads import merge_heads, split_heads
 from attnbook.linear import project_vjp
@@ -17,9 +17,10 @@ from attnbook.ops import Op
 from attnbook.plan import resolve
 from attnbook.rotary import Rotary
 from attnbook.spines import SPINES, Way
-from attnbook.types import AnyArray, Array, Corner, Method
+from attnbook.types import AnyArray, Array, Corner, Method, described
 
 
+@described
 class LatentParams(NamedTuple, Generic[Array]):
     """The weights of latent attention, or their gradients, with the paper's names. Used as ``X @ W``.
 
@@ -64,6 +65,7 @@ class LatentResiduals(NamedTuple):
     attention: Any
 
 
+@described
 class LatentGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.latent_attention`, each with the shape of its variable."""
 
@@ -127,6 +129,14 @@ def latent_attention(
     Y : array (..., n, d_out), namespace, dtype and device of X
     res : LatentResiduals
 
+    Raises
+    ------
+    TypeError
+        p is no :class:`LatentParams`, an array none of floats or unlike X; num_heads is no integer, rotary no Rotary;
+        and as :func:`~attnbook.attention.attention`.
+    ValueError
+        Widths do not fit each other or num_heads, eps is negative or not finite, or what does not fit otherwise.
+
     Notes
     -----
     Source: DeepSeek-AI, "DeepSeek-V2", section 2.1 and appendix C.
@@ -186,6 +196,13 @@ def latent_attention_vjp(dY: Array, res: LatentResiduals) -> LatentGrads[Array]:
     Returns
     -------
     LatentGrads
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`latent_attention`, or dY no array like X.
+    ValueError
+        dY lacks the shape of Y.
     """
     if not isinstance(res, LatentResiduals):
         raise TypeError(expected("res", "the residuals that latent_attention returned", type(res).__name__))
@@ -244,9 +261,9 @@ def _apart(T: Any, at: Any) -> tuple[Any, ...]:
 def _check(X: Any, p: Any, h: int, rotary: Any, eps: Any) -> tuple[Any, ...]:
     """h, d_n, d_r, d_c and d_v, or an error that names what does not fit."""
     if not isinstance(p, LatentParams):
-        raise TypeError(expected("p", "a LatentParams", type(p).__name__))
+        raise TypeError(expected("p", "a LatentParams", kind(p)))
     if not isinstance(rotary, Rotary):
-        raise TypeError(expected("rotary", "a Rotary", type(rotary).__name__))
+        raise TypeError(expected("rotary", "a Rotary", kind(rotary)))
     h = check_count("num_heads", h)
     check_eps(eps)
     optional = {name: getattr(p, name) for name in ("W_DQ", "g_Q", "g_KV")}

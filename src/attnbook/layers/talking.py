@@ -12,7 +12,7 @@ from attnbook.arrays import agree, array_namespace, expected, mT, narrow, widen
 from attnbook.ops import Tile
 from attnbook.plan import steps_of
 from attnbook.softmax import softmax, softmax_jvp, softmax_vjp
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 
 class TalkingResiduals(NamedTuple):
@@ -31,6 +31,7 @@ class TalkingResiduals(NamedTuple):
     dtype: Any
 
 
+@described
 class TalkingGrads(NamedTuple, Generic[Array]):
     """The gradients of :func:`.talking_heads`, each with the shape of its variable."""
 
@@ -78,6 +79,13 @@ def talking_heads(
     O : array (..., c, n_q, d_v)
     res : TalkingResiduals
 
+    Raises
+    ------
+    TypeError
+        An array is none of floats, or they differ in dtype or library; mask is not of bools, or scale no number.
+    ValueError
+        Q has fewer than three axes, or a table of heads or another shape does not fit.
+
     Notes
     -----
     Source: Shazeer et al., "Talking-Heads Attention", section 3.
@@ -110,6 +118,13 @@ def talking_heads_vjp(dO: Array, res: TalkingResiduals) -> TalkingGrads[Array]:
     Returns
     -------
     TalkingGrads
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`talking_heads`; dO is no array like Q.
+    ValueError
+        dO lacks the shape of O.
     """
     _check_res(res)
     agree(dO=dO)
@@ -141,6 +156,13 @@ def talking_heads_jvp(tQ: Array, tK: Array, tV: Array, tW_S: AnyArray, tW_P: Any
     Returns
     -------
     tO : array (..., c, n_q, d_v)
+
+    Raises
+    ------
+    TypeError
+        res is not from :func:`talking_heads`, or a tangent is unlike Q.
+    ValueError
+        The shape of a tangent is not its variable's.
     """
     _check_res(res)
     agree(tQ=tQ, tK=tK, tV=tV, tW_S=tW_S, tW_P=tW_P)

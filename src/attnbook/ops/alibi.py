@@ -70,6 +70,17 @@ def alibi_slopes(h: int) -> Any:
     .. math:: \\text{slope}_k = 2^{-8k/h} \\qquad k = 1, \\dots, h
 
     Where h is no power of two, those of the next lower one, and then every other one of the next higher.
+
+    Raises
+    ------
+    ValueError
+        h is no whole number of at least 1.
+
+    Examples
+    --------
+    >>> from attnbook.ops import alibi_slopes
+    >>> alibi_slopes(4).tolist()
+    [0.25, 0.0625, 0.015625, 0.00390625]
     """
     if not isinstance(h, int) or isinstance(h, bool) or h < 1:
         raise ValueError(expected("h", "a whole number of heads, at least 1", repr(h)))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arguments import check_broadcasts
+from attnbook.arguments import check_broadcasts, check_flags
 from attnbook.arrays import accumulation_dtype, agree_on_place, array_namespace, expected, unbroadcast
 from attnbook.ops.op import Kernel, Op, Tile
 
@@ -36,6 +36,7 @@ class Bias(Op):
         return tS if tparam is None else tS + self.here(tile, tparam)
 
     def check(self, name: str, like: Any, like_name: str, shape: tuple[int, ...]) -> None:
+        check_flags(**{f"{name}, fixed": self.fixed})
         if not self.fixed:
             return super().check(name, like, like_name, shape)
         agree_on_place(name, self.B, like_name, like)

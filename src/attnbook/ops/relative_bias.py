@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from attnbook.arguments import check_flags
 from attnbook.arrays import array_namespace, device, expected, unbroadcast
 from attnbook.ops.op import Op, Placed, Tile, check_corner
 from attnbook.types import Corner
@@ -26,8 +27,7 @@ class T5Buckets:
             n = getattr(self, name)
             if not isinstance(n, int) or isinstance(n, bool) or n < low:
                 raise ValueError(expected(name, f"a whole number, at least {low}", repr(n)))
-        if not isinstance(self.bidirectional, bool):
-            raise TypeError(expected("bidirectional", "a bool", repr(self.bidirectional)))
+        check_flags(bidirectional=self.bidirectional)
         if self.bidirectional and self.num_buckets % 2:
             raise ValueError(expected("num_buckets", "an even number, half of it a direction", self.num_buckets))
         if self.max_distance <= self._exact:

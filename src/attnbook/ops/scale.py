@@ -1,10 +1,12 @@
 """Scale the scores: S ↦ scale · S."""
 
 import math
+import reprlib
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from attnbook.arguments import as_float, is_real
 from attnbook.arrays import array_namespace, expected, is_array
 from attnbook.ops.of_heads import OfHeads
 from attnbook.ops.op import Tile
@@ -25,10 +27,10 @@ class Scale(OfHeads):
     factor: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.factor, Real) and not isinstance(self.factor, bool) and math.isfinite(self.factor):
+        if is_real(self.factor) and math.isfinite(as_float(self.factor)):
             object.__setattr__(self, "factor", float(self.factor))
         elif isinstance(self.factor, Real) or not is_array(self.factor):
-            raise ValueError(expected("factor", "a finite number, or an array", repr(self.factor)))
+            raise ValueError(expected("factor", "a finite number, or an array", reprlib.repr(self.factor)))
         else:
             self._learn()
 

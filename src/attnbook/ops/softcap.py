@@ -1,10 +1,11 @@
 """Cap the scores smoothly: S ↦ c tanh(S / c)."""
 
 import math
+import reprlib
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
+from attnbook.arguments import as_float, is_real
 from attnbook.arrays import array_namespace, expected
 from attnbook.ops.op import Kernel, Op, Tile
 
@@ -23,8 +24,8 @@ class Softcap(Op):
     strides = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cap, Real) or isinstance(self.cap, bool) or not (0 < self.cap < math.inf):
-            raise ValueError(expected("cap", "a positive number", repr(self.cap)))
+        if not is_real(self.cap) or not 0 < as_float(self.cap) < math.inf:
+            raise ValueError(expected("cap", "a positive number", reprlib.repr(self.cap)))
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         y = array_namespace(S).tanh(S / float(self.cap))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attnbook.arguments import check_flags
 from attnbook.arrays import agree
 from attnbook.recurrent import passes
 from attnbook.recurrent.passes import Residuals
@@ -55,6 +56,13 @@ def delta_rule(
     res : Residuals
         With ``res.state``, the state after the last token.
 
+    Raises
+    ------
+    TypeError
+        Q, K, V, beta, gate or state is no array of floats, or unlike Q in dtype or library; or scale is no number.
+    ValueError
+        Not as many keys as queries, a chunk that is no whole number of at least 1, and shapes that do not fit.
+
     Notes
     -----
     Sources: Schlag et al. 2021, "Linear Transformers Are Secretly Fast Weight Programmers"; Yang et al. 2024,
@@ -102,6 +110,13 @@ def delta_rule_vjp(dO: Array, res: Residuals, dstate: AnyArray | None = None) ->
     -------
     RecurrentGrads
         ``dQ``, ``dK``, ``dV``, ``dbeta``; ``dgate`` and ``dstate``, None where none was given.
+
+    Raises
+    ------
+    TypeError
+        dO is no array like Q, dstate none like the state, or res from elsewhere.
+    ValueError
+        dO or dstate has another shape than O or ``res.state``.
     """
     return passes.vjp(dO, dstate, res)
 
@@ -140,6 +155,14 @@ def delta_rule_jvp(
     Returns
     -------
     tO : array like O; or tO and the tangent of ``res.state``
+
+    Raises
+    ------
+    TypeError
+        A tangent is no array like its variable, or res from elsewhere.
+    ValueError
+        A tangent has another shape than its variable, which must have been given.
     """
+    check_flags(with_state=with_state)
     tO, tH = passes.jvp(Inputs(tQ, tK, tV, tbeta, tgate, tstate), res)
     return (tO, tH) if with_state else tO

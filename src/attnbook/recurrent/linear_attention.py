@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from attnbook.arguments import check_flags
 from attnbook.recurrent import passes
 from attnbook.recurrent.passes import Residuals
 from attnbook.recurrent.plan import Inputs, RecurrentGrads, resolve
@@ -66,8 +67,11 @@ def linear_attention(
 
     Raises
     ------
+    TypeError
+        Q, K, V, gate or state is no array of floats, or not of the dtype and library of Q; or scale is no number.
     ValueError
-        Causal, and not as many keys as queries; a gate, and not causal; and what does not fit otherwise.
+        Causal, and not as many keys as queries; a gate, and not causal; an option that is none of those above; and
+        shapes that do not fit.
 
     Notes
     -----
@@ -111,6 +115,13 @@ def linear_attention_vjp(dO: Array, res: Residuals, dstate: AnyArray | None = No
     -------
     RecurrentGrads
         ``dQ``, ``dK``, ``dV``; ``dgate`` and ``dstate``, None where there was no gate or state; ``dbeta`` is None.
+
+    Raises
+    ------
+    TypeError
+        res is not of this room, dO no array like Q, or dstate none like the state.
+    ValueError
+        dO has not the shape of O, or dstate not that of ``res.state``.
     """
     return passes.vjp(dO, dstate, res)
 
@@ -148,6 +159,14 @@ def linear_attention_jvp(
     Returns
     -------
     tO : array like O; with ``with_state`` a pair, tO and the tangent of ``res.state``
+
+    Raises
+    ------
+    TypeError
+        res is not of this room, or a tangent no array like its variable.
+    ValueError
+        A tangent has not its variable's shape, or that was not given.
     """
+    check_flags(with_state=with_state)
     tO, tH = passes.jvp(Inputs(tQ, tK, tV, None, tgate, tstate), res)
     return (tO, tH) if with_state else tO

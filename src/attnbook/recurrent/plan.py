@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple
 from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, array_namespace, expected
 from attnbook.recurrent.features import FEATURES
-from attnbook.types import AnyArray, Array
+from attnbook.types import AnyArray, Array, described
 
 FLAGS = {False: False, True: True}
 
@@ -21,6 +21,7 @@ class Inputs(NamedTuple):
     state: AnyArray | None = None
 
 
+@described
 class RecurrentGrads(NamedTuple, Generic[Array]):
     """Gradients, each with the shape of its variable; None where one was not given."""
 

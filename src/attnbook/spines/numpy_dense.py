@@ -8,12 +8,22 @@ import numpy as np
 
 from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import Tile, chain
-from attnbook.spines import columns
+from attnbook.spines import columns, dense
 from attnbook.spines.cuts import cuts_of, put
-from attnbook.spines.dense import Residuals, hvp, jvp
-from attnbook.spines.operands import check_numpy, in_order, less_dL, operands, operands_vjp, unfit_tiles
+from attnbook.spines.dense import Residuals
+from attnbook.spines.operands import (
+    check_numpy,
+    in_order,
+    less_dL,
+    operands,
+    operands_vjp,
+    tells_of_memory,
+    unfit_tiles,
+)
 
 __all__ = ["Residuals", "forward", "hvp", "jvp", "prepare", "vjp"]
+
+jvp, hvp = map(tells_of_memory, (dense.jvp, dense.hvp))
 
 
 def prepare(plan, given):
@@ -24,6 +34,7 @@ def prepare(plan, given):
     return plan
 
 
+@tells_of_memory
 @quietly
 def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.dense.forward`."""
@@ -45,6 +56,7 @@ def forward(Q, K, V, plan):
     return narrow(W @ v, Q.dtype), Residuals(Q, K, V, P, M, Z, saved, plan)
 
 
+@tells_of_memory
 @quietly
 def vjp(dO, dL, res):
     """As :func:`attnbook.spines.dense.vjp`."""

@@ -17,11 +17,12 @@ from attnbook.arrays import narrow, quietly, widen
 from attnbook.ops import chain
 from attnbook.spines import columns
 from attnbook.spines.numpy_work import Buffer, Work, add, beside, slice_of, starts_with, with_ones
-from attnbook.spines.operands import row_sums, row_sums_jvp, turn
+from attnbook.spines.operands import row_sums, row_sums_jvp, tells_of_memory, turn
 from attnbook.spines.sums import Sums
 from attnbook.spines.workers import run
 
 
+@tells_of_memory
 @quietly
 def jvp(tQ, tK, tV, tparams, res):
     """As :func:`attnbook.spines.tiled.jvp`."""
@@ -29,6 +30,7 @@ def jvp(tQ, tK, tV, tparams, res):
     return narrow(tO, res.Q.dtype), tL[..., 0]
 
 
+@tells_of_memory
 @quietly
 def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     """As :func:`attnbook.spines.tiled.hvp`."""

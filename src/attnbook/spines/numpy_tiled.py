@@ -37,7 +37,7 @@ from attnbook.spines import columns
 from attnbook.spines.cuts import put
 from attnbook.spines.numpy_tangents import hvp, jvp
 from attnbook.spines.numpy_work import Buffer, Work, add, slice_of, starts_with, with_ones
-from attnbook.spines.operands import check_numpy, less_dL, row_sums
+from attnbook.spines.operands import check_numpy, less_dL, row_sums, tells_of_memory
 from attnbook.spines.sums import Sums
 from attnbook.spines.tiled import Residuals, check_sizes, on_grid
 from attnbook.spines.workers import run
@@ -79,6 +79,7 @@ def prepare(plan, given):
     return plan._replace(tiles=tiles._replace(keys=keys))
 
 
+@tells_of_memory
 def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.tiled.forward`."""
     work = Work(Q, K, V, plan)
@@ -97,6 +98,7 @@ def forward(Q, K, V, plan):
     return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, work.unit)
 
 
+@tells_of_memory
 def vjp(dO, dL, res):
     """As :func:`attnbook.spines.tiled.vjp`."""
     work = Work(res.Q, res.K, res.V, res.plan)

@@ -1,8 +1,22 @@
 """What every spine does at the door and at the end: one dtype inside, one head of keys for each head of queries."""
 
+import functools
+import math
 import reprlib
 
-from attnbook.arrays import an_array_of, array_namespace, device, expected, is_numpy, narrow, unbroadcast, widen
+import numpy as np
+
+from attnbook.arrays import (
+    accumulation_dtype,
+    an_array_of,
+    array_namespace,
+    device,
+    expected,
+    is_numpy,
+    narrow,
+    unbroadcast,
+    widen,
+)
 from attnbook.heads import share_heads, share_heads_vjp
 
 
@@ -11,6 +25,28 @@ def check_numpy(plan, given):
     name, like = next(iter(given.items()))
     if not is_numpy(like):
         raise TypeError(expected(name, f"a NumPy array for method '{plan.spine}'", an_array_of(like)))
+
+
+def tells_of_memory(run):
+    """``run`` of NumPy's spines; where memory does not suffice, an error that says what was asked, and what helps.
+
+    Nothing is half written then: results are new arrays, and what came is not changed.
+    """
+
+    @functools.wraps(run)
+    def run_and_tell(*args):
+        try:
+            return run(*args)
+        except MemoryError as error:
+            plan = getattr(args[-1], "plan", args[-1])  # the residuals', or the plan
+            method, asked = plan.spine.removeprefix("numpy_"), str(error) or "no memory is left"
+            helps = "fewer heads, or a part of the batch, in a call need less"
+            if method == "dense":
+                size = math.prod(plan.shape) * np.dtype(accumulation_dtype(np, args[0].dtype)).itemsize / 2**20
+                helps = f"each table of {plan.shape} numbers takes {size:,.0f} MiB; method='tiled' holds none"
+            raise MemoryError(f"method '{method}': {asked}; {helps}") from error
+
+    return run_and_tell
 
 
 def unfit_tiles(plan, wanted):

@@ -3,12 +3,14 @@
 Many small products run faster side by side than one after the other with all threads in each.
 """
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from attnbook.arrays import expected
@@ -20,8 +22,14 @@ def get_num_threads() -> int:
     """How many threads NumPy arrays are worked on with.
 
     As :func:`set_num_threads` said; else as the environment variable ATTNBOOK_NUM_THREADS says; else, once
-    ``attnbook.torch`` is imported, as ``torch.get_num_threads`` says; else as OMP_NUM_THREADS says; else one a core.
-    Results do not depend on it. Chapter: :doc:`/chapters/11_memory_and_speed`.
+    ``attnbook.torch`` is imported, as ``torch.get_num_threads`` says; else as OMP_NUM_THREADS says; else one a core, or
+    fewer where a container may use the time of fewer (read once, when first needed). Results do not depend on it.
+    Chapter: :doc:`/chapters/11_memory_and_speed`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ATTNBOOK_NUM_THREADS is no whole number, or less than 1.
     """
     ask = _settings["followed"]
     return _settings["threads"] or _said() or (ask() if ask else _default())
@@ -60,7 +68,47 @@ def _default() -> Any:
     of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2": those of nested regions follow
     if of_openmp.isdecimal() and int(of_openmp):
         return int(of_openmp)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min(cores, _quota()))
+
+
+def _quota() -> float:
+    """How many cores' time a container may take, by the tightest of its groups; ∞ where none says so.
+
+    More workers than that would stand still for most of each period, in the middle of a product.
+    """
+    found = [math.inf]
+    for folder in _groups():
+        try:
+            told = [(folder / name).read_text().split() for name in _QUOTAS[(folder / "cpu.max").exists()]]
+            quota, period = map(float, [word for words in told for word in words])  # "max", where there is no limit
+        except (OSError, ValueError):
+            continue
+        if quota > 0 and period > 0:  # version 1 says −1 for none
+            found.append(quota / period)
+    return min(found)
+
+
+_CGROUP, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_QUOTAS = {True: ("cpu.max",), False: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+"""The files of version 2, "quota period" in one, and of version 1."""
+
+
+def _groups() -> Iterator[Path]:
+    """The folders of this process's control groups and of all that hold them, of either version."""
+    try:
+        lines = _CGROUP.read_text().splitlines()
+    except OSError:  # no Linux, or hidden
+        return
+    for line in lines:
+        _, kinds, own = line.split(":", 2)
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        root = (
+            _MOUNTED if not kinds else next((f for f in (_MOUNTED / kinds, _MOUNTED / "cpu") if f.is_dir()), _MOUNTED)
+        )
+        folder = root / own.strip("/")
+        yield from (f for f in (folder, *folder.parents) if f == root or root in f.parents)
 
 
 def _count(name: str, n: Any) -> Any:
@@ -144,24 +192,39 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-_in_use: dict[str, Any] = {"runs": 0, "limit": None, "setter": None}
+_in_use: dict[str, Any] = {"runs": set(), "limit": None, "setter": None}
 _in_use_lock = threading.Lock()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[Any]:
-    """BLAS on one thread inside; outside, as it was. Two callers at once share one limit, and the last one lifts it."""
-    with _in_use_lock:
-        if not _in_use["runs"]:
-            _in_use.update(limit=_blas().limit(limits=1), setter=threading.current_thread())
-        _in_use["runs"] += 1
+    """BLAS on one thread inside; outside, as it was. Two callers at once share one limit, and the last one lifts it.
+
+    An interrupt may come in any line: what BLAS was set to is kept before it is set, and set back in a second try.
+    """
+    own = object()
     try:
+        with _in_use_lock:
+            if not _in_use["runs"]:
+                _in_use.update(limit=_blas().limit(limits=None), setter=threading.current_thread())
+                for library in _blas().lib_controllers:
+                    library.set_num_threads(1)
+            _in_use["runs"].add(own)
         yield
     finally:
-        with _in_use_lock:
-            _in_use["runs"] -= 1
-            if not _in_use["runs"]:
-                _lift(_in_use["limit"], _in_use["setter"])
+        try:
+            _leave(own)
+        except BaseException:
+            _leave(own)
+            raise
+
+
+def _leave(own: object) -> None:
+    with _in_use_lock:
+        _in_use["runs"].discard(own)
+        if not _in_use["runs"] and _in_use["limit"] is not None:
+            _lift(_in_use["limit"], _in_use["setter"])
+            _in_use["limit"] = None
 
 
 def _lift(limit: Any, setter: Any) -> None:
@@ -181,8 +244,9 @@ def _begin_anew() -> None:
     _pool.cache_clear()
     _in_use_lock = threading.Lock()
     if _in_use["runs"]:
-        _in_use["runs"] = 0
+        _in_use["runs"].clear()
         _lift(_in_use["limit"], _in_use["setter"])
+        _in_use["limit"] = None
 
 
 if hasattr(os, "register_at_fork"):

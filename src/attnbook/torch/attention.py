@@ -73,6 +73,13 @@ def attention(
     O : tensor (..., n_q, d_v), dtype and device of Q; with ``with_L`` a pair, O and L (..., n_q)
         Contiguous. Exactly 0 in a row with no allowed key, and L −∞, as are all gradients through it.
 
+    Raises
+    ------
+    TypeError
+        Q, K or V is no dense tensor of one of these dtypes, or what else has a type that does not fit.
+    ValueError
+        A shape, a device or an option does not fit.
+
     Notes
     -----
     Reverse and forward mode nest in any order, through ``torch.autograd`` and ``torch.func``; ``vmap`` is another
