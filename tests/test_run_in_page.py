@@ -128,6 +128,20 @@ class TestRunner:
         assert "return 1 / 0" in output["traceback"]
         assert "ZeroDivisionError" in output["traceback"]
         assert "runner.py" not in output["traceback"]
+        assert output["summary"] == "ZeroDivisionError: division by zero"
+
+    @pytest.mark.parametrize(
+        ("source", "summary"),
+        [
+            ("def f(:", "SyntaxError: invalid syntax"),
+            ("raise ValueError('one\\ntwo')", "ValueError: one"),
+            ("assert False", "AssertionError"),
+            ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E: <exception str() failed>"),
+        ],
+    )
+    def test_the_line_that_says_what_was_raised(self, source, summary, runner):
+        (output,) = runner.Runner().run("mine", source)["outputs"]
+        assert output["summary"] == summary
 
     @pytest.mark.parametrize(
         "source", ["def f(:", "raise SystemExit", "raise KeyboardInterrupt", "f = lambda: f()\nf()"]

@@ -235,7 +235,7 @@ const VERDICTS = {
   autograd: () => "✓ The same as printed here, less the comparison with autograd, which needs torch.",
   "passed over": ({ why }) => `Passed over: ${why}.`,
   differs: () => "Came out differently:",
-  error: () => "It raised an error:",
+  error: ({ outputs }) => `It raised an error: ${outputs.at(-1).summary}`,
   ran: ({ outputs }) => (outputs.length ? "Your version gives:" : "Your version ran, and printed nothing."),
 };
 
