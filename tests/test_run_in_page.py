@@ -565,6 +565,39 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
         assert "42\n" in page.give(4, "print(7 * own_six)")
 
 
+FULL = """
+const full = () => { throw new DOMException("full", "QuotaExceededError"); };
+Storage.prototype.setItem = full;
+indexedDB.open = full;
+CacheStorage.prototype.open = async () => full();
+"""
+NOT_KEPT = "This browser's storage is full or blocked: all works, and the next visit loads Python again."
+
+
+@pytest.mark.parametrize("how", ["full", "blocked"])
+def test_with_storage_full_or_blocked_all_works_and_is_told(how, site, address, browser):
+    """Full for the page, by script, and for the service worker, by the browser's own measure."""
+    blocked = NO_STORAGE + "ServiceWorkerContainer.prototype.register = async () => caches;"
+    with Page(browser, address, keeps="allow", script=FULL if how == "full" else blocked) as page:
+        said = []
+        page.tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        quota = {"origin": address.rstrip("/"), "quotaSize": 100_000}
+        if how == "full":
+            page.context.new_cdp_session(page.tab).send("Storage.overrideQuotaForOrigin", quota)
+        for _ in range(2):
+            assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+            page.tab.locator(".run-say", has_text=NOT_KEPT).wait_for()
+            page.tab.reload()
+        page.tab.goto(f"{address}search.html?q=mask")
+        page.tab.locator(".search-list a").first.wait_for()
+        page.tab.goto(f"{address}book/intro.html")
+        page.tab.locator(".live-head").scroll_into_view_if_needed()
+        page.tab.get_by_role("spinbutton", name="Q, row 0, column 0").fill("4")
+        page.tab.locator("table[data-name=S] td", has_text="2.76").wait_for()  # (4 · 1 − 0.5 · 0.2) / √2
+        assert not said
+        assert not page.complaints
+
+
 # --- with real NumPy ------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ function begin() {
 // From the first run on, what was loaded is kept for the next visit, which then needs no network. See sw.js.
 async function keep() {
   const keeper = navigator.serviceWorker;
+  keeper?.addEventListener("message", ({ data }) => data === "full" && tellNotKept());
   if (!keeper || keeper.controller) return;
   try {
     const takesOver = new Promise((resolve) => keeper.addEventListener("controllerchange", resolve, { once: true }));
@@ -52,8 +53,15 @@ async function keep() {
     const loaded = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
     for (const address of loaded) if (new URL(address).origin === location.origin) fetch(address).catch(() => {});
   } catch {
-    // Storage is blocked. All else works.
+    tellNotKept();
   }
+}
+
+let notKept = "";
+function tellNotKept() {
+  if (notKept) return;
+  notKept = "This browser's storage is full or blocked: all works, and the next visit loads Python again.";
+  if (!busy) say(`${bar.querySelector(".run-say").textContent} ${notKept}`);
 }
 
 function perhaps() {
@@ -165,9 +173,9 @@ function showBusy(now) {
 
 function finish(words) {
   showBusy(false);
-  const text = [words.split("\n")[0], ...trouble].join(" ");
-  say(text);
-  announce([words, ...trouble].join(" "));
+  const more = [...trouble, ...(notKept ? [notKept] : [])];
+  say([words.split("\n")[0], ...more].join(" "));
+  announce([words, ...more].join(" "));
 }
 
 function stopNow() {
