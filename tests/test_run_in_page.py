@@ -627,6 +627,74 @@ def test_after_one_run_a_chapter_opens_and_runs_without_a_network(site, address,
         assert page.tab.evaluate("caches.match('../_static/run/old/x').then(Boolean)") is False
 
 
+HEARD = """
+self.heard = [];
+self.Worker = class extends Worker {
+  constructor(...what) {
+    super(...what);
+    heard.push("worker");
+    this.addEventListener("message", ({ data }) => heard.push(...Object.keys(data)));
+  }
+};
+"""
+SAVES_DATA = "if (localStorage.saves) Object.defineProperty(navigator, 'connection', { value: { saveData: true } })"
+
+
+@needs_wheels
+def test_python_starts_early_where_a_cell_was_run_before(site, address, browser):
+    """From what the browser keeps, in silence; a press while it starts waits for it, and begins no second one."""
+    with Page(browser, address, keeps="allow", script=HEARD + SAVES_DATA) as page:
+        run, same = page.cell(1).locator("[data-run=run]"), page.cell(1).get_by_text("✓ The same as printed here.")
+        run.click()
+        same.wait_for()
+        page.tab.wait_for_load_state("networkidle")
+        first = page.tab.evaluate("document.querySelector('.run-bar').innerText")
+        page.context.set_offline(True)
+
+        for early in (False, True):  # pressed before Python is there, and after
+            page.tab.reload()
+            words = page.tab.evaluate("document.querySelector('.run-bar').innerText")
+            page.tab.wait_for_function("word => heard.includes(word)", arg="ready" if early else "received")
+            assert words == page.tab.evaluate("document.querySelector('.run-bar').innerText")
+            assert words != first
+            assert not page.tab.locator(".run-result").count()
+            run.click()
+            same.wait_for()
+            heard = page.tab.evaluate("heard")
+            assert heard.count("worker") == heard.count("loading") == 1
+            assert heard.index("ready") < heard.index("running")
+
+        page.context.set_offline(False)
+        forget = "caches.open('attnbook').then(async kept => { for (const one of await kept.keys())"
+        forget += " if (one.url.endsWith('/site.json')) await kept.delete(one); })"
+        for otherwise in ("localStorage.saves = 1", f"delete localStorage.saves, {forget}"):
+            page.tab.evaluate(otherwise)
+            page.tab.reload()
+            page.tab.wait_for_load_state("networkidle")
+            page.tab.wait_for_timeout(1000)
+            assert page.tab.evaluate("heard") == []
+        assert not page.complaints
+
+
+@needs_wheels
+def test_an_early_start_that_fails_is_silent_and_a_press_begins_anew(site, address, browser):
+    with Page(browser, address, keeps="allow", script=HEARD) as page:
+        page.give(3, "print(6 * 7)")
+        page.tab.wait_for_load_state("networkidle")
+        page.tab.evaluate(
+            """caches.open('attnbook').then(async kept => { for (const one of await kept.keys())
+            if (one.url.endsWith('/runner.py')) await kept.put(one, new Response('raise ValueError')); })"""
+        )
+        page.tab.reload()
+        page.tab.wait_for_function("heard.includes('failed')")
+        assert not page.tab.locator("[data-run=stop]").is_visible()
+        assert "could not be loaded" not in page.said
+        page.cell(1).locator("[data-run=run]").click()
+        page.tab.locator(".run-say", has_text="Python could not be loaded").wait_for()
+        assert page.tab.evaluate("heard").count("worker") == 2
+        assert not page.complaints
+
+
 NEEDS = {"torch": "has_torch()", "Triton": "has_triton()", "python-flint": "has_flint()"}  # and what such a cell asks
 
 

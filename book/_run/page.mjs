@@ -14,7 +14,8 @@ const cells = [...document.querySelectorAll("article div.cell")].map((box, i) =>
 
 let worker, interrupts;
 let waiting; // the cell that the worker is at: { resolve, reject, started, printed }
-let loading = { what: "Python" }; // and how many bytes it has, where that is known
+let loading = { what: "Python", received: 0 }; // and how many bytes it has, where that is known
+let preparing = false; // Python starts, and no cell is asked for yet
 const PATIENCE = 20; // seconds without news, after which the page says so
 let patience;
 const trouble = new Set(); // what could not be loaded, in words: said again at the end
@@ -72,14 +73,17 @@ function perhaps() {
 function hear(data) {
   clearTimeout(patience);
   if ("loading" in data) {
-    loading = { what: data.loading, bytes: data.bytes };
-    announce(`Loading ${loading.what}`);
-    arrived(0);
-  } else if ("received" in data) arrived(data.received);
+    loading = { what: data.loading, bytes: data.bytes, received: 0 };
+    arrived();
+  } else if ("received" in data) {
+    loading.received = data.received;
+    arrived();
+  } else if ("ready" in data) preparing = false;
   else if ("running" in data) waiting?.started();
   else if ("printed" in data) waiting?.printed(data.printed);
   else if ("refused" in data) trouble.add(refusal(data));
   else if ("failed" in data) {
+    if (!waiting) return end(); // nobody waits for it: a press begins anew, and says what is wrong
     fail(data.started ? `Python broke off: ${data.failed}.` : `Python could not be loaded: ${data.failed}. ${perhaps()}`);
   } else if ("answer" in data) waiting?.resolve(data.answer);
 }
@@ -89,8 +93,10 @@ function refusal({ refused, host, why }) {
   return `${refused} could not be loaded from ${host}: ${reason} Cells that need it are passed over; others run.`;
 }
 
-function arrived(received) {
-  const { what, bytes } = loading;
+function arrived() {
+  if (!busy) return; // nobody waits for it yet
+  const { what, bytes, received } = loading;
+  if (!received) announce(`Loading ${what}`);
   const words = `Loading ${what}: ${megabytes(received)}${bytes ? ` of ${megabytes(bytes)}` : ""} …`;
   say(words);
   patience = setTimeout(() => {
@@ -107,6 +113,7 @@ function end() {
   clearTimeout(patience);
   worker?.terminate();
   worker = interrupts = undefined;
+  preparing = false;
   for (const cell of cells) cell.ran = false;
 }
 
@@ -122,6 +129,19 @@ function ask(request, { started, printed }) {
     waiting = { resolve, reject, started, printed };
     worker.postMessage(request);
   }).finally(() => (waiting = undefined));
+}
+
+// Python, before a cell is asked for: where this browser has what the page was built with, so that nothing is fetched.
+export async function prepare() {
+  try {
+    if (worker || lacking() || !(await caches.match(new URL("site.json", from)))) return;
+    if (worker) return; // a cell was asked for meanwhile
+    begin();
+    preparing = true;
+    worker.postMessage({ prepare: true });
+  } catch {
+    // Storage is blocked: nothing is kept in this browser.
+  }
 }
 
 // --- running --------------------------------------------------------------------------------------------------------
@@ -142,6 +162,7 @@ async function job(list, whole = false) {
   trouble.clear();
   showBusy(true);
   const counts = {};
+  if (preparing) arrived();
   try {
     if (!worker) await keep();
     for (let i = 0; i < list.length && !stopping; i++) {
