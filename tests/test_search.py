@@ -170,7 +170,6 @@ def test_plurals_typos_and_beginnings(typed, tab):
     [
         ("sofmax jacobain", "softmax jacobian"),
         ("crss attenton gradeint", "cross attention gradient"),
-        ("finte diferences", "finite differences"),
     ],
 )
 def test_every_word_of_a_query_may_be_misspelt(typed, meant, tab):
