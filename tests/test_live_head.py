@@ -371,6 +371,28 @@ def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab, text, why):
     assert tab.evaluate(SHOWN)["S"] != before["S"]
 
 
+def test_a_scale_may_be_written_with_a_root(tab):
+    entry = field(tab, "scale")
+    entry.fill("0.5")
+    other = shown(tab, "S")
+    for text in ("1/sqrt(2)", "1 / √2", "1/math.sqrt(2.0)", "0.7071067811865476", ""):
+        entry.fill(text)
+        assert said(tab) == ""
+        right = shown(tab, "S")
+        assert right != other
+        assert entry.get_attribute("aria-valuenow").startswith("0.70710678"), text
+    entry.fill("sqrt(4)")
+    assert entry.get_attribute("aria-valuenow") == "2"
+    assert shown(tab, "S") != right
+    for text, why in (("1/sqrt(0)", "its root is 0"), ("sqrt(.)", "not a number"), ("1/2", "not a number")):
+        entry.fill(text)
+        assert why in said(tab)
+        assert entry.get_attribute("aria-invalid") == "true"
+    other = field(tab, "Q, row 0, column 0")
+    other.fill("1/sqrt(2)")
+    assert "not a number" in said(tab)
+
+
 PASTE = """([e, text]) => {
     const clipboardData = new DataTransfer();
     clipboardData.setData("text", text);

@@ -128,6 +128,20 @@ class TestRunner:
         assert "return 1 / 0" in output["traceback"]
         assert "ZeroDivisionError" in output["traceback"]
         assert "runner.py" not in output["traceback"]
+        assert output["summary"] == "ZeroDivisionError: division by zero"
+
+    @pytest.mark.parametrize(
+        ("source", "summary"),
+        [
+            ("def f(:", "SyntaxError: invalid syntax"),
+            ("raise ValueError('one\\ntwo')", "ValueError: one"),
+            ("assert False", "AssertionError"),
+            ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E: <exception str() failed>"),
+        ],
+    )
+    def test_the_line_that_says_what_was_raised(self, source, summary, runner):
+        (output,) = runner.Runner().run("mine", source)["outputs"]
+        assert output["summary"] == summary
 
     @pytest.mark.parametrize(
         "source", ["def f(:", "raise SystemExit", "raise KeyboardInterrupt", "f = lambda: f()\nf()"]
@@ -551,6 +565,39 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
         assert "42\n" in page.give(4, "print(7 * own_six)")
 
 
+FULL = """
+const full = () => { throw new DOMException("full", "QuotaExceededError"); };
+Storage.prototype.setItem = full;
+indexedDB.open = full;
+CacheStorage.prototype.open = async () => full();
+"""
+NOT_KEPT = "This browser's storage is full or blocked: all works, and the next visit loads Python again."
+
+
+@pytest.mark.parametrize("how", ["full", "blocked"])
+def test_with_storage_full_or_blocked_all_works_and_is_told(how, site, address, browser):
+    """Full for the page, by script, and for the service worker, by the browser's own measure."""
+    blocked = NO_STORAGE + "ServiceWorkerContainer.prototype.register = async () => caches;"
+    with Page(browser, address, keeps="allow", script=FULL if how == "full" else blocked) as page:
+        said = []
+        page.tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        quota = {"origin": address.rstrip("/"), "quotaSize": 100_000}
+        if how == "full":
+            page.context.new_cdp_session(page.tab).send("Storage.overrideQuotaForOrigin", quota)
+        for _ in range(2):
+            assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+            page.tab.locator(".run-say", has_text=NOT_KEPT).wait_for()
+            page.tab.reload()
+        page.tab.goto(f"{address}search.html?q=mask")
+        page.tab.locator(".search-list a").first.wait_for()
+        page.tab.goto(f"{address}book/intro.html")
+        page.tab.locator(".live-head").scroll_into_view_if_needed()
+        page.tab.get_by_role("spinbutton", name="Q, row 0, column 0").fill("4")
+        page.tab.locator("table[data-name=S] td", has_text="2.76").wait_for()  # (4 · 1 − 0.5 · 0.2) / √2
+        assert not said
+        assert not page.complaints
+
+
 # --- with real NumPy ------------------------------------------------------------------------------------------------
 
 
@@ -578,6 +625,74 @@ def test_after_one_run_a_chapter_opens_and_runs_without_a_network(site, address,
         assert any(url.endswith(NUMPY) for url in kept)
         assert not page.complaints
         assert page.tab.evaluate("caches.match('../_static/run/old/x').then(Boolean)") is False
+
+
+HEARD = """
+self.heard = [];
+self.Worker = class extends Worker {
+  constructor(...what) {
+    super(...what);
+    heard.push("worker");
+    this.addEventListener("message", ({ data }) => heard.push(...Object.keys(data)));
+  }
+};
+"""
+SAVES_DATA = "if (localStorage.saves) Object.defineProperty(navigator, 'connection', { value: { saveData: true } })"
+
+
+@needs_wheels
+def test_python_starts_early_where_a_cell_was_run_before(site, address, browser):
+    """From what the browser keeps, in silence; a press while it starts waits for it, and begins no second one."""
+    with Page(browser, address, keeps="allow", script=HEARD + SAVES_DATA) as page:
+        run, same = page.cell(1).locator("[data-run=run]"), page.cell(1).get_by_text("✓ The same as printed here.")
+        run.click()
+        same.wait_for()
+        page.tab.wait_for_load_state("networkidle")
+        first = page.tab.evaluate("document.querySelector('.run-bar').innerText")
+        page.context.set_offline(True)
+
+        for early in (False, True):  # pressed before Python is there, and after
+            page.tab.reload()
+            words = page.tab.evaluate("document.querySelector('.run-bar').innerText")
+            page.tab.wait_for_function("word => heard.includes(word)", arg="ready" if early else "received")
+            assert words == page.tab.evaluate("document.querySelector('.run-bar').innerText")
+            assert words != first
+            assert not page.tab.locator(".run-result").count()
+            run.click()
+            same.wait_for()
+            heard = page.tab.evaluate("heard")
+            assert heard.count("worker") == heard.count("loading") == 1
+            assert heard.index("ready") < heard.index("running")
+
+        page.context.set_offline(False)
+        forget = "caches.open('attnbook').then(async kept => { for (const one of await kept.keys())"
+        forget += " if (one.url.endsWith('/site.json')) await kept.delete(one); })"
+        for otherwise in ("localStorage.saves = 1", f"delete localStorage.saves, {forget}"):
+            page.tab.evaluate(otherwise)
+            page.tab.reload()
+            page.tab.wait_for_load_state("networkidle")
+            page.tab.wait_for_timeout(1000)
+            assert page.tab.evaluate("heard") == []
+        assert not page.complaints
+
+
+@needs_wheels
+def test_an_early_start_that_fails_is_silent_and_a_press_begins_anew(site, address, browser):
+    with Page(browser, address, keeps="allow", script=HEARD) as page:
+        page.give(3, "print(6 * 7)")
+        page.tab.wait_for_load_state("networkidle")
+        page.tab.evaluate(
+            """caches.open('attnbook').then(async kept => { for (const one of await kept.keys())
+            if (one.url.endsWith('/runner.py')) await kept.put(one, new Response('raise ValueError')); })"""
+        )
+        page.tab.reload()
+        page.tab.wait_for_function("heard.includes('failed')")
+        assert not page.tab.locator("[data-run=stop]").is_visible()
+        assert "could not be loaded" not in page.said
+        page.cell(1).locator("[data-run=run]").click()
+        page.tab.locator(".run-say", has_text="Python could not be loaded").wait_for()
+        assert page.tab.evaluate("heard").count("worker") == 2
+        assert not page.complaints
 
 
 NEEDS = {"torch": "has_torch()", "Triton": "has_triton()", "python-flint": "has_flint()"}  # and what such a cell asks

@@ -153,15 +153,38 @@ def test_one_letter_has_many_spellings(tab):
         assert tab.evaluate("async q => (await bookSearch)(q, 1).words", spelling) == terms, spelling
 
 
+def index():
+    """What is searched, as the file that is fetched has it."""
+    text = (SITE / "_static" / site_search.INDEX).read_text(encoding="utf-8")
+    return json.JSONDecoder().raw_decode(text[text.rindex("const known = {") :].partition("= ")[2])[0]
+
+
 @pytest.mark.parametrize("typed", ["jacobians", "jacobain", "jacobin", "jacobia"])
 def test_plurals_typos_and_beginnings(typed, tab):
     (place,) = tab.evaluate("async q => (await bookSearch)(q, 1).found.map((p) => p.anchor)", typed)
     assert place == tab.evaluate("async q => (await bookSearch)(q, 1).found[0].anchor", "jacobian")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("sofmax jacobain", "softmax jacobian"),
+        ("crss attenton gradeint", "cross attention gradient"),
+    ],
+)
+def test_every_word_of_a_query_may_be_misspelt(typed, meant, tab):
+    first = "async q => { const [{ page, anchor }] = (await bookSearch)(q, 1).found; return [page, anchor]; }"
+    assert tab.evaluate(first, typed) == tab.evaluate(first, meant)
+
+
+def test_what_is_shown_of_a_place_names_formulas_by_their_numbers():
+    leads = [lead for _, _, _, _, _, _, _, lead, *_ in index()["places"]]
+    assert any(re.search(r"dSᵀ Q times the scale \(4\.\d+\)", lead) for lead in leads)
+    assert not [lead for lead in leads if re.search(r"\b(?:eq|def)-\w", lead)]
+
+
 def test_every_place_is_there():
-    text = (SITE / "_static" / site_search.INDEX).read_text(encoding="utf-8")
-    known = json.JSONDecoder().raw_decode(text[text.rindex("const known = {") :].partition("= ")[2])[0]
+    known = index()
     assert len(known["places"]) > len(equations())
     pages = [(SITE / f"{page}.html").read_text(encoding="utf-8") for page, *_ in known["pages"]]
     for page, anchor, kind, title, *_ in known["places"]:

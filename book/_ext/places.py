@@ -39,6 +39,7 @@ def places(env):
     written = [page for page in env.found_docs if not page.startswith("book/api/")]  # of the others, the names
     pages = sorted(written, key=lambda page: (page.startswith("book"), page))  # the chapters first
     trees = {page: env.get_doctree(page) for page in pages}
+    _number_references(env, trees)
     called = {}
     for row in symbols.rows(trees[NOTATION]):
         label = next(iter(symbols.labels(row)), None)
@@ -51,6 +52,16 @@ def places(env):
         *_incidents(),
         *_functions(env),
     ]
+
+
+def _number_references(env, trees):
+    """What refers to a formula shows its number, as on its page; a page gets it after this."""
+    for tree in trees.values():
+        for reference in tree.findall(addnodes.pending_xref):
+            label = reference["reftarget"]
+            if reference["reftype"] == "eq" and (page := env.domains["math"].equations.get(label, [""])[0]):
+                number = env.toc_fignumbers[page]["displaymath"][nodes.make_id(f"equation-{label}")]
+                reference[:] = [nodes.Text(f"({'.'.join(map(str, number))})")]
 
 
 def page_name(env, page):

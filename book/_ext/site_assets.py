@@ -25,6 +25,10 @@ ICON = re.compile(r"\"\\([ef][0-9a-f]{3})\"")
 ICON_FONT = re.compile(r"url\(vendor/fontawesome/webfonts/([\w-]+)\.woff2\)\s*format\([^)]*\),\s*url\([^)]*\)[^;}]*")
 TAB_STOPS = re.compile(r'"pre","\.nboutput > \.output_area".*?"\.pst-scrollable-table-container"')
 NO_TAB_STOPS = '"none:not(*)"'
+STORAGE = """const safe=(store)=>({getItem(name){try{return store().getItem(name)}catch{return null}},
+setItem(name,value){try{store().setItem(name,value)}catch{}}});
+const kept_local=safe(()=>localStorage),kept_session=safe(()=>sessionStorage);"""
+STORED = re.compile(r"\b(local|session)Storage\.(?=[gs]etItem)")
 SECOND_VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')  # of docutils; the theme's page has one
 NOT_USED = re.compile(r"thebe|OPTIONS\.pagename|toggle", re.IGNORECASE)
 
@@ -118,7 +122,10 @@ def _with_small_icons(css, static):
 
 
 def leave_tab_stops_to_us(app, exception):
-    """The theme measures every code block when a page opens, and so lays out all of it: scrollers.js does without."""
+    """The theme measures every code block when a page opens, and so lays out all of it: scrollers.js does without.
+
+    It also ends, with an error, where a browser's storage is full or blocked: there it remembers nothing.
+    """
     if exception or app.builder.format != "html":
         return
     script = Path(app.outdir, "_static", THEME_SCRIPT)
@@ -126,6 +133,9 @@ def leave_tab_stops_to_us(app, exception):
     without = TAB_STOPS.sub(NO_TAB_STOPS, code)
     if NO_TAB_STOPS not in without:
         raise ExtensionError("the theme's script is another one: see leave_tab_stops_to_us in site_assets.py")
+    if STORAGE not in without:
+        code = STORED.sub(r"kept_\1.", without)
+        without = f"{{{STORAGE}\n{code}\n}}"
     script.write_text(without, encoding="utf-8")
 
 

@@ -65,7 +65,11 @@ for (const name of ORDER) {
 }
 
 const keys = () => (square.checked ? 2 : 3);
-const value = (input) => (input === fields.scale[0][0] && !input.value.trim() ? null : readNumber(input.value));
+const isScale = (input) => input === fields.scale[0][0];
+const value = (input) => {
+  if (!isScale(input)) return readNumber(input.value);
+  return input.value.trim() ? readScale(input.value) : null;
+};
 const name = (input) => input.getAttribute("aria-label");
 
 // The numbers of all fields; null, and the reason in words, where one is none.

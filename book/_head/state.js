@@ -16,6 +16,15 @@ function readNumber(text) {
   return Number(plain);
 }
 
+// A scale, which is often written with a root: 1/sqrt(2), 1/√2.
+function readScale(text) {
+  const [all, over, root] = /^\s*(1\s*\/)?\s*(?:(?:(?:math|np)\.)?sqrt|√)\s*\(?\s*([\d.]+)\s*\)?\s*$/.exec(text) ?? [];
+  if (!all) return readNumber(text);
+  const under = readNumber(root);
+  if (!under) throw new RangeError(`is “${all.trim().slice(0, 20)}”: its root is 0`);
+  return over ? 1 / Math.sqrt(under) : Math.sqrt(under);
+}
+
 // The rows of a pasted matrix: lines, or brackets as NumPy prints them.
 function readMatrix(text, [rows, cols]) {
   const lines = text.replace(/\]\s*,?\s*\[/g, "\n").replace(/[[\]()]|np\.|array/g, " ").trim().split(/\s*[\n;]\s*/);

@@ -30,8 +30,12 @@ async function kept(request, how) {
 }
 
 function store(request, answer) {
-  if (answer.status === 200) put(request, answer.clone()).catch(() => {}); // storage may be full
+  if (answer.status === 200) put(request, answer.clone()).catch(tellIfFull);
   return answer;
+}
+
+async function tellIfFull({ name }) {
+  if (name === "QuotaExceededError") for (const page of await self.clients.matchAll()) page.postMessage("full");
 }
 
 async function put(request, answer) {

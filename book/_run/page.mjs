@@ -14,7 +14,8 @@ const cells = [...document.querySelectorAll("article div.cell")].map((box, i) =>
 
 let worker, interrupts;
 let waiting; // the cell that the worker is at: { resolve, reject, started, printed }
-let loading = { what: "Python" }; // and how many bytes it has, where that is known
+let loading = { what: "Python", received: 0 }; // and how many bytes it has, where that is known
+let preparing = false; // Python starts, and no cell is asked for yet
 const PATIENCE = 20; // seconds without news, after which the page says so
 let patience;
 const trouble = new Set(); // what could not be loaded, in words: said again at the end
@@ -43,6 +44,7 @@ function begin() {
 // From the first run on, what was loaded is kept for the next visit, which then needs no network. See sw.js.
 async function keep() {
   const keeper = navigator.serviceWorker;
+  keeper?.addEventListener("message", ({ data }) => data === "full" && tellNotKept());
   if (!keeper || keeper.controller) return;
   try {
     const takesOver = new Promise((resolve) => keeper.addEventListener("controllerchange", resolve, { once: true }));
@@ -52,8 +54,15 @@ async function keep() {
     const loaded = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
     for (const address of loaded) if (new URL(address).origin === location.origin) fetch(address).catch(() => {});
   } catch {
-    // Storage is blocked. All else works.
+    tellNotKept();
   }
+}
+
+let notKept = "";
+function tellNotKept() {
+  if (notKept) return;
+  notKept = "This browser's storage is full or blocked: all works, and the next visit loads Python again.";
+  if (!busy) say(`${bar.querySelector(".run-say").textContent} ${notKept}`);
 }
 
 function perhaps() {
@@ -64,14 +73,17 @@ function perhaps() {
 function hear(data) {
   clearTimeout(patience);
   if ("loading" in data) {
-    loading = { what: data.loading, bytes: data.bytes };
-    announce(`Loading ${loading.what}`);
-    arrived(0);
-  } else if ("received" in data) arrived(data.received);
+    loading = { what: data.loading, bytes: data.bytes, received: 0 };
+    arrived();
+  } else if ("received" in data) {
+    loading.received = data.received;
+    arrived();
+  } else if ("ready" in data) preparing = false;
   else if ("running" in data) waiting?.started();
   else if ("printed" in data) waiting?.printed(data.printed);
   else if ("refused" in data) trouble.add(refusal(data));
   else if ("failed" in data) {
+    if (!waiting) return end(); // nobody waits for it: a press begins anew, and says what is wrong
     fail(data.started ? `Python broke off: ${data.failed}.` : `Python could not be loaded: ${data.failed}. ${perhaps()}`);
   } else if ("answer" in data) waiting?.resolve(data.answer);
 }
@@ -81,8 +93,10 @@ function refusal({ refused, host, why }) {
   return `${refused} could not be loaded from ${host}: ${reason} Cells that need it are passed over; others run.`;
 }
 
-function arrived(received) {
-  const { what, bytes } = loading;
+function arrived() {
+  if (!busy) return; // nobody waits for it yet
+  const { what, bytes, received } = loading;
+  if (!received) announce(`Loading ${what}`);
   const words = `Loading ${what}: ${megabytes(received)}${bytes ? ` of ${megabytes(bytes)}` : ""} …`;
   say(words);
   patience = setTimeout(() => {
@@ -99,6 +113,7 @@ function end() {
   clearTimeout(patience);
   worker?.terminate();
   worker = interrupts = undefined;
+  preparing = false;
   for (const cell of cells) cell.ran = false;
 }
 
@@ -114,6 +129,19 @@ function ask(request, { started, printed }) {
     waiting = { resolve, reject, started, printed };
     worker.postMessage(request);
   }).finally(() => (waiting = undefined));
+}
+
+// Python, before a cell is asked for: where this browser has what the page was built with, so that nothing is fetched.
+export async function prepare() {
+  try {
+    if (worker || lacking() || !(await caches.match(new URL("site.json", from)))) return;
+    if (worker) return; // a cell was asked for meanwhile
+    begin();
+    preparing = true;
+    worker.postMessage({ prepare: true });
+  } catch {
+    // Storage is blocked: nothing is kept in this browser.
+  }
 }
 
 // --- running --------------------------------------------------------------------------------------------------------
@@ -134,6 +162,7 @@ async function job(list, whole = false) {
   trouble.clear();
   showBusy(true);
   const counts = {};
+  if (preparing) arrived();
   try {
     if (!worker) await keep();
     for (let i = 0; i < list.length && !stopping; i++) {
@@ -165,9 +194,9 @@ function showBusy(now) {
 
 function finish(words) {
   showBusy(false);
-  const text = [words.split("\n")[0], ...trouble].join(" ");
-  say(text);
-  announce([words, ...trouble].join(" "));
+  const more = [...trouble, ...(notKept ? [notKept] : [])];
+  say([words.split("\n")[0], ...more].join(" "));
+  announce([words, ...more].join(" "));
 }
 
 function stopNow() {
@@ -235,7 +264,7 @@ const VERDICTS = {
   autograd: () => "✓ The same as printed here, less the comparison with autograd, which needs torch.",
   "passed over": ({ why }) => `Passed over: ${why}.`,
   differs: () => "Came out differently:",
-  error: () => "It raised an error:",
+  error: ({ outputs }) => `It raised an error: ${outputs.at(-1).summary}`,
   ran: ({ outputs }) => (outputs.length ? "Your version gives:" : "Your version ran, and printed nothing."),
 };
 

@@ -65,7 +65,8 @@ class Runner:
             if why:
                 self.lost.update(dict.fromkeys(bound(source), why))
             else:
-                self.outputs.append({"output_type": "error", "traceback": _traceback(error, filename)})
+                shown = {"traceback": _traceback(error, filename), "summary": _summary(error)}
+                self.outputs.append({"output_type": "error", **shown})
         finally:
             sys.stdout, sys.stderr = streams
         if verdict == "ran" and stored is not None:
@@ -176,6 +177,12 @@ def _traceback(error, filename):
     while tb is not None and tb.tb_frame.f_code.co_filename != filename:
         tb = tb.tb_next
     return _cut("".join(traceback.format_exception(type(error), error, tb)))
+
+
+def _summary(error):
+    """The line that says what was raised: in a long traceback, or on a phone, it is out of sight."""
+    lines = traceback.format_exception_only(type(error), error)
+    return _cut(next(line for line in lines if not line.startswith(" ")).partition("\n")[0], 200)
 
 
 def _plain(outputs):

@@ -23,6 +23,19 @@ document.querySelectorAll("article div.exercise").forEach((exercise, i) => {
 
 let tried = 0; // a browser remembers a module that it could not load, by its address
 
+// Who has run a cell before need not wait for Python again: it starts, from what this browser keeps, when all else has.
+async function early() {
+  const { prepare } = await import(new URL(`${bar.dataset.from}page.mjs`, location));
+  await prepare();
+}
+
+if (navigator.serviceWorker?.controller && !navigator.connection?.saveData) {
+  const idle = self.requestIdleCallback ?? setTimeout;
+  const soon = () => idle(() => early().catch(() => {})); // a press says what is wrong
+  if (document.readyState === "complete") soon();
+  else addEventListener("load", soon, { once: true });
+}
+
 document.addEventListener("click", async ({ target }) => {
   const pressed = target.closest("button[data-run]");
   if (!pressed) return;

@@ -103,12 +103,23 @@ async function run({ name, source, stored, above, again }) {
   return answer.toJs({ dict_converter: Object.fromEntries });
 }
 
+// What nearly every cell needs, before one is asked for.
+async function prepare() {
+  await start();
+  if (await load("numpy")) pyodide.runPython("import attnbook");
+}
+
 let interrupts;
-self.onmessage = async ({ data }) => {
+let last; // what is under way: a cell that is asked for meanwhile waits for it
+self.onmessage = ({ data }) => {
   if (data.interrupts) return (interrupts = data.interrupts);
-  try {
-    tell({ answer: await run(data) });
-  } catch (error) {
-    tell({ failed: error.message, started: Boolean(runner) });
-  }
+  const before = last;
+  last = (async () => {
+    await before;
+    try {
+      tell(data.prepare ? { ready: await prepare() } : { answer: await run(data) });
+    } catch (error) {
+      tell({ failed: error.message, started: Boolean(runner) });
+    }
+  })();
 };
