@@ -27,7 +27,7 @@ HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
 
 DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
-CALLS: WeakKeyDictionary = WeakKeyDictionary()
+CALLS = WeakKeyDictionary()
 """How many calls a group has had: so that another order is noticed."""
 
 
@@ -228,6 +228,7 @@ class OverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, Q, K, V, *arrays):
+        """O and L."""
         ctx.call, ctx.part = call, call.part(Q, K, V, arrays)
         ctx.save_for_backward(Q, K, V, *arrays)
         ctx.set_materialize_grads(False)
@@ -238,6 +239,7 @@ class OverRanks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dO, dL):
+        """The gradients of all tensors, None where there is none."""
         Q, _, V, *_ = ctx.saved_tensors  # an error where they were changed in place
         call, part = ctx.call, ctx.part
         call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
