@@ -2,8 +2,8 @@
 
     python benchmarks/ranks.py            # a minute, on an idle machine; prints a table
 
-Forward and backward of shape (1, 8, n, 64), float32, by gloo on this machine; the least of so many rounds. Memory is the
-peak of the process (Linux), from after the inputs are there.
+Forward and backward of shape (1, 8, n, 64), float32, by gloo on this machine; the least of so many rounds. Memory is
+the peak of the process (Linux), from after the inputs are there.
 """
 
 import argparse
@@ -45,7 +45,10 @@ def rank(r, ranks, threads, store, n, causal, rounds, placement, answers):
         dist.barrier()
         peak()
         before, start = peak()[1], time.perf_counter()
-        O = ring_attention(*inputs, causal=causal, placement=placement) if ranks > 1 else attention(*inputs, causal=causal)
+        if ranks > 1:
+            O = ring_attention(*inputs, causal=causal, placement=placement)
+        else:
+            O = attention(*inputs, causal=causal)
         torch.autograd.grad(O, inputs, dO)
         dist.barrier()
         took.append(time.perf_counter() - start)
