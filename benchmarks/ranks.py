@@ -76,7 +76,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small sizes: the figures mean nothing")
     args = parser.parse_args()
+    if args.quick:
+        args.n, args.rounds = 64, 1
     for causal in (False, True):
         one, grew = measured(1, 2, args.n, causal, args.rounds)
         two, grew_two = measured(2, 1, args.n, causal, args.rounds)
