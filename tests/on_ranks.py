@@ -9,13 +9,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.ops import ALiBi, Dropout, Segments, Sink
 from attnbook.parallel import (
     gather_attention,
     heads_attention,
+    layer_attention,
     over_torch,
+    positions,
     ring_attention,
     split,
+    split_layer,
     tree_attention,
 )
 from attnbook.torch import attention
@@ -201,3 +205,112 @@ def late(where, folder):
     finally:
         over_torch.Part = kept
     return Path(folder, f"{r}").write_text(f"{time.monotonic() - start}\n{came}", encoding="utf-8")
+
+
+# --- layers and training --------------------------------------------------------------------------------------------
+
+
+def of_layer(with_memory):
+    """A layer with its heads over the ranks: Y, dX, dmemory and each rank's columns of the weights' gradients."""
+    r, R = dist.get_rank(), dist.get_world_size()
+    shapes = (17, 30), (19, 12), (19, 15), (30, 23), (30,), (12,), (15,), (23,)  # 6 heads, 3 of keys
+    X, memory, *weights = drawn((2, 5, 17), (2, 7, 19), *shapes)
+    if not with_memory:
+        X, weights[1], weights[2] = X, *drawn((17, 12), (17, 15), seed=1)
+        memory = None
+    widths = [(17, 24), *(T.shape for T in weights[1:3]), (30, 23), (24,), *(T.shape for T in weights[5:])]
+    weights = [T[tuple(slice(n) for n in w)] for T, w in zip(weights, widths, strict=True)]
+    p, (dY,) = MultiHeadParams(*weights), drawn((2, 5, 23), seed=2)
+    heads = {"num_heads": 6, "num_kv_heads": 3}
+    Y, res = multi_head_attention(X, p, memory=memory, causal=True, **heads)
+    g = multi_head_attention_vjp(dY, res)
+    wanted = split_layer(g.dparams, R, **heads)[r][0]
+    share, h, h_kv = split_layer(p, R, **heads)[r]
+    inputs = [None if T is None else T.clone().requires_grad_() for T in (X, memory, *share)]
+    found = layer_attention(
+        inputs[0],
+        MultiHeadParams(*inputs[2:]),
+        memory=inputs[1],
+        num_heads=h,
+        num_kv_heads=h_kv,
+        causal=True,
+        timeout=60,
+    )
+    came = torch.autograd.grad(found, [T for T in inputs if T is not None], dY)
+    return worst([found, *came], [T for T in (Y, g.dX, g.dmemory, *wanted) if T is not None])
+
+
+class Model(torch.nn.Module):
+    """A Transformer of two blocks; ``attend`` is one process's attention, or that of ranks."""
+
+    def __init__(self, attend, d=12, h=3, vocabulary=11, n=24):
+        super().__init__()
+        self.attend, self.h = attend, h
+        self.tokens, self.places = torch.nn.Embedding(vocabulary, d), torch.nn.Embedding(n, d)
+        self.blocks = torch.nn.ModuleList(torch.nn.ModuleDict(self.of_block(d)) for _ in range(2))
+        self.last = torch.nn.Linear(d, vocabulary)
+
+    def of_block(self, d):
+        mlp = torch.nn.LayerNorm(d), torch.nn.Linear(d, 2 * d), torch.nn.GELU(), torch.nn.Linear(2 * d, d)
+        named = {"norm": torch.nn.LayerNorm(d), "qkv": torch.nn.Linear(d, 3 * d), "out": torch.nn.Linear(d, d)}
+        return named | {"mlp": torch.nn.Sequential(*mlp)}
+
+    def forward(self, tokens, places):
+        X = self.tokens(tokens) + self.places(places)
+        for block in self.blocks:
+            Q, K, V = (
+                T.unflatten(-1, (self.h, -1)).movedim(-2, -3) for T in block["qkv"](block["norm"](X)).chunk(3, -1)
+            )
+            X = X + block["out"](self.attend(Q, K, V).movedim(-3, -2).flatten(-2))
+            X = X + block["mlp"](X)
+        return self.last(X)
+
+
+def train(rings, steps, folder=None, load=False, save=False, kind="DDP"):
+    """The losses of these steps, of all tokens: ``rings`` groups of ranks train on a part of the batch each, and in a
+    group each rank has its rows. Without ranks enough, one process.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.nn.parallel import DistributedDataParallel
+
+    r, R = dist.get_rank(), dist.get_world_size()
+    size = R // rings
+    groups = [dist.new_group(list(range(i * size, (i + 1) * size))) for i in range(rings)]
+    group, mine = groups[r // size], positions(24, size, "zigzag")[r % size]
+    torch.manual_seed(0)
+    if size == 1:
+        model = Model(lambda *T: attention(*T, causal=True))
+    else:
+        model = Model(lambda *T: ring_attention(*T, causal=True, placement="zigzag", group=group, timeout=60))
+    model = model.double()
+    if kind == "DDP" and R > 1:
+        model = DistributedDataParallel(model)  # data parallel in one line, and over the rows of a ring too
+    elif kind == "FSDP":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if load:
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        state = {"model": of_model, "optimizer": of_optimizer}
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    g, losses = torch.Generator().manual_seed(1), []
+    for step in range(steps[1]):
+        tokens, targets = torch.randint(11, (2, 4, 24), generator=g)
+        if step < steps[0]:
+            continue
+        part = slice(r // size * 4 // rings, (r // size + 1) * 4 // rings)
+        scores = model(tokens[part][:, mine], torch.as_tensor(mine))
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets[part][:, mine].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        losses.append(loss.item() / R)
+    if save:
+        of_model, of_optimizer = get_state_dict(model, optimizer)
+        checkpoint.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder)
+    return losses

@@ -106,6 +106,34 @@ def test_without_torch_distributed(monkeypatch):
         ring_attention(Q, Q, Q)
 
 
+@pytest.mark.parametrize("ranks", [3, 2])
+def test_a_layer_with_its_heads_over_ranks(on, ranks):
+    for with_memory in (False, True):
+        assert max(on(ranks, "of_layer", with_memory=with_memory)) <= 1e-12
+
+
+@pytest.fixture(scope="module")
+def one_process(processes):
+    """The losses of 50 steps."""
+    return processes(["train"], None, [{"rings": 1, "steps": (0, 50)}]).results[0]
+
+
+def test_training_follows_one_process_and_resumes_on_fewer_ranks(on, one_process, tmp_path):
+    """Two rings of two ranks, each on half of the batch; from step 25 on one ring of two."""
+    assert one_process[-1] < one_process[0]
+    first = on(4, "train", rings=2, steps=(0, 25), folder=str(tmp_path), save=True)
+    second = on(2, "train", rings=1, steps=(25, 50), folder=str(tmp_path), load=True)
+    for losses in (first[0] + second[0], first[3] + second[1]):
+        assert max(abs(a - b) for a, b in zip(losses, one_process, strict=True)) <= 1e-11
+
+
+@pytest.mark.thorough
+def test_training_with_sharded_weights(on, one_process):
+    """FSDP2 around the model, on two rings of two."""
+    losses = on(4, "train", rings=2, steps=(0, 50), kind="FSDP")[0]
+    assert max(abs(a - b) for a, b in zip(losses, one_process, strict=True)) <= 1e-11
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [

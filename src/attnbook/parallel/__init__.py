@@ -3,8 +3,15 @@
 Chapter: :doc:`/chapters/11_memory_and_speed`.
 """
 
-from attnbook.parallel.attention import gather_attention, heads_attention, ring_attention, tree_attention
+from attnbook.parallel.attention import (
+    gather_attention,
+    heads_attention,
+    layer_attention,
+    ring_attention,
+    tree_attention,
+)
 from attnbook.parallel.call import bytes_of, scores_of_ranks
+from attnbook.parallel.layer import split_layer
 from attnbook.parallel.placement import join, positions, split
 from attnbook.parallel.simulated import Simulated, simulate
 
@@ -14,10 +21,12 @@ __all__ = [
     "gather_attention",
     "heads_attention",
     "join",
+    "layer_attention",
     "positions",
     "ring_attention",
     "scores_of_ranks",
     "simulate",
     "split",
+    "split_layer",
     "tree_attention",
 ]

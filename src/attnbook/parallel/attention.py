@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from attnbook.arrays import expected
+from attnbook.multi_head import MultiHeadParams
 from attnbook.ops import Op
 from attnbook.parallel.placement import Placement
 from attnbook.types import Array, Corner
@@ -143,14 +144,59 @@ def tree_attention(
     return _attend("tree", Q, K, V, mask, causal, scale, ops, group, placement, method, timeout, return_L)
 
 
+def layer_attention(
+    X: Array,
+    p: MultiHeadParams[Array],
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    memory: Any = None,
+    mask: Any = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    group: Any = None,
+    method: Literal["auto", "dense", "tiled"] = "auto",
+    timeout: float | None = None,
+) -> Any:
+    """Run a multi-head layer whose heads lie over the ranks: each projects, attends, and the outputs are summed.
+
+    Parameters
+    ----------
+    X : tensor (..., n_q, d_model)
+        The same on every rank, as memory is, and as what arrives at Y: one loss, computed everywhere.
+    p : MultiHeadParams
+        This rank's share, as :func:`~attnbook.parallel.layer.split_layer` gives it, and ``num_heads`` and
+        ``num_kv_heads`` those of the share. Its gradients are whole.
+    memory, mask, causal, scale, ops, method
+        As for :func:`attnbook.multi_head_attention`; a mask or an op with a number a head has those of the share. Ops
+        get no gradient here.
+    group, timeout
+        As in :func:`ring_attention`.
+
+    Returns
+    -------
+    Y : tensor (..., n_q, d_out), the same on every rank
+    """
+    _need_distributed()
+    from attnbook.parallel.over_torch import attend_layer
+
+    options = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "mask": mask, "causal": causal, "scale": scale}
+    return attend_layer(X, p, memory=memory, group=group, timeout=timeout, ops=ops, method=method, **options)
+
+
 def _attend(
     scheme: str, Q: Any, K: Any, V: Any, mask: Any, causal: Any, scale: Any, ops: Any, group: Any, *rest: Any
 ) -> Any:
-    import torch.distributed
-
-    if not torch.distributed.is_available():
-        raise RuntimeError(expected("torch", "a build with torch.distributed", "one without"))
+    _need_distributed()
     from attnbook.parallel.over_torch import attend
 
     given = dict(zip(("placement", "method", "timeout", "return_L"), rest, strict=True))
     return attend(scheme, Q, K, V, mask=mask, causal=causal, scale=scale, ops=ops, group=group, **given)
+
+
+def _need_distributed() -> None:
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        raise RuntimeError(expected("torch", "a build with torch.distributed", "one without"))

@@ -249,8 +249,9 @@ class Part:
             return
         q, k, v = self._of_runs(Q, self.queries), self._of_runs(K, keys), self._of_runs(V, keys)
         for i, j, tile in self.seen.blocks(self.queries, keys, self.lead):
-            plan = self._on(tile, (*self.plan.shape[:-2], len(tile.rows), len(tile.cols)))._replace(columns=())
-            spine = plan.spine
+            plan = self._on(tile, (*self.plan.shape[:-2], len(tile.rows), len(tile.cols)))
+            cutting = tuple(step for step in plan.scores if not (step[1].forbids and step[1].op.allows_all(tile)))
+            plan, spine = plan._replace(scores=cutting, columns=()), plan.spine  # larger tiles, where no mask cuts
             plan = SPINES[spine].prepare(plan, {"Q": q[i]})
             yield i, j, (q[i], k[j], v[j]), plan, spine
 

@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from attnbook.arrays import expected, widen
+from attnbook.multi_head import MultiHeadParams
 from attnbook.parallel.blocks import Part, Places
 from attnbook.parallel.call import plan_of
 from attnbook.parallel.collectives import Exchange, Wait
+from attnbook.parallel.layer import layer, layer_vjp
 from attnbook.parallel.schemes import SCHEMES
 from attnbook.plan import name_of, steps_of
 from attnbook.torch.attention import check_tensors
@@ -27,7 +29,7 @@ HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
 
 DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
-CALLS: WeakKeyDictionary = WeakKeyDictionary()
+CALLS = WeakKeyDictionary()
 """How many calls a group has had: so that another order is noticed."""
 
 
@@ -228,6 +230,7 @@ class OverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, Q, K, V, *arrays):
+        """O and L."""
         ctx.call, ctx.part = call, call.part(Q, K, V, arrays)
         ctx.save_for_backward(Q, K, V, *arrays)
         ctx.set_materialize_grads(False)
@@ -238,6 +241,7 @@ class OverRanks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dO, dL):
+        """The gradients of all tensors, None where there is none."""
         Q, _, V, *_ = ctx.saved_tensors  # an error where they were changed in place
         call, part = ctx.call, ctx.part
         call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
@@ -251,6 +255,51 @@ class OverRanks(torch.autograd.Function):
                 None if T is None or name != op.learns else _tensor(T).to(getattr(op, name).dtype) for name in op.arrays
             ]
         return None, *grads
+
+
+def attend_layer(X, p, *, memory, group, timeout, ops, **options):
+    """Y of a layer whose heads lie over the ranks."""
+    member, problem = Member(group, timeout), None
+    told = {"scheme": "layer", "pass": "forward"}
+    tensors = [T for T in (X, memory, *p) if T is not None]
+    try:
+        check_tensors(["X"] * len(tensors), tensors)
+        told |= {
+            "X": str(tuple(X.shape)),
+            "dtype": str(X.dtype),
+            "memory": str(memory is not None and tuple(memory.shape)),
+        }
+        told |= {name: str(options[name]) for name in ("causal", "scale", "method")}
+    except (TypeError, ValueError) as error:
+        problem = error
+    member.agree(told, problem)
+    return OfLayer.apply(member, {**options, "ops": ops}, X, memory, *p)
+
+
+class OfLayer(torch.autograd.Function):
+    """Y, the same on all ranks, and its vjp."""
+
+    @staticmethod
+    def forward(ctx, member, options, X, memory, *p):
+        """Y."""
+        x, m, *w = (None if T is None else _inside(T) for T in (X, memory, *p))
+        ops = [op.with_arrays({name: _inside(getattr(op, name)) for name in op.arrays}) for op in options["ops"]]
+        mask = None if options["mask"] is None else _inside(options["mask"])
+        options = {**options, "ops": ops, "mask": mask, "memory": m}
+        lines = layer(member.rank, member.ranks, x, MultiHeadParams(*w), **options)
+        Y, ctx.kept = member.run(lines, "layer, forward")
+        ctx.member, ctx.dtype = member, X.dtype
+        ctx.save_for_backward(*(T for T in (X, memory, *p) if T is not None))
+        return _tensor(Y).to(X.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dY):
+        """The gradients of X, the memory and the weights."""
+        member, _ = ctx.member, ctx.saved_tensors  # an error where they were changed in place
+        member.agree({"scheme": "layer", "pass": "backward"})
+        inputs, grads = member.run(layer_vjp(member.rank, member.ranks, _inside(dY), ctx.kept), "layer, backward")
+        return None, None, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
 
 
 def _inside(T):

@@ -3,6 +3,7 @@
 No threads: so it runs in a page too, and every run is the same. Chapter: :doc:`/chapters/11_memory_and_speed`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -10,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from attnbook.arguments import check_shape
-from attnbook.arrays import agree, array_namespace, expected, narrow, widen
+from attnbook.arrays import agree, array_namespace, device, expected, narrow, widen
 from attnbook.ops import Op
 from attnbook.parallel.blocks import Part, Places
 from attnbook.parallel.call import plan_of
@@ -147,30 +148,31 @@ def simulate(
         *world.run([lines.forward(part, *mine) for part, mine in zip(parts, given, strict=True)]), strict=True
     )
     worlds, grads, dops = [world], (None,) * 3, None
-    like = array_namespace(Q).zeros(0)
-    met = [(r, step, by.scores(keys, like)) for r, part in enumerate(parts) for step, by, keys in part.met]
-    work = np.zeros((ranks, 1 + max((step for _, step, _ in met), default=0)), np.int64)
-    for r, step, n in met:
-        work[r, step] += n
+    like, work = array_namespace(Q).zeros(0, device=device(Q)), Counter()
+    for r, part in enumerate(parts):
+        for step, by, keys in part.met:
+            work[r, step] += by.scores(keys, like)
     if dO is not None:
         worlds.append(World(ranks, network, f"{scheme}, backward"))
         arrived = zip(dealt(widen(dO), True), dealt(dL, True, -1), strict=True)
-        found = worlds[1].run(
-            [lines.backward(part, kept, *d) for part, kept, d in zip(parts, saved, arrived, strict=True)]
-        )
-        grads = tuple(
-            narrow(whole(arrays, rows), Q.dtype)
-            for arrays, rows in zip(zip(*found, strict=True), (True, False, False), strict=True)
-        )
+        found = worlds[1].run([lines.backward(*each, *d) for *each, d in zip(parts, saved, arrived, strict=True)])
+        of_rows = zip(zip(*found, strict=True), (True, False, False), strict=True)
+        grads = tuple(narrow(whole(arrays, rows), Q.dtype) for arrays, rows in of_rows)
         sums = zip(*(part.in_order() for part in parts), strict=True)
         dops = tuple(None if each[0] is None else narrow(sum(each), Q.dtype) for each in sums)[:n_ops]
-    traffic = np.zeros((2, ranks, max(1, *(1 + max((s for _, s in w.bytes), default=0) for w in worlds))), np.int64)
-    waits = np.zeros((2, ranks), np.int64)
-    for i, w in enumerate(worlds):
-        for (r, step), n in w.bytes.items():
-            traffic[i, r, step] = n
-        waits[i] = [w.waits[r] for r in range(ranks)]
-    return Simulated(narrow(whole(O), Q.dtype), whole(L, axis=-1), *grads, dops, traffic, work, waits)
+    sent = Counter({(i, *at): n for i, w in enumerate(worlds) for at, n in w.bytes.items()})
+    waits = Counter({(i, r): n for i, w in enumerate(worlds) for r, n in w.waits.items()})
+    counts = _table(sent, (2, ranks)), _table(work, (ranks,)), _table(waits, (2,), ranks)
+    return Simulated(narrow(whole(O), Q.dtype), whole(L, axis=-1), *grads, dops, *counts)
+
+
+def _table(counts: Any, shape: Any, steps: Any = None) -> Any:
+    """What was counted, by place."""
+    steps = 1 + max((at[-1] for at in counts), default=0) if steps is None else steps
+    found = np.zeros((*shape, steps), np.int64)
+    for at, n in counts.items():
+        found[at] = n
+    return found
 
 
 def check_arrived(plan: Any, Q: Any, dO: Any, dL: Any) -> None:
@@ -250,9 +252,4 @@ class World:
 
 def nbytes(T):
     """The bytes of its numbers."""
-    return int(np.prod(T.shape, dtype=np.int64)) * _itemsize(T)
-
-
-def _itemsize(T):
-    xp = array_namespace(T)
-    return xp.finfo(T.dtype).bits // 8
+    return math.prod(T.shape) * array_namespace(T).finfo(T.dtype).bits // 8
