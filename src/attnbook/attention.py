@@ -205,6 +205,10 @@ def attention_jvp(
     Returns
     -------
     tO : array (..., n_q, d_v); with ``with_L`` a pair, tO and tL (..., n_q), the latter 0 in a row with no allowed key
+
+    Notes
+    -----
+    "tiled" makes it in one sweep over the tiles, :eq:`eq-orders-sweep`. Chapter: :doc:`/chapters/13_every_order`.
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
@@ -236,11 +240,11 @@ def attention_hvp(
        \\dot{dS} = \\dot P \\circ (dP - D) + P \\circ (\\dot{dP} - \\dot D) \\qquad
        \\dot{dV} = \\dot P^{\\mathsf T} dO + P^{\\mathsf T} \\dot{dO}
 
-       \\dot{dQ} = \text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
-       \\dot{dK} = \text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
+       \\dot{dQ} = \\text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
+       \\dot{dK} = \\text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
 
-    The product rule, in each line of :func:`attention_vjp`; S, L and O move as in :func:`attention_jvp`,
-    :eq:`eq-attention-jvp`.
+    Equation :eq:`eq-orders-gradients`: the product rule, in each line of :func:`attention_vjp`. S, L and O move as in
+    :func:`attention_jvp`, :eq:`eq-orders-forward`.
 
     Parameters
     ----------
@@ -276,10 +280,10 @@ def attention_hvp(
     -----
     The backward is linear in dO, and symmetric: pulled back through it, cotangents of dQ, dK and dV give to Q, K and V
     what this gives for them as ``tQ``, ``tK`` and ``tV``, and to dO and dL the tO and tL. So this is double backward,
-    too. Products with the Gauss–Newton matrix need only the other two: ``attention_vjp(H @ attention_jvp(...), res)``
+    too, :eq:`eq-orders-double`. Products with the Gauss–Newton matrix need only the other two: ``attention_vjp(H @ attention_jvp(...), res)``
     with the loss's Hessian H. A row with no allowed key gives and gets exactly 0. "tiled" makes all of it in two sweeps
     over the tiles, and holds no n_q × n_k array; "fused" does as "tiled" does, in the library's own operations.
-    Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/04_single_head`.
+    Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/13_every_order`.
 
     Examples
     --------
