@@ -23,7 +23,8 @@ OPERATORS = ("+", "-", "/", r"\cdot", *ENTRYWISE, *LOGIC)
 ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t", r"\ddot": "tt"}
 MOVES = {"d": "d", r"\Delta": "Delta "}  # before a letter, a part of its name
 GREEK = (
-    "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi varphi varepsilon emptyset eta Omega Lambda psi"
+    "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi psi "
+    "varphi varepsilon emptyset eta Omega Lambda"
 )
 GREEK = {rf"\{name}" for name in GREEK.split()}
 APPLIED = {rf"\{name}" for name in ("exp", "log", "ln", "max", "min", "cos", "sin", "tanh")}

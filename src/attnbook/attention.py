@@ -280,9 +280,10 @@ def attention_hvp(
     -----
     The backward is linear in dO, and symmetric: pulled back through it, cotangents of dQ, dK and dV give to Q, K and V
     what this gives for them as ``tQ``, ``tK`` and ``tV``, and to dO and dL the tO and tL. So this is double backward,
-    too, :eq:`eq-orders-double`. Products with the Gauss–Newton matrix need only the other two: ``attention_vjp(H @ attention_jvp(...), res)``
-    with the loss's Hessian H. A row with no allowed key gives and gets exactly 0. "tiled" makes all of it in two sweeps
-    over the tiles, and holds no n_q × n_k array; "fused" does as "tiled" does, in the library's own operations.
+    too, :eq:`eq-orders-double`. Products with the Gauss–Newton matrix need only the other two:
+    ``attention_vjp(H @ attention_jvp(...), res)`` with the loss's Hessian H. A row with no allowed key gives and gets
+    exactly 0. "tiled" makes all of it in two sweeps over the tiles, and holds no n_q × n_k array; "fused" does as
+    "tiled" does, in the library's own operations.
     Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/13_every_order`.
 
     Examples
