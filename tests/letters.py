@@ -152,6 +152,8 @@ class Letters:
         self.found = {}
         self.names_before = {name: getattr(way.xp, name) for name in NAMES} | OURS | {"inside": way.inside}
         self.names_before |= {name: way.inside(T) if hasattr(T, "shape") else T for name, T in self.drawn.items()}
+        along = set(self.directions) - set(setting.get("fixed", ()))  # a forward may say tQ, where Q is not fixed
+        self.names_before |= {f"t{name}": way.inside(self.directions[name]) for name in along}
         self.names_before = names = self.forward({})
         self.letters = {name for name, T in names.items() if isinstance(T, way.array)}
         self.all = {name: way.outside(T) if name in self.letters else T for name, T in names.items()}

@@ -48,7 +48,7 @@ class Letter(NamedTuple):
 
 def plain(letter):
     """A gradient and a tangent have the letter of what they are of."""
-    return letter._replace(marks=letter.marks - {"d", r"\dot"})
+    return letter._replace(marks=letter.marks - {"d", r"\dot", r"\ddot"})
 
 
 def letters(latex):

@@ -20,10 +20,11 @@ RELATIONS |= {r"\mapsto": "to", r"\Rightarrow": "implies"}  # they part what sta
 LOGIC = {r"\wedge": "and", r"\vee": "or"}
 ENTRYWISE = {r"\circ": "hadamard", r"\oslash": "over"}
 OPERATORS = ("+", "-", "/", r"\cdot", *ENTRYWISE, *LOGIC)
-ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t"}
+ACCENTS = {r"\hat": "hat ", r"\tilde": "tilde ", r"\bar": "bar ", r"\dot": "t", r"\ddot": "tt"}
 MOVES = {"d": "d", r"\Delta": "Delta "}  # before a letter, a part of its name
 GREEK = (
-    "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi varphi varepsilon emptyset eta Omega Lambda"
+    "alpha beta gamma delta Delta ell lambda sigma Sigma tau theta rho Pi psi "
+    "varphi varepsilon emptyset eta Omega Lambda"
 )
 GREEK = {rf"\{name}" for name in GREEK.split()}
 APPLIED = {rf"\{name}" for name in ("exp", "log", "ln", "max", "min", "cos", "sin", "tanh")}

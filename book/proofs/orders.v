@@ -1,4 +1,4 @@
-(** * The second order of a head (chapter 4)
+(** * The second order of a head (chapter 13)
 
     How the derivative of a head moves when its inputs move again: the second derivative along two directions, and how
     dQ, dK and dV move, which is the product of the Hessian with a direction. Any scale, bias and mask, dead rows too.
@@ -46,7 +46,7 @@ Qed.
 
 (** The second derivative of softmax: move the scores along A, look how fast, and move them along B. The formula does
     not ask which came first. *)
-Theorem softmax_second_derivative n_q n_k (M : mask) (S : R -> tensor [n_q; n_k]) t (A B : tensor [n_q; n_k]) :
+Theorem eq_orders_third__softmax n_q n_k (M : mask) (S : R -> tensor [n_q; n_k]) t (A B : tensor [n_q; n_k]) :
   let P := softmax M (S t) in
   let a := rowsum (P ∘ A) in
   let b := rowsum (P ∘ B) in
@@ -214,7 +214,7 @@ Proof.
 Qed.
 
 (** The gradients of a head move, however its inputs and dO do. *)
-Theorem head_gradients_move n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
+Theorem eq_orders_gradients n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k]) (K : R -> tensor [n_k; d_k])
     (V : R -> tensor [n_k; d_v]) (B : R -> tensor [n_q; n_k]) (dO : R -> tensor [n_q; d_v]) t (tQ : tensor [n_q; d_k])
     (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v]) (tB : tensor [n_q; n_k]) (tdO : tensor [n_q; d_v]) :
   let P u := weights M scale (Q u) (K u) (B u) in
@@ -251,7 +251,7 @@ Qed.
 
 (** The Hessian times a direction, with no Hessian: along any curve the arrays below are the gradients of the loss at
     every moment, and this is how fast they move. tdO is how the loss's own gradient at the output moves. *)
-Theorem hessian_vector_product n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k])
+Theorem eq_orders_gradients__hessian n_q n_k d_k d_v (M : mask) scale (Q : R -> tensor [n_q; d_k])
     (K : R -> tensor [n_k; d_k]) (V : R -> tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (ℓ : tensor [n_q; d_v] -> R)
     (dO : R -> tensor [n_q; d_v]) t (tQ : tensor [n_q; d_k]) (tK : tensor [n_k; d_k]) (tV : tensor [n_k; d_v])
     (tdO : tensor [n_q; d_v]) :
@@ -281,7 +281,7 @@ Proof.
       (gradient_V M scale (Q u) (K u) (V u) B ℓ (dO u) (Hℓ u)))).
   - assert (ES : scale • (tQ × (K t)^T ⊕ Q t × tK^T) ⊕ zero (s := [n_q; n_k]) = tS).
     { apply functional_extensionality; intro i. apply functional_extensionality; intro j. apply Rplus_0_r. }
-    pose proof (head_gradients_move n_q n_k d_k d_v M scale Q K V (fun _ => B) dO t tQ tK tV zero tdO HQ HK HV
+    pose proof (eq_orders_gradients n_q n_k d_k d_v M scale Q K V (fun _ => B) dO t tQ tK tV zero tdO HQ HK HV
       (moves_const _ _) HdO) as H.
     cbv zeta in H. rewrite ES in H. exact (proj2 H).
 Qed.
@@ -388,7 +388,7 @@ Qed.
 
 (** The Hessian of ⟨dO, O⟩ is symmetric: its product with t, paired with u, is its product with u, paired with t. tdS,
     tdQ, tdK and tdV say how the gradients of scores, queries, keys and values move along a direction. *)
-Theorem hessian_symmetric n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+Theorem eq_orders_double__symmetric n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (tQ uQ : tensor [n_q; d_k])
     (tK uK : tensor [n_k; d_k]) (tV uV : tensor [n_k; d_v]) (tB uB : tensor [n_q; n_k]) :
   let P := weights M scale Q K B in
@@ -410,7 +410,7 @@ Qed.
 
 (** The backward pass of the backward pass: gQ, gK and gV arrive at dQ, dK and dV. Then dO gets what forward mode
     makes of them, and Q, K and V get the Hessian's product with them. *)
-Theorem double_backward n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
+Theorem eq_orders_double n_q n_k d_k d_v (M : mask) scale (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k])
     (V : tensor [n_k; d_v]) (B : tensor [n_q; n_k]) (dO : tensor [n_q; d_v]) (gQ : tensor [n_q; d_k])
     (gK : tensor [n_k; d_k]) (gV : tensor [n_k; d_v]) :
   let G (Q : tensor [n_q; d_k]) (K : tensor [n_k; d_k]) (V : tensor [n_k; d_v]) (dO : tensor [n_q; d_v]) :=

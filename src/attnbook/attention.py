@@ -220,6 +220,10 @@ def attention_jvp(
         res is not from :func:`attention`, a tangent is no array like Q, or tops no tuple or list.
     ValueError
         A tangent has another shape than its variable, or tbias or an entry of tops moves what is not there.
+
+    Notes
+    -----
+    "tiled" makes it in one sweep over the tiles, :eq:`eq-orders-sweep`. Chapter: :doc:`/chapters/13_every_order`.
     """
     plan = _plan_of(res)
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
@@ -255,8 +259,8 @@ def attention_hvp(
        \\dot{dQ} = \\text{scale}\\,(\\dot{dS}\\,K + dS\\,\\dot K) \\qquad
        \\dot{dK} = \\text{scale}\\,(\\dot{dS}^{\\mathsf T} Q + dS^{\\mathsf T} \\dot Q)
 
-    The product rule, in each line of :func:`attention_vjp`; S, L and O move as in :func:`attention_jvp`,
-    :eq:`eq-attention-jvp`.
+    Equation :eq:`eq-orders-gradients`: the product rule, in each line of :func:`attention_vjp`. S, L and O move as in
+    :func:`attention_jvp`, :eq:`eq-orders-forward`.
 
     Parameters
     ----------
@@ -294,10 +298,11 @@ def attention_hvp(
     -----
     The backward is linear in dO, and symmetric: pulled back through it, cotangents of dQ, dK and dV give to Q, K and V
     what this gives for them as ``tQ``, ``tK`` and ``tV``, and to dO and dL the tO and tL. So this is double backward,
-    too. Products with the Gauss–Newton matrix need only the other two: ``attention_vjp(H @ attention_jvp(...), res)``
-    with the loss's Hessian H. A row with no allowed key gives and gets exactly 0. "tiled" makes all of it in two sweeps
-    over the tiles, and holds no n_q × n_k array; "fused" does as "tiled" does, in the library's own operations.
-    Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/04_single_head`.
+    too, :eq:`eq-orders-double`. Products with the Gauss–Newton matrix need only the other two:
+    ``attention_vjp(H @ attention_jvp(...), res)`` with the loss's Hessian H. A row with no allowed key gives and gets
+    exactly 0. "tiled" makes all of it in two sweeps over the tiles, and holds no n_q × n_k array; "fused" does as
+    "tiled" does, in the library's own operations.
+    Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994. Chapter: :doc:`/chapters/13_every_order`.
 
     Examples
     --------

@@ -94,7 +94,7 @@ def attention(
     What is no plain tensor (FakeTensor, DTensor, a subclass), or traced (``make_fx``, any dispatch mode), goes through
     the dense lines in torch's own operations, with tables. Under ``torch.compile`` a call without ops is one operator
     that is not looked into (on a GPU the fused kernels), and compiled code has first derivatives of it; inside of a
-    transform, or with ops, it is the dense lines. Chapter: :doc:`/chapters/04_single_head`.
+    transform, or with ops, it is the dense lines. Chapter: :doc:`/chapters/13_every_order`.
 
     Examples
     --------
