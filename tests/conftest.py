@@ -5,7 +5,7 @@ import os
 import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
 import torch
-from built_site import address, browser  # noqa: F401 (fixtures)
+from built_site import address, browser, pages  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
     pytest_collection_modifyitems,

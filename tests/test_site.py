@@ -131,9 +131,12 @@ WRONGLY_FOLDED = """[...document.querySelectorAll("article .cell.tag_hide-input"
         *(pytest.param("light", page, marks=pytest.mark.thorough) for page in ALL_PAGES),
     ],
 )
-def test_a_page_opens_without_complaint(page, theme, address, browser):
-    context = browser.new_context(viewport={"width": WIDTHS[theme], "height": 900}, color_scheme=theme)
-    tab = context.new_page()
+def test_a_page_opens_without_complaint(page, theme, address, pages):
+    with pages(WIDTHS[theme], theme) as tab:
+        look_at(tab, address, page, theme)
+
+
+def look_at(tab, address, page, theme):
     complaints, outside = [], []
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
@@ -156,19 +159,17 @@ def test_a_page_opens_without_complaint(page, theme, address, browser):
         tab.set_viewport_size({"width": 390, "height": 900})
         tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    context.close()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("chapters/")])
-def test_fields_wait_until_a_reader_is_near(page, address, browser):
+def test_fields_wait_until_a_reader_is_near(page, address, pages):
     """For a field of a form Chromium lays out the whole section around it."""
-    tab = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
-    tab.goto(address + page)
-    tab.wait_for_load_state("load")
-    far = "e => !e.checkVisibility({contentVisibilityAuto: true})"
-    fields = "article :is(form, select, textarea, input:not([type=radio]))"
-    assert tab.evaluate(f"[...document.querySelectorAll('{fields}')].filter({far}).map(e => e.outerHTML)") == []
-    tab.context.close()
+    with pages(width=390) as tab:
+        tab.goto(address + page)
+        tab.wait_for_load_state("load")
+        far = "e => !e.checkVisibility({contentVisibilityAuto: true})"
+        fields = "article :is(form, select, textarea, input:not([type=radio]))"
+        assert tab.evaluate(f"[...document.querySelectorAll('{fields}')].filter({far}).map(e => e.outerHTML)") == []
 
 
 class TestTheSwitchOfNotation:
