@@ -84,7 +84,7 @@ quick: .venv/installed
 thorough: TIER := --hypothesis-profile=explore
 thorough: test
 
-# Files in the order of their names: the longest, test_axe, is among the first.
+# Files in the order in which they were collected: tests/conftest.py puts the longest first.
 test: book
 	@echo "Checking the style of the code ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

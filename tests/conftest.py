@@ -2,13 +2,13 @@
 
 import os
 
+import covers
 import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
 import torch
-from built_site import address, browser  # noqa: F401 (fixtures)
+from built_site import address, browser, pages  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
-    pytest_collection_modifyitems,
     pytest_runtest_logreport,
     pytest_sessionfinish,
 )
@@ -21,6 +21,17 @@ os.environ.setdefault("ATTNBOOK_NUM_THREADS", "2")  # else torch's, and nothing 
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=400)
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore
+
+
+LONGEST = ("test_run_in_page", "test_site", "test_fused", "test_fused_compiles", "test_live_head", "test_axe")
+"""Files that take a worker a minute and more."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """The longest files first: at the end of a run no worker is left alone with one."""
+    covers.pytest_collection_modifyitems(config, items)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session", params=LIBRARIES, ids=lambda c: c.name)

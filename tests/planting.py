@@ -24,6 +24,18 @@ def first_of_each(rows, kind=lambda row: row[0]):
     return params
 
 
+def by_turns(values, cases, whole=()):
+    """Pairs of a value and a case as parameters, case by case. By default each case has one of the values, by turns,
+    and those of ``whole`` have all: so each value has its share of the cases; the other pairs are thorough.
+    """
+    params = []
+    for i, case in enumerate(cases):
+        for j, value in enumerate(values):
+            marks = () if i % len(values) == j or str(case) in whole else pytest.mark.thorough
+            params.append(pytest.param(value, case, marks=marks, id=f"{getattr(value, 'name', value)}-{case}"))
+    return params
+
+
 @contextlib.contextmanager
 def planted(file, name, right, wrong):
     """The function ``name`` of a file of the package, with ``wrong`` where ``right`` stands; the function itself is

@@ -3,7 +3,7 @@
 import doctest
 import importlib
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -12,8 +12,9 @@ from cases import CASE, CASES, Case
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
-from libraries import LIBRARIES, ReadOnlyNumPy, Strict
+from libraries import CuPy, NumPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
 from naive import low_precision, naive_attention
+from planting import by_turns
 from routes import ON_TILES, ROUTES, taking
 
 import attnbook as ab
@@ -52,17 +53,20 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_route = pytest.mark.usefixtures("route")
 
 
-def most_routes(test):
-    """Every case on each route, in `make test` only a few on two: the plain lines of the dense spine run on torch too,
-    beside its twin, in test_every_library_gives_the_same; and the shifted engine has every case in test_values.
+def by_routes(test):
+    """Every case, in `make test` each on one route by turns, and a few on all. What each route makes of each case is
+    that of the dense one in test_every_route_has_the_derivatives_of_dense.
     """
-    marked = thorough_but_for_a_few(ROUTES, lambda name: name == "dense" or "shifted" in name)
-    return every_route(pytest.mark.parametrize(("route", "case"), marked, indirect=["route"])(test))
+    return every_route(
+        pytest.mark.parametrize(("route", "case"), by_turns(ROUTES, CASES, A_FEW), indirect=["route"])(test)
+    )
 
 
 def those(condition):
-    """The cases for which a law holds."""
-    return pytest.mark.parametrize("case", [case for case in CASES if condition(case)], ids=str)
+    """The cases for which a law holds, on every route; where they are many, on one by turns, and a few on all."""
+    cases = [case for case in CASES if condition(case)]
+    pairs = by_turns(ROUTES, cases, A_FEW if len(cases) > 30 else [*map(str, cases)])
+    return pytest.mark.parametrize(("route", "case"), pairs, indirect=["route"])
 
 
 # --- values and derivatives ---------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ def O_and_L(O, L):
     return xp.concat([O, finite(L)[..., None]], axis=-1)
 
 
-@most_routes
+@by_routes
 def test_derivatives(case, seed=0):
     """Of O and of L together; and where no gradient arrives at L, as if zeros did."""
     inputs = case.draw(seed)
@@ -109,6 +113,23 @@ def test_derivatives(case, seed=0):
     assert all(map(np.array_equal, quietly(case.pull, dO, res), case.pull(dO, res, 0 * dL)))
 
 
+@cache
+def made_of(case, route):
+    """O and L, gradients and tangents of a case on a route."""
+    inputs = case.draw()
+    with taking(route):
+        O, res = case.attend(*inputs)
+        dO, dL = draw(O.shape, res.L.shape, seed=2)
+        tangents = draw(*(T.shape for T in inputs), seed=1)
+        return [O, finite(res.L), *case.pull(dO, res, dL), *map(finite, case.push(tangents, res, with_L=True))]
+
+
+@pytest.mark.parametrize("name", [name for name in ROUTES if name != "dense"])
+@each_case
+def test_every_route_has_the_derivatives_of_dense(name, case):
+    assert all(map(checks.close, made_of.__wrapped__(case, name), made_of(case, "dense")))
+
+
 @each_case
 def test_every_library_gives_the_same(xp, case):
     inputs = case.draw()
@@ -120,7 +141,10 @@ def test_every_library_gives_the_same(xp, case):
 
 
 @pytest.mark.parametrize(
-    ("xp", "case"), thorough_but_for_a_few(LIBRARIES, lambda library: library is Strict), indirect=["xp"]
+    ("xp", "case"),
+    by_turns((ReadOnlyNumPy, Torch), CASES, A_FEW)
+    + thorough_but_for_a_few((NumPy, Strict, CuPy, TorchCUDA), lambda library: library in (NumPy, Strict)),
+    indirect=["xp"],
 )
 def test_every_library_gives_the_same_in_tiles(xp, case):
     with taking("tiled"):
@@ -182,7 +206,7 @@ def test_any_shape(name, case, seed):
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@most_routes
+@by_routes
 def test_a_backward_may_run_twice_and_is_linear(case):
     """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
     inputs = case.draw()

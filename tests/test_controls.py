@@ -47,32 +47,42 @@ class TestTheTilesToStepThrough:
         tab.context.close()
 
 
+@pytest.fixture(scope="module")
+def phone(browser):
+    tab = browser.new_context(has_touch=True, viewport={"width": 390, "height": 900}).new_page()
+    yield tab
+    tab.context.close()
+
+
+@pytest.fixture(scope="module")
+def still(browser):
+    tab = browser.new_context(java_script_enabled=False).new_page()
+    yield tab
+    tab.context.close()
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if "attnbook interactive" in source(page)])
 class TestFiguresWithControls:
     """Each of them on each page: by keyboard, by pointing, and its first picture without JavaScript."""
 
     picture = "f => f.querySelector('.interactive-picture').innerHTML + f.querySelector('.interactive-say').innerText"
 
-    def figures(self, browser, address, page, **options):
-        tab = browser.new_context(**options).new_page()
+    def figures(self, tab, address, page):
         lay_out(tab)
         tab.goto(address + page)
         tab.wait_for_load_state("load")
-        figures = [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
-        if options.get("java_script_enabled", True):
-            for figure in figures:  # it gets its controls when it is near
-                figure.scroll_into_view_if_needed()
-                figure.locator(":scope > form").wait_for()
-        return tab, figures
+        return [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
 
-    def test_by_keyboard_mouse_and_touch(self, page, address, browser):
+    def test_by_keyboard_mouse_and_touch(self, page, address, phone):
         """On a phone, in one tab: the keyboard first, which leaves the first picture."""
-        tab, figures = self.figures(browser, address, page, has_touch=True, viewport={"width": 390, "height": 900})
+        figures = self.figures(phone, address, page)
+        for figure in figures:  # it gets its controls when it is near
+            figure.scroll_into_view_if_needed()
+            figure.locator(":scope > form").wait_for()
         for figure in figures:
             self.by_keyboard(figure)
             self.by_pointing(figure)
             assert len(figure.evaluate(self.places)) == 1, "something moves under the finger"
-        tab.context.close()
 
     def by_keyboard(self, figure):
         first = figure.evaluate(self.picture)
@@ -126,11 +136,10 @@ class TestFiguresWithControls:
         return [...places]
     }"""
 
-    def test_without_javascript(self, page, address, browser):
-        tab, figures = self.figures(browser, address, page, java_script_enabled=False)
+    def test_without_javascript(self, page, address, still):
+        figures = self.figures(still, address, page)
         assert figures
         for figure in figures:
             assert figure.locator("svg").first.is_visible()
             assert figure.locator(".interactive-say").inner_text()
             assert not figure.locator("form").is_visible()
-        tab.context.close()

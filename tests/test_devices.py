@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from planting import by_turns
 from public_calls import CALLS, PASSES, READ, flat
 from routes import taking
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,8 +31,8 @@ from attnbook.torch import scaled_dot_product_attention
 
 FROM_HOST = ("asarray", "as_tensor", "from_numpy", "tensor")  # they copy numbers that Python has to the device
 SPINES = ("dense", "tiled")
-EVERY = [*(("dense", call) for call in CALLS), *((spine, passes) for spine in SPINES for passes in PASSES)]
-every_call = pytest.mark.parametrize(("spine", "call"), EVERY, ids=lambda x: str(x))
+EVERY = [*(pytest.param("dense", call, id=f"dense-{call}") for call in CALLS), *by_turns(SPINES, PASSES)]
+every_call = pytest.mark.parametrize(("spine", "call"), EVERY)
 
 
 def test_every_public_function_is_called():

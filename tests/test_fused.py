@@ -46,12 +46,39 @@ def small_tiles():
 # --- values and gradients -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if fits(case) and case.name not in BALANCED], ids=str)
+def of_interest(cases, names):
+    """Cases, of which the interpreter, which takes a second for each, runs by default those of these names."""
+    return [
+        pytest.param(case, id=case.name, marks=() if case.name in names or DEVICE != "cpu" else pytest.mark.thorough)
+        for case in cases
+    ]
+
+
+# What no case on tiles has: axes and sizes, dead rows of each kind, signs, one slope, a sink.
+SMALL = (
+    "no leading axes", "three leading axes", "widths of one", "no query", "no key", "empty batch",
+    "leading axes that cross", "keys and values grouped apart", "mask of one axis", "mask with a dead row",
+    "bias with a dead row", "scale of zero", "negative scale", "window with dead rows", "window and mask",
+    "ALiBi, grouped, causal, a dead row", "ALiBi of one slope", "sink, grouped, bottom-right, with a dead row",
+    "sink and no key", "sink and window, fewer keys", "documents, causal, grouped, biased",
+    "packed, causal, with a sink", "prefix", "blocks of each head, bottom-right, cap",
+)  # fmt: skip
+LARGER = (
+    "nothing ragged", "causal, more queries", "bottom-right, more queries", "window, bottom-right",
+    "window beyond the keys", "grouped, causal, grouped apart", "padding", "bias for all the heads",
+    "bias for the batch", "bias for all", "bias for the queries", "bias for some of the batch", "ALiBi, both ways",
+    "ALiBi for the batch", "all together",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", of_interest([case for case in CASES if fits(case) and case.name not in BALANCED], SMALL)
+)
 def test_small(case):
     exact(case)
 
 
-@pytest.mark.parametrize("case", ON_TILES, ids=str)
+@pytest.mark.parametrize("case", of_interest(ON_TILES, LARGER))
 def test_on_tiles(case):
     exact(case)
 

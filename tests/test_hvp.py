@@ -9,7 +9,7 @@ import torch
 from array_api_compat import array_namespace
 from cases import CASE, CASES
 from compare import draw, quietly, same_everywhere
-from planting import planted
+from planting import by_turns, planted
 from routes import ON_TILES, ROUTES, SMALL, taking
 from test_attention import A_FEW, O_and_L
 from torch import func
@@ -66,8 +66,7 @@ def test_the_gradients_move_so(case):
     assert checks.close(O_and_L(tO, tL), O_and_L(*wanted))
 
 
-@pytest.mark.parametrize("route", list(ROUTES)[1:])
-@each_case
+@pytest.mark.parametrize(("route", "case"), by_turns(list(ROUTES)[1:], CASES, A_FEW))
 def test_every_spine_gives_the_same(route, case):
     for came, wanted in zip(found(case, route), of_dense(case), strict=True):
         assert all(map(checks.close, came, wanted))

@@ -35,12 +35,10 @@ UNSEEN = """() => {
 
 
 @pytest.fixture
-def tab(browser):
-    context = browser.new_context(viewport={"width": 390, "height": 900})
-    tab = context.new_page()
-    lay_out(tab)
-    yield tab
-    context.close()
+def tab(pages):
+    with pages(width=390) as tab:
+        lay_out(tab)
+        yield tab
 
 
 @pytest.mark.parametrize("page", thorough_but_for_some(PAGES))

@@ -35,7 +35,7 @@ def test_the_right_ones_are_right(name):
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, id=row.what, marks=[pytest.mark.thorough] * (i >= THREADS or i % 2))
+        pytest.param(row, id=row.what, marks=[pytest.mark.thorough] * (i >= THREADS or i % 3 > 0))
         for i, row in enumerate(WRONG)
     ],
 )
@@ -218,7 +218,7 @@ def test_no_name_misleads(seed):
     check(seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_name_misleads_in_a_few(seed):
     check(seed)
 

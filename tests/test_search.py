@@ -295,12 +295,11 @@ def test_an_index_that_does_not_arrive_is_told(address, browser):
 
 
 @pytest.fixture
-def chapter(address, browser):
-    tab = browser.new_page(viewport={"width": 1280, "height": 800})
-    tab.goto(address + CHAPTER)
-    tab.wait_for_load_state("load")
-    yield tab
-    tab.close()
+def chapter(address, pages):
+    with pages() as tab:
+        tab.goto(address + CHAPTER)
+        tab.wait_for_load_state("load")
+        yield tab
 
 
 @pytest.mark.parametrize("key", ["/", "Control+k"])

@@ -12,7 +12,9 @@ import torch
 from cases import CASE, CASES
 from compare import draw, quietly
 from naive import naive_scores
-from routes import ON_TILES, TILED, taking
+from planting import by_turns
+from routes import ON_TILES, ROUTES, TILED, taking
+from test_attention import A_FEW
 
 import attnbook as ab
 from attnbook import checks, spines
@@ -20,6 +22,11 @@ from attnbook.ops import Bias, BlockMask, Causal, Dropout, Mask, Op, Segments, S
 from attnbook.spines import Way
 
 every_route = pytest.mark.usefixtures("route")
+
+
+def each_case_in_turn(routes):
+    """Each case, in `make test` on one of the routes by turns, and a few on all."""
+    return pytest.mark.parametrize(("route", "case"), by_turns(routes, CASES, A_FEW), indirect=["route"])
 
 
 def in_tiles(test):
@@ -30,7 +37,6 @@ def with_workers(test):
     return every_route(pytest.mark.parametrize("route", ON_TILES, indirect=True)(test))
 
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
 of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy"])
 
 
@@ -69,7 +75,7 @@ def test_memory_grows_linearly(name, options):
 
 
 @every_route
-@each_case
+@each_case_in_turn(ROUTES)
 def test_L_is_the_logsumexp_of_the_scores(case):
     """L of every row, in nats; −∞ in a row with no allowed key."""
     inputs = case.draw()
@@ -85,8 +91,8 @@ def test_L_is_the_logsumexp_of_the_scores(case):
     assert checks.close(np.where(dead, 0, res.L), np.where(dead, 0, wanted))
 
 
-@in_tiles
-@each_case
+@every_route
+@each_case_in_turn(TILED)
 def test_residuals_are_in_the_accumulation_dtype(case):
     for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
         O, res = case.attend(*(T.astype(dtype) for T in case.draw()))
@@ -95,7 +101,7 @@ def test_residuals_are_in_the_accumulation_dtype(case):
 
 
 @every_route
-@each_case
+@each_case_in_turn(ROUTES)
 def test_residuals_are_left_alone(case):
     """A backward and a forward derivative write into nothing that the residuals hold."""
     inputs = case.draw()
@@ -109,8 +115,8 @@ def test_residuals_are_left_alone(case):
     assert all(map(np.array_equal, held, before))
 
 
-@with_workers
-@each_case
+@every_route
+@each_case_in_turn(ON_TILES)
 def test_fresh_memory_is_not_read(case):
     """NaN or ∞ in memory that is asked for with ``np.empty`` changes nothing, and warns of nothing."""
     inputs = case.draw()
@@ -241,8 +247,8 @@ def test_masked_exponentials_are_not_made(options):
 # --- what must not show -------------------------------------------------------------------------------------------
 
 
-@with_workers
-@each_case
+@every_route
+@each_case_in_turn(ON_TILES)
 def test_threads_change_no_bit(case):
     """1, 2, 3 or 5 threads: O, every gradient, and L are the same to the last bit."""
     inputs = case.draw()
