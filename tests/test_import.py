@@ -31,6 +31,7 @@ BESIDE = {  # and what each may import
     "reports": {"diagnose", "grade"},
     "loading": set(),
     "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
+    "parallel.check": {"diagnose", "loading", "parallel"},  # a command too
 }
 
 
@@ -63,7 +64,8 @@ def test_it_takes_few_times_what_numpy_takes():
 
 
 def room_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    return name if name in BESIDE else name.split(".")[0]
 
 
 def may_import(here, there):

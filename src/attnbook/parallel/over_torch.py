@@ -50,6 +50,8 @@ class Member:
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ValueError(expected("timeout", "seconds, more than 0, or None", repr(timeout)))
         self.limit, self.doing = timedelta(seconds=timeout) if timeout is not None else None, "asking"
+        self.sent = 0
+        """Bytes of attention, not of agreeing on it."""
 
     @property
     def devices(self):
@@ -73,6 +75,7 @@ class Member:
         came = [(source, [_empty(*like) for like in likes], likes) for source, likes in asked.receives]
         legs = [(dist.irecv, source, T) for source, tensors, _ in came for T in tensors]
         legs = [leg for leg in [*legs, *((dist.isend, to, T) for to, T in sent)] if leg[2].numel()]
+        self.sent += sum(T.nbytes for f, _, T in legs if f is dist.isend)
         ops = [dist.P2POp(f, T, group=self.group, group_peer=peer) for f, peer, T in legs]
         works = self._told(lambda: dist.batch_isend_irecv(ops), asked.step, legs) if ops else []
         return asked.step, works, legs, came
@@ -112,7 +115,9 @@ class Member:
             handle = yield Exchange(0, [(r, [text]) for r in others], [(r, likes) for r in others])
             return (yield Wait(handle))
 
+        sent = self.sent
         came = iter(self.run(lines(), f"{told['scheme']}, {told['pass']}, agreeing on the call"))
+        self.sent = sent
         every = [
             mine
             if r == self.rank

@@ -5,6 +5,7 @@ from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.ranks.calls import Calls
 from attnbook.diagnose.ranks.cases import cases
 from attnbook.diagnose.ranks.comm import simulate
+from attnbook.diagnose.ranks.group import Group
 from attnbook.diagnose.ranks.one import NAMES, OneRank
 from attnbook.diagnose.ranks.processes import Processes
 from attnbook.diagnose.ranks.run import RanksRun
@@ -15,11 +16,11 @@ LIBRARIES = ("numpy", "torch")
 
 def runs_of(ranks, library="numpy", dtype="float64", limit=30.0, seed=0):
     """(the runs of all cases, notes): what ``diagnose`` reports on."""
-    in_processes = ranks.backend == "gloo"
-    library = "torch" if in_processes else library
+    simulated = ranks.backend == "threads"
+    library = library if simulated else "torch"
     _check(library, dtype, limit, seed)
-    one = OneRank(ranks.fn, library, not in_processes)
-    with Processes(one, limit) if in_processes else _Threads(one, limit) as backend:
+    one = OneRank(ranks.fn, library, simulated)
+    with {"threads": _Threads, "gloo": Processes, "group": Group}[ranks.backend](one, limit) as backend:
         calls = Calls(one, backend)
         axes = _axes(ranks, calls, dtype, seed)
         runs = [RanksRun(case, calls(case)) for case in cases(ranks.split, ranks.ranks, axes, seed, dtype)]

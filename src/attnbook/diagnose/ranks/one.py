@@ -23,7 +23,7 @@ class OneRank:
     """A function in one of its forms, as one rank calls it: with its piece, and with a comm where there is one."""
 
     def __init__(self, fn, library, with_comm):
-        self.fn, self.library, self.with_comm = fn, library, with_comm
+        self.fn, self.library, self.with_comm, self.device = fn, library, with_comm, "cpu"
         self.pair = isinstance(fn, tuple | list)
         self.names = _parameters(fn[0] if self.pair else fn)
         needed = len(INPUTS) + with_comm
@@ -79,7 +79,7 @@ class OneRank:
         if self.library == "torch":
             import torch
 
-            return torch.tensor(T, dtype=None if T.dtype == bool else getattr(torch, dtype))
+            return torch.tensor(T, dtype=None if T.dtype == bool else getattr(torch, dtype), device=self.device)
         return T.copy() if T.dtype == bool else T.astype(dtype)
 
     def _read(self, result):

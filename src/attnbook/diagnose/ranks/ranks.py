@@ -6,7 +6,7 @@ from typing import Any, Literal
 from attnbook.arrays import expected
 
 SPLITS = ("rows", "zigzag", "heads")
-BACKENDS = ("threads", "gloo")
+BACKENDS = ("threads", "gloo", "group")
 
 
 class Ranks:
@@ -18,7 +18,7 @@ class Ranks:
         What one rank runs, on its rows: ``fn(Q, K, V, dO, comm, **options) -> (O, dQ, dK, dV)``; or a forward
         ``(Q, K, V, comm, **options) -> (O, residuals)`` and its ``backward(dO, residuals, comm)``; or, with
         ``library="torch"``, ``fn(Q, K, V, comm, **options) -> O``, whose backward is autograd's. ``comm`` is a
-        :class:`attnbook.diagnose.ranks.comm.Comm`; with ``backend="gloo"`` there is none, and fn uses
+        :class:`attnbook.diagnose.ranks.comm.Comm`; with the other backends there is none, and fn uses
         torch.distributed. Options: causal, scale, mask and bias, (..., own rows, all keys), and sink, (heads,). A
         function with an argument ``lengths`` is also asked with pieces of these unequal lengths; one with ``n`` with
         equal pieces, of which the rows from n on are padding, and hold anything.
@@ -26,8 +26,9 @@ class Ranks:
         What a rank has: rows that follow each other; the chunks r and 2R − 1 − r of 2R; all rows of its own heads.
     ranks : tuple of numbers, or one
         The numbers of ranks to run. With two, many mistakes look alike.
-    backend : "threads" or "gloo"
-        Ranks simulated in this process, which run alike every time; or processes of their own.
+    backend : "threads", "gloo" or "group"
+        Ranks simulated in this process, which run alike every time; processes of their own; or the processes of
+        torch.distributed's group, all of which call ``diagnose`` with the same: ``ranks`` is their number.
 
     Raises
     ------
@@ -58,7 +59,7 @@ class Ranks:
         split: Literal["rows", "zigzag", "heads"] = "rows",
         *,
         ranks: int | Sequence[int] = (1, 2, 3, 4),
-        backend: Literal["threads", "gloo"] = "threads",
+        backend: Literal["threads", "gloo", "group"] = "threads",
     ) -> None:
         pair = isinstance(fn, tuple | list)
         if not (callable(fn) or (pair and len(fn) == 2 and all(map(callable, fn)))):

@@ -1,0 +1,115 @@
+"""The command ``torchrun -m attnbook.parallel.check``: on processes that torchrun starts, and what it refuses."""
+
+import subprocess
+import sys
+
+import pytest
+
+from attnbook.parallel import check
+
+OWN = """
+import torch
+import torch.distributed as dist
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, T, home):
+        ctx.home, every = home, [torch.empty_like(T) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, T.contiguous())
+        return torch.cat(every, -2)
+
+    @staticmethod
+    def backward(ctx, dT):
+        if ctx.home:
+            dist.all_reduce(dT := dT.contiguous())
+        return dT.chunk(dist.get_world_size(), -2)[dist.get_rank()], None
+
+
+def attend(home):
+    return lambda Q, K, V: torch.nn.functional.scaled_dot_product_attention(
+        Q, Gather.apply(K, home), Gather.apply(V, home)
+    )
+
+
+right, kept, broken = attend(True), attend(False), lambda Q, K, V: 1 // (1 - dist.get_rank())
+"""
+
+
+def on_two(*words, cwd):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*command, "-m", "attnbook.parallel.check", *words], capture_output=True, text=True, cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
+    code, out, err = on_two("--quick", "--dtype", "float32", cwd=tmp_path)
+    assert code == 0, err
+    assert "2 ranks by gloo, on cpu; float32" in out
+    assert " ms, " in out.splitlines()[1]  # a hop
+    lines = [line for line in out.splitlines() if line.split(" ")[0] in check.SCHEMES]
+    assert len(lines) == 4 * 3 * 2
+    for line in lines:
+        _, _, _, error, sent, formula, *_ = line.split()
+        assert float(error) < 1e-5
+        assert sent == formula
+    assert "All right" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kept", "dK and dV of other ranks' queries are not sent home"),
+        ("broken", "ZeroDivisionError"),
+    ],
+)
+def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
+    """And where only one rank fails, the others don't wait for ever."""
+    (tmp_path / "own.py").write_text(OWN)
+    code, out, _ = on_two("--function", f"own.py:{name}", cwd=tmp_path)
+    assert code == 1
+    assert words in out
+    assert "right: O, dQ\n" in out or name == "broken"
+
+
+def test_alone_it_is_a_group_of_one(capsys):
+    assert check.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "One rank: nothing is sent." in out
+    assert out.count(" 0 ") == 4 * 3 * 2 * 2
+
+
+def test_a_wrong_scheme_is_told_and_the_status_says_so(capsys, monkeypatch):
+    def wrong(Q, K, V, **options):
+        return check.ring_attention(Q, K, V * 1.001, **options)
+
+    monkeypatch.setitem(check.SCHEMES, "heads", wrong)
+    monkeypatch.setattr(check, "bytes_of", lambda scheme, **sizes: BYTES(scheme, **sizes) + (scheme == "tree"))
+    assert check.main(["--quick"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("heads") and line.endswith("WRONG") for line in lines) == 6
+    assert sum(line.startswith("tree") and line.endswith("not as by formula") for line in lines) == 6
+    assert not any(line.endswith(("WRONG", "formula")) for line in lines if line.startswith(("ring", "gather")))
+
+
+BYTES = check.bytes_of
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rows", "0"], "expected an integer of at least 1, got '0'"),
+        (["--heads", "3", "--key-heads", "2"], "--key-heads: expected a number that divides 3, got 2"),
+        (["--device", "cuda"], "torch sees no GPU here"),
+        (["--function", "nowhere.py:fn"], "there is no file nowhere.py"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+    ],
+)
+def test_what_does_not_fit_is_told(words, said, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    try:
+        code = check.main(words)
+    except SystemExit as error:
+        code = error.code
+    assert code
+    assert said in capsys.readouterr().err
