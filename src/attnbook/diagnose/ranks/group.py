@@ -22,7 +22,7 @@ class Group:
             raise RuntimeError(
                 expected("backend", "torch.distributed after init_process_group, as by torchrun", "none")
             )
-        self.one, self.limit, self.dist, self.broken = one, limit, dist, False
+        self.one, self.limit, self.dist, self.broken = one, limit, dist, None
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         one.device = "cuda" if "nccl" in dist.get_backend() else "cpu"
         # Of its own: a message that the function left behind must not be taken for an answer.
@@ -35,11 +35,11 @@ class Group:
         self.dist.destroy_process_group(self.aside)
 
     def __call__(self, pieces, dtype, options):
-        """The outcome of each rank's call. Where some failed, the others may still wait: no case is run after it."""
+        """The outcome of each rank's call. Where only some failed, the others may have messages left: that stays it."""
         if len(pieces) != self.size:
             raise ValueError(expected("ranks", f"{self.size}, those of the group", len(pieces)))
         if self.broken:
-            return Outcome([], (0, NotImplementedError("not asked: before it, only some ranks came to an end")), "", ())
+            return self.broken
         try:
             mine = "answer", self.one(pieces[self.rank], dtype, options[self.rank])
         except Exception as error:  # whatever it is, it is the answer
@@ -47,7 +47,8 @@ class Group:
         every = [None] * self.size
         self.dist.all_gather_object(every, mine, group=self.aside)
         failed = [r for r, (kind, _) in enumerate(every) if kind == "failed"]
-        self.broken = 0 < len(failed) < self.size
-        if failed:
-            return Outcome([], (failed[0], _error(*every[failed[0]][1])), "", ())
-        return Outcome([answer for _, answer in every], None, "", ())
+        if not failed:
+            return Outcome([answer for _, answer in every], None, "", ())
+        outcome = Outcome([], (failed[0], _error(*every[failed[0]][1])), "", ())
+        self.broken = outcome if len(failed) < self.size else None
+        return outcome
