@@ -2,7 +2,7 @@
 
 Every scheme, placement and causal corner against one process in float64, the bytes that were sent against their
 formula, and how long a hop takes. The exit status is 1 on every rank if anything is wrong on one. Chapter:
-:doc:`/chapters/11_memory_and_speed`.
+:doc:`/chapters/14_many_devices`.
 """
 
 import argparse
