@@ -7,8 +7,8 @@
 Rank 0 prints a table: the largest error of O, dQ, dK and dV, relative to the largest entry of each; the bytes that all
 ranks sent, and by formula; milliseconds of the slowest rank. Before it stands what one hop of a ring takes. With
 ``--function`` the ranks run your attention instead, on the cases of ``diagnose``, in the form that
-:class:`attnbook.diagnose.Ranks` takes: here there is no comm, and it uses torch.distributed. The exit status is 1 where
-anything is wrong. Chapter: :doc:`/chapters/11_memory_and_speed`.
+``attnbook.diagnose.Ranks`` takes: here there is no comm, and it uses torch.distributed. The exit status is 1 where
+anything is wrong. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import argparse

@@ -14,6 +14,7 @@ from attnbook.book.figures.masked_gradients import masked_gradients
 from attnbook.book.figures.matrices import matrices
 from attnbook.book.figures.plots import plot
 from attnbook.book.figures.programs import programs
+from attnbook.book.figures.ring_steps import ring_steps
 from attnbook.book.figures.score_shapes import Shape, score_shapes
 from attnbook.book.figures.svg import Figure
 from attnbook.book.figures.touches import touches
@@ -36,6 +37,7 @@ __all__ = [
     "matrices",
     "plot",
     "programs",
+    "ring_steps",
     "score_shapes",
     "touches",
     "visits",
