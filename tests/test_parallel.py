@@ -248,7 +248,7 @@ MISTAKES = {
         "merge(*found[i], O, res.L)",
         "(found[i][0] + O, merge(*found[i], O, res.L)[1])",
     ),
-    "a sink in every block": (BLOCKS, "Part._each", "._replace(columns=())", ""),
+    "a sink in every block": (BLOCKS, "Part._each", "scores=cutting, columns=()", "scores=cutting"),
     "the same keys at every hop": (LINES, "ring", "block = yield from arrived(coming)", "yield from arrived(coming)"),
     "dK, dV stay": (LINES, "ring_vjp", "home = (yield from arrived(handle)) or home", "yield from arrived(handle)"),
     "dK, dV of the last rank alone": (

@@ -169,8 +169,8 @@ def layer_attention(
         This rank's share, as :func:`~attnbook.parallel.layer.split_layer` gives it, and ``num_heads`` and
         ``num_kv_heads`` those of the share. Its gradients are whole.
     memory, mask, causal, scale, ops, method
-        As for :func:`attnbook.multi_head_attention`; a mask or an op with a number a head has those of the share. Ops
-        get no gradient here.
+        As for :func:`~attnbook.multi_head.multi_head_attention`; a mask or an op with a number a head has those of the
+        share. Ops get no gradient here.
     group, timeout
         As in :func:`ring_attention`.
 
