@@ -1,6 +1,6 @@
 """Attention over several devices: by torch.distributed, and the same lines with ranks simulated in one process.
 
-Chapter: :doc:`/chapters/11_memory_and_speed`.
+Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 from attnbook.parallel.attention import (

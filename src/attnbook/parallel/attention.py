@@ -1,4 +1,4 @@
-"""The doors to attention over ranks of torch.distributed. Chapter: :doc:`/chapters/11_memory_and_speed`."""
+"""The doors to attention over ranks of torch.distributed. Chapter: :doc:`/chapters/14_many_devices`."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

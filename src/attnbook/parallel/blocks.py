@@ -1,7 +1,7 @@
 """The table of scores in blocks, the queries of one rank with the keys of another, and a spine on each.
 
 Ops see the places of the whole table, whatever block they are run on; and the backward of a block is given the L and O,
-and so the D, that belong to all keys. Chapter: :doc:`/chapters/11_memory_and_speed`.
+and so the D, that belong to all keys. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """A call over several ranks, checked at the door, and what it costs, by formula.
 
-Chapter: :doc:`/chapters/11_memory_and_speed`.
+Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import sys

@@ -3,7 +3,7 @@
 Lines that a rank runs are a generator: it yields an :class:`Exchange`, and gets back a handle, and later a
 :class:`Wait` for that, and gets what arrived. So the same lines run under any transport: ranks that take turns in one
 process (:mod:`attnbook.parallel.simulated`), or torch.distributed (:mod:`attnbook.parallel.over_torch`). Lengths differ
-from rank to rank as they like: nothing is padded. Chapter: :doc:`/chapters/11_memory_and_speed`.
+from rank to rank as they like: nothing is padded. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 from functools import reduce

@@ -1,6 +1,6 @@
 """A multi-head layer with its heads over the ranks: W_Q, W_K, W_V split by columns, W_O by rows.
 
-Chapter: :doc:`/chapters/11_memory_and_speed`.
+Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 from typing import Any

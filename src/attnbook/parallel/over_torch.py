@@ -1,7 +1,7 @@
 """The same lines on torch.distributed: one process a rank, gloo or NCCL, started by torchrun; for autograd.
 
 Before any work each rank tells all others what it was asked for: where they differ, every rank says so. Chapter:
-:doc:`/chapters/11_memory_and_speed`.
+:doc:`/chapters/14_many_devices`.
 """
 
 import json

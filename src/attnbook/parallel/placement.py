@@ -1,6 +1,6 @@
 """Who has which rows: contiguous, zig-zag or striped.
 
-Chapter: :doc:`/chapters/11_memory_and_speed`.
+Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import reprlib

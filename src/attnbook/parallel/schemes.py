@@ -1,7 +1,7 @@
 """The schemes, each as the lines that a rank runs: a forward and a backward, which are generators (``collectives``).
 
 A forward takes this rank's Q, K and V, and returns O, L and what its backward needs; a backward takes that, dO and dL,
-and returns dQ, dK and dV. All results are in the accumulation dtype. Chapter: :doc:`/chapters/11_memory_and_speed`.
+and returns dQ, dK and dV. All results are in the accumulation dtype. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """Ranks that take turns in one process, and the messages between them: every byte and every wait is counted.
 
-No threads: so it runs in a page too, and every run is the same. Chapter: :doc:`/chapters/11_memory_and_speed`.
+No threads: so it runs in a page too, and every run is the same. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import math
