@@ -38,12 +38,12 @@ def _state(scores, i):
     parts = {}
     for r in range(4):
         s, done = (r - hop) % 4, int(scores[r, hop]) if hop < 4 else 0
-        held, grads, said = f"has dK{r}, dV{r}", "", "of all queries"
+        lines = f"has dK{r}, dV{r}", "of all queries", ""
         if hop < 4:
-            held, said = (f"meets K{s}, V{s}", f"{done} scores") if done else ("gets no block:", "no key to see")
-            grads = f"adds to dK{s}, dV{s}" if backward and done else ""
+            adds = f"adds to dK{s}, dV{s}" if backward else ""
+            lines = (f"meets K{s}, V{s}", f"{done} scores", adds) if done else ("gets no block:", "no key to see", "")
         parts[f"block{r}"] = {"stroke": PALETTE[HUES[s] if done or hop == 4 else "grey"]}
-        parts |= {f"held{r}": {"text": held}, f"grads{r}": {"text": grads}, f"work{r}": {"text": said}}
+        parts |= {f"line{i}of{r}": {"text": line} for i, line in enumerate(lines)}
     return State(parts, _say(scores, backward, hop))
 
 
@@ -58,13 +58,13 @@ def _say(scores, backward, hop):
         if backward
         else "merges what it found into its O and L"
     )
-    whom = "its own keys" if hop == 0 else f"the keys of the rank {hop} before it"
+    whom = "its own keys" if hop == 0 else f"the keys of the rank {hop} before it, if it may see one"
     return f"Each rank meets {whom}, and {what}. The busiest computes {most} scores, and the mean is {mean:g}."
 
 
 def _rank(r):
     x, y = PLACES[r]
-    lines = ((f"rank {r}: Q{r}, O{r}, dQ{r}", ""), ("", f"held{r}"), ("", f"grads{r}"), ("", f"work{r}"))
+    lines = ((f"rank {r}: Q{r}, O{r}, dQ{r}", ""), *(("", f"line{i}of{r}") for i in range(3)))
     found = (
         f'<rect data-part="block{r}" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6" stroke="{PALETTE[HUES[r]]}" '
         f'stroke-width="3" fill="none"/>'
