@@ -50,7 +50,8 @@ class Peer:
             return [found[name] for name in found.files]
 
     def end(self):
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # what was asked of it when it had ended is still there
+            self._process.stdin.close()
         self._process.kill()  # a child holds nothing that must be written
         self._process.wait()
         self._process.stdout.close()
