@@ -27,8 +27,8 @@ class Ranks:
     ranks : tuple of numbers, or one
         The numbers of ranks to run. With two, many mistakes look alike.
     backend : "threads", "gloo" or "group"
-        Ranks simulated in this process, which run alike every time; processes of their own; or the processes of
-        torch.distributed's group, all of which call ``diagnose`` with the same: ``ranks`` is their number.
+        Ranks simulated in this process, which run alike every time; processes of their own; or those of the
+        group that torch.distributed has, all of which call ``diagnose`` with the same: ``ranks`` is their number.
 
     Raises
     ------
