@@ -41,7 +41,7 @@ def positions(n: int, ranks: int, placement: Placement = "contiguous") -> list[A
     >>> [places.tolist() for places in positions(7, 2, "zigzag")]
     [[0, 1, 6], [2, 3, 4, 5]]
     """
-    return [np.concatenate([np.asarray(run, dtype=np.int64) for run in runs]) for runs in runs_of(n, ranks, placement)]
+    return [np.concatenate([np.asarray(run, dtype=np.intp) for run in runs]) for runs in runs_of(n, ranks, placement)]
 
 
 def split(X: Any, ranks: int, placement: Placement = "contiguous", axis: int = -2) -> list[Any]:
