@@ -175,7 +175,7 @@ class Part:
 
     def order(self, name):
         """The places in the whole of the queries or keys of all ranks, as they follow each other."""
-        return np.concatenate([np.asarray(run, dtype=np.int64) for runs in getattr(self.places, name) for run in runs])
+        return np.concatenate([np.asarray(run, dtype=np.intp) for runs in getattr(self.places, name) for run in runs])
 
     def start(self, Q, d_v):
         """O = 0 and L = −∞, for each run of queries: no key was met yet."""
