@@ -117,6 +117,8 @@ class Runner:
         """Why a cell that raised ``error`` could not run here, in words; "" where the error is the cell's own."""
         if isinstance(error, NameError) and error.name in self.lost:
             return self.lost[error.name]
+        if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # as ranks of a function are
+            return "it needs more than one thread, which does not run in a browser"
         if isinstance(error, ModuleNotFoundError):
             package = (error.name or "").partition(".")[0]
             if package in NOT_IN_A_BROWSER:
