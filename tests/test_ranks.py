@@ -457,7 +457,7 @@ def test_no_threads_are_left_behind():
         (lambda: Ranks(ring, ranks=()), ValueError, "ranks: expected numbers from 1 to 16"),
         (lambda: Ranks(ring, ranks=(0, 1)), ValueError, "ranks: expected numbers"),
         (lambda: Ranks(ring, ranks=2.0), ValueError, "ranks: expected numbers"),
-        (lambda: Ranks(ring, backend="nccl"), ValueError, "backend: expected one of 'threads', 'gloo', 'group', got 'nccl'"),
+        (lambda: Ranks(ring, backend="nccl"), ValueError, "backend: expected one of 'threads', 'gloo', 'group', got"),
         (lambda: ab.diagnose(Ranks(ring), library="jax"), ValueError, "library: expected 'numpy' or 'torch'"),
         (lambda: ab.diagnose(Ranks(ring), dtype="int8"), ValueError, "dtype: expected one of"),
         (lambda: ab.diagnose(Ranks(ring), dtype="bfloat16"), ValueError, r"\(torch only\)"),

@@ -690,18 +690,17 @@ def test_an_early_start_that_fails_is_silent_and_a_press_begins_anew(site, addre
         assert not page.complaints
 
 
-NEEDS = {"torch": "has_torch()", "Triton": "has_triton()", "python-flint": "has_flint()"}  # and what such a cell asks
+NEEDS = {
+    "torch": "has_torch()",
+    "Triton": "has_triton()",
+    "python-flint": "has_flint()",
+    "more than one thread": "Ranks(",
+}  # and what such a cell asks
 
 
-# By default one with curves and one with kernels that no browser can run; what the cells of others compute, nbval
-# compares, and here another build of NumPy would only compute it again. Each takes 12 s.
-SOME = ("11_memory_and_speed", "12_gpu")
-
-
+# All of them: a browser's integers have 32 bits, its matplotlib is older, and it has no threads.
 @needs_wheels
-@pytest.mark.parametrize(
-    "chapter", [pytest.param(name, marks=() if name in SOME else pytest.mark.thorough) for name in CHAPTERS]
-)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_whole_chapter_gives_what_it_shows(chapter, site, address, browser):
     cells = json.loads((site["place"] / f"{chapter}.json").read_text(encoding="utf-8"))
     with Page(browser, address, f"chapters/{chapter}.html") as page:
