@@ -427,25 +427,17 @@ def wheel(site):
     return f"**/{NUMPY}"
 
 
-def test_numpy_that_does_not_come_is_told_and_asked_for_again(wheel, site, address, browser):
-    """In one page, for Python starts slowly: nothing comes, then a file that is not the pinned one, then the right one.
-    Plain cells run meanwhile.
-    """
-    missing = "Passed over: it needs numpy, which could not be loaded."
+# Weekly, with two more that are marked: Pyodide hangs or traps now and then where a package fails while it starts itself.
+@pytest.mark.thorough
+def test_without_numpy_a_chapter_says_so_and_plain_cells_run(wheel, site, address, browser):
     with Page(browser, address, routes={wheel: lambda route: route.abort()}) as page:
         page.tab.locator("[data-run=all]").click()
         page.tab.locator("[data-run=stop]").wait_for(state="visible")
         page.tab.locator("[data-run=all]").wait_for(state="visible")
         assert f"NumPy could not be loaded from {urlsplit(address).netloc}" in page.said
-        assert page.cell(0).locator(".run-result").text_content() == missing  # out of view it has no inner text
+        said = page.cell(0).locator(".run-result").text_content()  # out of view it has no inner text
+        assert said == "Passed over: it needs numpy, which could not be loaded."
         assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
-        page.context.unroute(wheel)
-        page.context.route(wheel, lambda route: route.fulfill(body=b"another"))
-        assert page.give(1, IMPORTS) == missing
-        assert "sent what this page did not ask for" in page.said
-        page.context.unroute(wheel)
-        if pyodide_files.have_wheels():
-            assert page.give(3, "import numpy\nnumpy.__name__") == "Your version gives:\n\n'numpy'"
         assert not page.complaints
 
 
@@ -473,6 +465,13 @@ print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_sp
 """
 
 
+@pytest.mark.thorough
+def test_a_file_that_is_not_the_pinned_one_is_refused(wheel, address, browser):
+    with Page(browser, address, routes={wheel: lambda route: route.fulfill(body=b"another")}) as page:
+        assert page.give(1, IMPORTS) == "Passed over: it needs numpy, which could not be loaded."
+        assert "sent what this page did not ask for" in page.said
+
+
 @needs_wheels
 def test_our_wheels_arrive_and_a_stale_one_is_noticed(address, browser):
     came = "Your version gives:\n\n2.0.2 [] /book/site/attnbook/__init__.py\n"
@@ -483,6 +482,16 @@ def test_our_wheels_arrive_and_a_stale_one_is_noticed(address, browser):
         assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
         page.context.unroute("**/attnbook-*.whl")  # the right one is there again, and asked for again
         assert page.give(1, IMPORTS) == came
+
+
+@needs_wheels
+@pytest.mark.thorough
+def test_a_later_cell_asks_again_for_what_did_not_come(wheel, address, browser):
+    with Page(browser, address, routes={wheel: lambda route: route.abort()}) as page:
+        assert page.give(1, "import numpy") == "Passed over: it needs numpy, which could not be loaded."
+        assert page.give(3, "numpy.__name__") == "Passed over: it needs numpy, which could not be loaded."
+        page.context.unroute(wheel)
+        assert page.give(3, "numpy.__name__") == "Your version gives:\n\n'numpy'"
 
 
 @pytest.mark.parametrize(
