@@ -134,6 +134,8 @@ def refused(case):
         f = gather_attention if one else ring_attention
     elif case == "no tensor":
         Q = Q.tolist() if one else Q
+    elif case == "values":
+        V = V[:, : 6 - one]
     elif case == "lengths":
         Q, options["placement"] = Q[:, : 6 - one], "zigzag"
     elif case == "mask":
@@ -167,6 +169,13 @@ def changed_in_place():
     with torch.no_grad():
         inputs[1] *= 2
     return told(O.sum().backward)
+
+
+def twice():
+    """What a second derivative is told, of which one path goes around the call."""
+    Q, K, V = (T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7)))
+    loss = (ring_attention(Q, K, V, timeout=20) ** 2).sum() + (Q**3).sum()
+    return told(lambda: torch.autograd.grad(loss, Q, create_graph=True))
 
 
 def late(where, folder):

@@ -72,6 +72,7 @@ DIFFERENT = {
     "mask": "mask: expected the same on all ranks, got Mask",
     "grad": "gradients: expected the same on all ranks, got False on rank 0; True on rank 1",
     "no tensor": "Q: expected a tensor, got list",
+    "values": "V: expected one row for each of the 6 keys, got shape (4, 5, 7)",
     "lengths": 'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got',
     "device": "Q: expected a tensor on a device of the backend gloo, cpu, got meta",
     "fits nobody": "ops, Sink: expected a shape that broadcasts to the leading axes of the scores",
@@ -95,6 +96,11 @@ def test_a_group_that_was_destroyed(on):
 def test_an_input_that_was_changed_in_place(on):
     for came in on(2, "changed_in_place"):
         assert "modified by an inplace operation" in came
+
+
+def test_second_derivatives_are_refused(on):
+    for came in on(2, "twice"):
+        assert came == "RuntimeError: ring_attention: expected to be differentiated once, got create_graph=True"
 
 
 def test_without_torch_distributed(monkeypatch):

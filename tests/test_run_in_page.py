@@ -427,7 +427,7 @@ def wheel(site):
     return f"**/{NUMPY}"
 
 
-# Weekly, with two more that are marked: Pyodide hangs or traps now and then where a package fails while it starts itself.
+# Weekly, like two more: where a package fails while Pyodide starts, that hangs or traps now and then.
 @pytest.mark.thorough
 def test_without_numpy_a_chapter_says_so_and_plain_cells_run(wheel, site, address, browser):
     with Page(browser, address, routes={wheel: lambda route: route.abort()}) as page:

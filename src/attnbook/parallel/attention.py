@@ -63,11 +63,12 @@ def ring_attention(
     TypeError, ValueError
         An argument that does not fit, on every rank, whichever had it; and what differs from rank to rank.
     RuntimeError
-        A rank that has ended or is late: which one, and at which hop. And no torch.distributed, or not initialized.
+        A rank that has ended or is late: which one, and at which hop. No torch.distributed, or not initialized. And
+        ``create_graph=True``: there are no second derivatives.
 
     Notes
     -----
-    It has first derivatives. The gradient of an op's parameter is this rank's share, as those of weights are: their sum
+    The gradient of an op's parameter is this rank's share, as those of weights are: their sum
     over the ranks is the whole. 16-bit K and V travel as they are; sums are, and travel, in float32.
     Started as ``torchrun --nproc-per-node=4 file.py``. Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise
     Transformers", 2023.

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
 from attnbook.arrays import expected, widen
 from attnbook.multi_head import MultiHeadParams
@@ -169,6 +168,8 @@ def _told_of(member, tensors, steps, options):
             raise TypeError(expected(name, "a plain tensor, this rank's rows", type(T).__name__))
         if T.ndim < 2:
             raise ValueError(expected(name, "at least two axes (..., tokens, width)", f"shape {tuple(T.shape)}"))
+    if V.shape[-2] != K.shape[-2]:
+        raise ValueError(expected("V", f"one row for each of the {K.shape[-2]} keys", f"shape {tuple(V.shape)}"))
     if "" not in member.devices and Q.device.type not in member.devices:
         wanted = f"a tensor on a device of the backend {member.backend}, {' or '.join(sorted(member.devices))}"
         raise ValueError(expected("Q", wanted, Q.device))
@@ -244,9 +245,9 @@ class OverRanks(torch.autograd.Function):
         return _tensor(O).to(Q.dtype), _tensor(L)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dO, dL):
         """The gradients of all tensors, None where there is none."""
+        _refuse_a_graph(f"{ctx.call.scheme}_attention")
         Q, _, V, *_ = ctx.saved_tensors  # an error where they were changed in place
         call, part = ctx.call, ctx.part
         call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
@@ -298,13 +299,19 @@ class OfLayer(torch.autograd.Function):
         return _tensor(Y).to(X.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dY):
         """The gradients of X, the memory and the weights."""
+        _refuse_a_graph("layer_attention")
         member, _ = ctx.member, ctx.saved_tensors  # an error where they were changed in place
         member.agree({"scheme": "layer", "pass": "backward"})
         inputs, grads = member.run(layer_vjp(member.rank, member.ranks, _inside(dY), ctx.kept), "layer, backward")
         return None, None, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
+
+
+def _refuse_a_graph(name):
+    """torch's once_differentiable says nothing where the second gradient goes by another path as well."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(expected(name, "to be differentiated once", "create_graph=True"))
 
 
 def _inside(T):
