@@ -38,6 +38,7 @@ let site, core, pyodide, runner, module;
 const arriving = new Map(); // our own archives
 const there = new Set(); // what was loaded, our own files with NumPy
 const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
+const tried = new Set();
 
 async function start() {
   site = await (await fetch(here("site.json"))).json();
@@ -45,7 +46,10 @@ async function start() {
   core = new URL(site.core, here("./")).href;
   for (const { name } of site.archives) arriving.set(name, bytesOf(name).catch(() => undefined)); // while Python starts
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
-  pyodide = await Promise.race([loadPyodide({ indexURL: core, packages: ["numpy"] }), broken]);
+  // NumPy comes meanwhile, into the browser's cache. loadPyodide could load it, but where that fails before Python is
+  // there, it hangs, or traps.
+  fetchUncounted(new URL(site.numpy, core)).then((answer) => answer.arrayBuffer()).catch(() => {});
+  pyodide = await Promise.race([loadPyodide({ indexURL: core }), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
@@ -58,7 +62,9 @@ async function load(name) {
   if (there.has(name) || refused.has(name)) return there.has(name);
   const complaints = [];
   try {
-    if (!(name in pyodide.loadedPackages)) loading(name === "numpy" ? "NumPy" : name);
+    const told = name === "numpy" && !tried.has(name); // by the start
+    if (!told && !(name in pyodide.loadedPackages)) loading(name === "numpy" ? "NumPy" : name);
+    tried.add(name);
     // Pyodide compares the sha256 of what comes with the one in its lock.
     await pyodide.loadPackage(name, { messageCallback() {}, errorCallback: (text) => complaints.push(text) });
     if (!(name in pyodide.loadedPackages)) throw new Error(complaints.join(" "));
