@@ -134,6 +134,12 @@ def refused(case):
         f = gather_attention if one else ring_attention
     elif case == "no tensor":
         Q = Q.tolist() if one else Q
+    elif case == "mask on one":
+        options["mask"] = torch.ones(12, 12, dtype=torch.bool) if one else None
+    elif case == "queries of a tree":
+        f, Q = tree_attention, Q + one
+    elif case == "group":
+        options["group"] = "gloo"
     elif case == "values":
         V = V[:, : 6 - one]
     elif case == "lengths":
@@ -211,6 +217,7 @@ def late(where, folder):
         if r == 1 and at == "no call":
             return stop()
         came = told(lambda: ring_attention(*inputs, timeout=1.0).sum().backward())
+        came += "\n" + told(lambda: ring_attention(*inputs))
     finally:
         over_torch.Part = kept
     return Path(folder, f"{r}").write_text(f"{time.monotonic() - start}\n{came}", encoding="utf-8")

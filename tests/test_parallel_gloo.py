@@ -72,6 +72,9 @@ DIFFERENT = {
     "mask": "mask: expected the same on all ranks, got Mask",
     "grad": "gradients: expected the same on all ranks, got False on rank 0; True on rank 1",
     "no tensor": "Q: expected a tensor, got list",
+    "mask on one": "mask: expected the same on all ranks, got none on rank 0; Mask",
+    "queries of a tree": "Q: expected the same on all ranks, got (4, 6, 5), sum",
+    "group": "TypeError: group: expected a process group of torch.distributed, got 'gloo'",
     "values": "V: expected one row for each of the 6 keys, got shape (4, 5, 7)",
     "lengths": 'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got',
     "device": "Q: expected a tensor on a device of the backend gloo, cpu, got meta",
@@ -159,4 +162,5 @@ def test_a_rank_that_is_late_or_has_ended(processes, where, words, tmp_path):
         time.sleep(0.05)
     seconds, came = (tmp_path / "2").read_text(encoding="utf-8").split("\n", 1)
     assert re.search(words, came), came
+    assert "\nRuntimeError: group: expected one in which every message came, got one after " in came  # at once
     assert float(seconds) < 5

@@ -7,8 +7,8 @@
 Rank 0 prints a table: the largest error of O, dQ, dK and dV, relative to the largest entry of each; the bytes that all
 ranks sent, and by formula; milliseconds of the slowest rank. Before it stands what one hop of a ring takes. With
 ``--function`` the ranks run your attention instead, on the cases of ``diagnose``, in the form that
-``attnbook.diagnose.Ranks`` takes: here there is no comm, and it uses torch.distributed. The exit status is 1 where
-anything is wrong. Chapter: :doc:`/chapters/14_many_devices`.
+``attnbook.diagnose.Ranks`` takes: on torch's tensors, and with no comm, for it uses torch.distributed. The exit status
+is 1 where anything is wrong. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import argparse
@@ -67,13 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default cuda where there is a GPU: then by NCCL")
     parser.add_argument("--dtype", choices=list(MOST), default="float64")
     parser.add_argument(
-        "--rows", type=_at_least(1), default=1021, help="of the whole sequence (1021: no number of ranks divides it)"
+        "--rows", type=_at_least(1), help="of the whole sequence; by default 1021, which no number of ranks divides"
     )
     parser.add_argument("--heads", type=_at_least(1), default=6)
     parser.add_argument("--key-heads", type=_at_least(1), default=2, help="heads of keys and values; divides --heads")
-    parser.add_argument("--width", type=_at_least(1), default=64, help="of queries and keys; values have 8 more")
+    parser.add_argument("--width", type=_at_least(1), help="of queries and keys, by default 64; values have 8 more")
     parser.add_argument("--timeout", type=_at_least(1), default=60, help="seconds that a rank waits for another")
-    parser.add_argument("--quick", action="store_true", help="61 rows of width 8")
+    parser.add_argument("--quick", action="store_true", help="by default 61 rows of width 8")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
     parser.add_argument("--split", choices=["rows", "zigzag", "heads"], default="rows", help="what a rank of it has")
     return parser
@@ -107,7 +107,7 @@ def _schemes(torch: Any, rank: int, ranks: int, args: argparse.Namespace, device
     """Print the table; whether all is right."""
     if args.heads % args.key_heads:
         raise ValueError(f"--key-heads: expected a number that divides {args.heads}, got {args.key_heads}")
-    n, d = (61, 8) if args.quick else (args.rows, args.width)
+    n, d = args.rows or (61 if args.quick else 1021), args.width or (8 if args.quick else 64)
     shapes = {
         "Q": (args.heads, n, d),
         "K": (args.key_heads, n, d),
@@ -193,7 +193,7 @@ def _now(torch: Any, device: str) -> float:
 def _of_a_hop(torch: Any, ranks: int, block: list[Any]) -> str:
     """What it takes to hand a block of K and V on to the next rank, all at once."""
     if ranks == 1:
-        return "One rank: nothing is sent."
+        return "One rank: nothing is sent. Start it by torchrun."
     dist, size = torch.distributed, sum(T.nbytes for T in block)
     rank = dist.get_rank()
     came, seconds = [T.new_empty(T.shape) for T in block], []

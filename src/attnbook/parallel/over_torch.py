@@ -31,6 +31,9 @@ DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
 CALLS = WeakKeyDictionary()
 """How many calls a group has had: so that another order is noticed."""
 
+BROKEN: WeakKeyDictionary = WeakKeyDictionary()
+"""Groups in which a message did not come: what comes now may belong to that."""
+
 
 class Member:
     """This process, as a rank of a group."""
@@ -40,12 +43,16 @@ class Member:
             raise RuntimeError(expected("group", "torch.distributed after init_process_group, as by torchrun", "none"))
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(expected("group", "a group that this process belongs to", "another one"))
+        if not (group is None or isinstance(group, dist.ProcessGroup)):
+            raise TypeError(expected("group", "a process group of torch.distributed", repr(group)))
         try:
             self.group = dist.group.WORLD if group is None else group
             self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
             self.backend = dist.get_backend(self.group)
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise ValueError(expected("group", "a process group that has not been destroyed", repr(group))) from error
+        if self.group in BROKEN:
+            raise RuntimeError(expected("group", "one in which every message came", "one after " + BROKEN[self.group]))
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ValueError(expected("timeout", "seconds, more than 0, or None", repr(timeout)))
         self.limit, self.doing = timedelta(seconds=timeout) if timeout is not None else None, "asking"
@@ -91,11 +98,14 @@ class Member:
         try:
             return act()
         except (RuntimeError, ValueError) as error:
-            whom = " and ".join(
-                f"{'from' if f is dist.irecv else 'to'} rank {peer}"
-                for f, peer in dict.fromkeys(leg[:2] for leg in legs)
-            )
+            ways: dict = {}
+            for f, peer in dict.fromkeys(leg[:2] for leg in legs):
+                ways.setdefault(peer, []).append("from" if f is dist.irecv else "to")
+            whom = ", ".join(f"{' and '.join(way)} rank {peer}" for peer, way in ways.items())
             limit = "" if self.limit is None else f" within {self.limit.total_seconds():g} s"
+            BROKEN[self.group] = (
+                f"{self.doing}, step {step}, in which rank {' or '.join(map(str, ways))} was late or gone"
+            )
             raise RuntimeError(
                 f"{self.doing}, step {step}: rank {self.rank} of {self.ranks} could not send or receive {whom}{limit}, "
                 f"which may have ended or be late; {str(error).splitlines()[0]}"
@@ -128,8 +138,8 @@ class Member:
         for r, other in enumerate(every):
             if other["problem"]:
                 raise ValueError(f"on rank {r}: {other['problem']}")
-        for name in (name for name in mine if name != "lengths"):
-            found = [other.get(name) for other in every]
+        for name in dict.fromkeys(name for other in every for name in other if name != "lengths"):
+            found = [other.get(name, "none") for other in every]
             if any(x != found[0] for x in found):
                 raise ValueError(expected(name, "the same on all ranks", _by_rank(found)))
         return every
@@ -149,6 +159,7 @@ def attend(scheme, Q, K, V, *, mask, causal, scale, ops, group, placement, metho
         steps = steps_of(mask, None, causal, ops)
         tensors = Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays)
         told |= _told_of(member, tensors, steps, (placement, causal, scale, method, return_L))
+        told |= {"Q": _of_field(Q)} if SCHEMES[scheme].same_queries else {}
     except (TypeError, ValueError) as error:
         problem = error
     every = member.agree(told, problem)

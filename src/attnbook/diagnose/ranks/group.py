@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from attnbook.arrays import expected
 from attnbook.diagnose.ranks.comm import Outcome
-from attnbook.diagnose.ranks.processes import _error
+from attnbook.diagnose.ranks.processes import _error, _of_a_peer
 
 
 class Group:
@@ -49,6 +49,7 @@ class Group:
         failed = [r for r, (kind, _) in enumerate(every) if kind == "failed"]
         if not failed:
             return Outcome([answer for _, answer in every], None, "", ())
-        outcome = Outcome([], (failed[0], _error(*every[failed[0]][1])), "", ())
+        first = min(failed, key=lambda r: _of_a_peer(every[r]))  # not one that only waited for it
+        outcome = Outcome([], (first, _error(*every[first][1])), "", ())
         self.broken = outcome if len(failed) < self.size else None
         return outcome

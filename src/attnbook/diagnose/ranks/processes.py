@@ -127,7 +127,8 @@ _GONE = ("failed", ("ProcessEnded", "the process of the rank has ended"))
 
 def _of_a_peer(answer):
     """Whether a failure is that another rank has gone: not where it began."""
-    return "gloo" in answer[1][1].lower() or answer[1][0].startswith("Dist")
+    name, words = answer[1]
+    return name.startswith("Dist") or any(word in words.lower() for word in ("gloo", "nccl", "timeout"))
 
 
 def _error(name, words):
