@@ -200,24 +200,25 @@ class Part:
         xp = array_namespace(*O)
         return xp.concat(O, axis=-2), xp.concat(L, axis=-1)
 
-    def meet_vjp(self, Q, K, V, keys, kept):
-        """The gradients of queries and keys from the blocks at ``keys``; those of parameters are added up here. The
-        O and L in ``kept``, and dO and dL, are those of all keys, so that D is too: dS = P ∘ (dP − D + dL).
+    def meet_vjp(self, Q, K, V, keys, kept, dQ=None):
+        """The gradients of queries and keys from the blocks at ``keys``, that of the queries added to ``dQ``; those of
+        parameters are added up here. The O and L in ``kept``, and dO and dL, are those of all keys, so that D is too:
+        dS = P ∘ (dP − D + dL).
         """
         Q, K, V = map(self.inside, (Q, K, V))
         runs = list(zip(*(self._of_runs(T, self.queries, axis) for T, axis in kept.on_axes()), strict=True))
-        dQ, dK, dV = ([_zeros(T) for T in self._of_runs(X, where)] for X, where in
-                      ((Q, self.queries), (K, keys), (V, keys)))  # fmt: skip
+        found = [_zeros(Q) if dQ is None else dQ, _zeros(K), _zeros(V)]
+        into = [self._of_runs(T, where) for T, where in zip(found, (self.queries, keys, keys), strict=True)]
         for i, j, (q, k, v), plan, spine in self._each(Q, K, V, keys):
             O, L, dO, *dL = runs[i]
             M, Z, unit = *_shifts(spine, L), unit_of(plan) if spine == "numpy_tiled" else 1.0
             res = Residuals(q, k, v, O, M / unit, Z, plan, unit)
             *grads, dparams = SPINES[spine].vjp(dO, dL[0] if dL else None, res)
-            for to, place, T in zip((dQ, dK, dV), (i, j, j), grads, strict=True):
-                to[place] = to[place] + T
+            for to, place, T in zip(into, (i, j, j), grads, strict=True):
+                to[place][...] += T
+            del grads, T  # not beside those of the next block
             self._collect(dparams, plan)
-        xp = array_namespace(Q)
-        return [xp.concat(parts, axis=-2) for parts in (dQ, dK, dV)]
+        return found
 
     def columns_vjp(self, kept):
         """What the columns that have no key give to their parameters."""

@@ -73,6 +73,7 @@ class Member:
                 asked = lines.send(answer)
             except StopIteration as done:
                 return done.value
+            answer = None  # nothing that came is held here while there is work
             answer = self._post(asked) if isinstance(asked, Exchange) else self._wait(asked.handle)
 
     def _post(self, asked):

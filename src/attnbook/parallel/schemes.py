@@ -33,6 +33,7 @@ def ring(part, Q, K, V):
         if block is not None:
             found = part.meet(found, Q, *block, _keys(part, hop), hop)
         block = yield from arrived(coming)
+        coming = None  # and with it what was sent
     O, L = part.finish(found)
     return O, L, (Q, K, V, O, L)
 
@@ -42,21 +43,22 @@ def ring_vjp(part, saved, dO, dL):
     Q, K, V, O, L = saved
     r, ranks, far, kept = part.rank, part.ranks, part.hops, Kept(O, L, dO, dL)
     part.columns_vjp(kept)
-    dQ, block, inside, coming, homes = 0, (K, V), [part.inside(T) for T in (K, V)], None, []
+    dQ, block, inside, coming, homes = None, (K, V), [part.inside(T) for T in (K, V)], None, []
     for hop in range(max(far) + 1):
         onward, s, dblock = (yield from _pass_on(part, hop, block, (K, V))), (r - hop) % ranks, None
         if block is not None:
-            given, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept)
-            dQ = dQ + given
+            dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)
         before = yield from arrived(coming)  # what the ranks before have given to this block
-        if before is not None:
-            dblock = [a + b for a, b in zip(before, dblock, strict=True)]
+        for mine, T in zip(dblock, before or (), strict=False):
+            mine += T
+        before = coming = None  # what was sent and what came need not outlive it
         if hop == 0:
             home = dblock
         coming = yield from _pass_on(part, hop, dblock, inside)
         to, source = s if far[s] == hop > 0 else None, (r + hop) % ranks if far[r] == hop > 0 else None
         homes.append((yield from shift(hop, to, dblock, source, likes_of(inside))))
         block = yield from arrived(onward)
+        onward = None
     for handle in homes:
         home = (yield from arrived(handle)) or home
     return dQ, *home
@@ -95,9 +97,11 @@ def gather_vjp(part, saved, dO, dL):
     kept = Kept(O, L, dO, dL)
     part.columns_vjp(kept)
     blocks = yield from _gathered(part, K, V)
-    given = [part.meet_vjp(Q, *blocks[s], part.places.keys[s], kept) for s in range(part.ranks)]
-    dQ = sum(grads[0] for grads in given)
-    return dQ, *(yield from reduce_scatter(part.rank, 1, [grads[1:] for grads in given]))
+    dQ, given = None, []
+    for s in range(part.ranks):
+        dQ, *grads = part.meet_vjp(Q, *blocks[s], part.places.keys[s], kept, dQ)
+        given.append(grads)
+    return dQ, *(yield from reduce_scatter(part.rank, 1, given))
 
 
 def _gathered(part, K, V):
