@@ -2,16 +2,23 @@
 
     python benchmarks/gpu_compiled.py             # three minutes on one core; writes results/gpu_compiled.json
     python benchmarks/gpu_compiled.py --quick     # one case
+    python benchmarks/gpu_compiled.py --tutorial 06-fused-attention.py   # from a file, where the network is away
 
 Of each kernel, with the tiles that it is launched with: registers a thread, bytes of spilled ones (stack), shared
 memory; and of the loop over whole tiles, in machine code: instructions a score, those of the matrix units, copies to
 shared memory, waits for either, barriers. A loop counts once, as it stands: no branch in it is weighed.
+
+Beside them, in float16, the kernels of Triton's own tutorial, fetched for this alone, with the tiles of its tests.
 """
 
+import hashlib
+import importlib.util
 import os
 import re
 import subprocess
 import tempfile
+import urllib.request
+from pathlib import Path
 
 if __name__ == "__main__":
     os.environ.pop("TRITON_INTERPRET", None)  # before anything imports Triton
@@ -57,6 +64,9 @@ class Driver:
     def get_current_stream(self, device):
         return 0
 
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
 
 MADE = []
 """What was compiled in place of a launch, each with the constants of that launch."""
@@ -91,11 +101,52 @@ def compiled(capability, dtype, widths, n, bias=None, mask=None, ops=(), causal=
     return list(MADE)
 
 
+# --- Triton's tutorial --------------------------------------------------------------------------------------------
+
+TUTORIAL = "https://raw.githubusercontent.com/triton-lang/triton/v{}/python/tutorials/06-fused-attention.py"
+OF_ITS_TESTS = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+
+
+def fetched(folder):
+    """The tutorial of this Triton, as a file; None where the network is away."""
+    path = Path(folder, "tutorial.py")
+    try:
+        with urllib.request.urlopen(TUTORIAL.format(triton.__version__), timeout=20) as answer:
+            path.write_bytes(answer.read())
+    except OSError as error:
+        print(f"Triton's tutorial is left out: {error}. Hand it over as --tutorial FILE.")
+        return None
+    return path
+
+
+def tutorial(path, capability, d, causal):
+    """Every kernel of its forward and backward; after :func:`compile_only`. Its module asks which GPU is there."""
+    triton.runtime.driver.set_active(Driver(capability))
+    torch.cuda.get_device_capability = lambda *_: divmod(capability, 10)
+    triton.runtime.Autotuner.run = untuned
+    spec = importlib.util.spec_from_file_location("tutorial", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    Q, K, V = (torch.zeros(1, 2, LENGTH, d, dtype=torch.float16, requires_grad=True) for _ in range(3))
+    MADE.clear()
+    O = module.attention(Q, K, V, causal, d**-0.5, False)
+    O.backward(torch.zeros_like(O))
+    return list(MADE)
+
+
+def untuned(tuner, *args, **given):
+    """What a tuner runs, without a GPU to tune on."""
+    found = next(c for c in tuner.configs if OF_ITS_TESTS.items() <= c.all_kwargs().items())
+    if found.pre_hook:
+        found.pre_hook(dict(zip(tuner.arg_names, args, strict=False)) | given | found.kwargs)
+    return tuner.fn.run(*args, **given, **found.all_kwargs())
+
+
 # --- machine code -------------------------------------------------------------------------------------------------
 
 
 def figures(made, constants):
-    """Of one kernel: what its program needs, and what its loop over whole tiles does."""
+    """Of one kernel: what its program needs, and what each of its loops over whole tiles does."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
@@ -104,12 +155,26 @@ def figures(made, constants):
     needs = dict(re.findall(r"(REG|STACK):(\d+)", said))
     found = {"kernel": made.metadata.name, "registers": int(needs["REG"]), "stack": int(needs["STACK"])}
     found |= {"shared": made.metadata.shared, "warps": made.metadata.num_warps, "stages": made.metadata.num_stages}
-    if "COLS" not in constants:
-        return found
-    found["tile"] = [constants["ROWS"], constants["COLS"]]
-    loop = loops(code)[0]
-    scores = constants["ROWS"] * constants["COLS"]
-    found["instructions a score"] = round(len(loop) * 32 * made.metadata.num_warps / scores, 2)
+    return [found | of_loop(*one, made.metadata.num_warps) for one in whole_tiles(constants, loops(code))] or [found]
+
+
+def whole_tiles(constants, found):
+    """Of the loops over tiles that no mask cuts: the name, the rows and columns of a tile, and the loop."""
+    if "COLS" in constants:
+        return [("", constants["ROWS"], constants["COLS"], found[0])]
+    if "BLOCK_N" in constants:
+        return [("", constants["BLOCK_M"], constants["BLOCK_N"], found[0])]
+    if "BLOCK_N1" in constants:  # the tutorial's backward: dK and dV, then dQ, each after its tiles on the diagonal
+        names = "BLOCK_M1 BLOCK_N1", "BLOCK_M2 BLOCK_N2"
+        whole = found[1::2] if constants["CAUSAL"] else found
+        sizes_of = [[constants[name] for name in pair.split()] for pair in names]
+        return [(of, *size, loop) for of, size, loop in zip(("dK, dV", "dQ"), sizes_of, whole, strict=True)]
+    return []
+
+
+def of_loop(of, rows, cols, loop, warps):
+    """What it does, by the score."""
+    found = {"of": of, "tile": [rows, cols], "instructions a score": round(len(loop) * 32 * warps / (rows * cols), 2)}
     return found | {of: sum(bool(re.match(pattern, line)) for line in loop) for of, pattern in COUNTED.items()}
 
 
@@ -148,6 +213,7 @@ def main(argv=None):
     known = {"capabilities": CAPABILITIES, "dtypes": DTYPES, "widths": WIDTHS, "masks": MASKS}
     for name, of in known.items():
         parser.add_argument(f"--{name}", help=", ".join(of))
+    parser.add_argument("--tutorial", type=Path, metavar="FILE", help="Triton's tutorial; fetched where none is given")
     args = parser.parse_args(argv)
     asked = [chosen(parser, name, getattr(args, name), of) for name, of in known.items()]
     cases = [(c, dtype, d, mask) for c in asked[0] for dtype in asked[1] for d in asked[2] for mask in asked[3]]
@@ -162,9 +228,18 @@ def main(argv=None):
     for capability, dtype, d, mask in tqdm(cases[:1] if args.quick else cases, unit="case"):
         shape, causal = (LENGTH, LENGTH), mask == "causal"
         for made, constants in compiled(int(capability), getattr(torch, dtype), (int(d),) * 2, shape, causal=causal):
-            about = {"capability": int(capability), "dtype": dtype, "d": int(d), "causal": causal}
-            record.add(**about | figures(made, constants))
-    head = ["capability", "dtype", "d", "causal", "kernel", "registers", "stack", "shared", "instructions a score"]
+            about = {"source": "attnbook", "capability": int(capability), "dtype": dtype, "d": int(d), "causal": causal}
+            for one in figures(made, constants):
+                record.add(**about | one)
+    with tempfile.TemporaryDirectory() as folder:
+        if path := args.tutorial or fetched(folder):
+            record.data["tutorial"] = hashlib.sha256(path.read_bytes()).hexdigest()
+            for capability, _, d, mask in tqdm(sorted({(c, "", d, m) for c, _, d, m in cases[: 1 if args.quick else None]})):
+                about = {"capability": int(capability), "dtype": "float16", "d": int(d), "causal": mask == "causal"}
+                for made, constants in tutorial(path, int(capability), int(d), mask == "causal"):
+                    for one in figures(made, constants):
+                        record.add(**{"source": "tutorial"} | about | one)
+    head = ["source", "capability", "dtype", "d", "causal", "kernel", "of", "registers", "stack", "shared", "instructions a score"]
     head += list(COUNTED)
     table(head, [[cell.get(name) for name in head] for cell in record.data["cells"]])
     record.close()

@@ -100,6 +100,34 @@ def uneven(lengths):
     return max(errors)
 
 
+def of_dtensor():
+    """The largest error against torch's own DTensor, which redistributes, forward and backward: keys made whole on each
+    rank for its rows (an all-gather; a reduce-scatter), or heads for rows (an all-to-all; its transpose).
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    r, R, errors = dist.get_rank(), dist.get_world_size(), []
+    mesh, rows, heads, whole = init_device_mesh("cpu", (R,)), [Shard(2)], [Shard(1)], [Replicate()]
+    *inputs, dO = (split(T, R)[r] for T in drawn((2, 6, 12, 5), (2, 6, 18, 5), (2, 6, 18, 7), (2, 6, 12, 7)))
+    bias = torch.full((1, 1, 12, 18), -torch.inf, dtype=torch.float64).triu(1)
+    for scheme, causal in product(("ring", "gather", "heads"), (False, True)):
+        theirs = [DTensor.from_local(T, mesh, rows).requires_grad_() for T in inputs]
+        wanted = [heads] * 3 if scheme == "heads" else [rows, whole, whole]
+        Q, K, V = (T.redistribute(placements=there) for T, there in zip(theirs, wanted, strict=True))
+        S = Q @ K.mT * 5**-0.5
+        if causal:
+            S = S + DTensor.from_local(bias, mesh, whole).redistribute(placements=rows if wanted[0] == rows else whole)
+        O = (torch.softmax(S, -1) @ V).redistribute(placements=rows)
+        grads = torch.autograd.grad(O, theirs, DTensor.from_local(dO, mesh, rows))
+        mine = [T.clone().requires_grad_() for T in inputs]
+        found = ATTEND[scheme](*mine, causal=causal, timeout=60)
+        found = [found, *torch.autograd.grad(found, mine, dO)]
+        given = [T.redistribute(placements=rows).to_local() for T in (O, *grads)]
+        errors.append((worst(found, given), f"{scheme}, causal {causal}"))
+    return max(errors)
+
+
 def of_some(members):
     """A group of some ranks; the others are told that it is not theirs."""
     group = dist.new_group(members)

@@ -301,7 +301,7 @@ IN_TEX = [
     ("eq-tile-online", "e^{m - m'} Z", "Z"),
     ("eq-tile-merge", "e^{m' - m''} A'", "e^{m - m''} A'"),
     ("eq-merge", "(w_1, w_2)", "(w_2, w_1)"),
-    ("eq-merge-vjp", "D + dL", "D - dL"),
+    ("eq-merge-vjp", "D - dL", "D + dL"),
     ("eq-merge-jvp", r"\dot L_a - \dot L", r"\dot L_a"),
     ("eq-tile-D", r"{1 - p_{\text{drop}}}", "{1}"),
     ("eq-tile-sums", r"\textstyle\sum_I P", "P"),

@@ -54,6 +54,12 @@ def test_ranks_with_other_lengths_and_with_no_rows(on, lengths):
     assert max(on(3, "uneven", lengths=lengths)) <= 1e-12
 
 
+@pytest.mark.parametrize("ranks", [3, 2])
+def test_torchs_own_tensors_over_ranks(on, ranks):
+    for error, case in on(ranks, "of_dtensor"):
+        assert error <= 1e-12, case
+
+
 def test_a_group_of_some_ranks(on):
     first, other, last = on(3, "of_some", members=[0, 2])
     assert max(first, last) <= 1e-12

@@ -43,19 +43,21 @@ def ring_vjp(part, saved, dO, dL):
     Q, K, V, O, L = saved
     r, ranks, far, kept = part.rank, part.ranks, part.hops, Kept(O, L, dO, dL)
     part.columns_vjp(kept)
-    dQ, block, inside, coming, homes = None, (K, V), [part.inside(T) for T in (K, V)], None, []
+    inside, dQ, block, coming, homes = [part.inside(T) for T in (K, V)], None, (K, V), None, []
     for hop in range(max(far) + 1):
-        onward, s, dblock = (yield from _pass_on(part, hop, block, (K, V))), (r - hop) % ranks, None
+        s, dblock = (r - hop) % ranks, ()
+        onward = yield from _pass_on(part, hop, block, (K, V))
         if block is not None:
             dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)
         before = yield from arrived(coming)  # what the ranks before have given to this block
-        for mine, T in zip(dblock, before or (), strict=False):
-            mine += T
-        before = coming = None  # what was sent and what came need not outlive it
+        for mine, theirs in zip(dblock, before or (), strict=False):
+            mine += theirs
+        before = coming = None  # what came and what was sent is held no longer than of use
         if hop == 0:
             home = dblock
         coming = yield from _pass_on(part, hop, dblock, inside)
-        to, source = s if far[s] == hop > 0 else None, (r + hop) % ranks if far[r] == hop > 0 else None
+        to = s if far[s] == hop > 0 else None  # nobody further on sees this block: home
+        source = (r + hop) % ranks if far[r] == hop > 0 else None
         homes.append((yield from shift(hop, to, dblock, source, likes_of(inside))))
         block = yield from arrived(onward)
         onward = None
