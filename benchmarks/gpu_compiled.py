@@ -234,13 +234,14 @@ def main(argv=None):
     with tempfile.TemporaryDirectory() as folder:
         if path := args.tutorial or fetched(folder):
             record.data["tutorial"] = hashlib.sha256(path.read_bytes()).hexdigest()
-            for capability, _, d, mask in tqdm(sorted({(c, "", d, m) for c, _, d, m in cases[: 1 if args.quick else None]})):
+            asked = dict.fromkeys((c, d, mask) for c, _, d, mask in (cases[:1] if args.quick else cases))
+            for capability, d, mask in tqdm(asked, unit="case of the tutorial"):
                 about = {"capability": int(capability), "dtype": "float16", "d": int(d), "causal": mask == "causal"}
                 for made, constants in tutorial(path, int(capability), int(d), mask == "causal"):
                     for one in figures(made, constants):
                         record.add(**{"source": "tutorial"} | about | one)
-    head = ["source", "capability", "dtype", "d", "causal", "kernel", "of", "registers", "stack", "shared", "instructions a score"]
-    head += list(COUNTED)
+    head = ["source", "capability", "dtype", "d", "causal", "kernel", "of", "registers", "stack", "shared"]
+    head += ["instructions a score", *COUNTED]
     table(head, [[cell.get(name) for name in head] for cell in record.data["cells"]])
     record.close()
 

@@ -82,6 +82,11 @@ def measured(ranks, threads, n, causal, rounds, placement="zigzag", *, exact_mem
     return np.percentile(slowest, (25, 50, 75)), [round(grew, 1) for *_, grew in found]
 
 
+def _said(quartiles):
+    low, median, high = quartiles
+    return f"{median:.3f} ({low:.3f}–{high:.3f})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=4096)
@@ -93,11 +98,12 @@ def main():
     for causal in (False, True):
         one, _ = measured(1, 2, args.n, causal, args.rounds)
         two, _ = measured(2, 1, args.n, causal, args.rounds)
-        print(f"n = {args.n}, causal {causal}: 1 process, 2 threads {one[1]:.3f} s ({one[0]:.3f}-{one[2]:.3f}); "
-              f"ring of 2 x 1 thread {two[1]:.3f} s ({two[0]:.3f}-{two[2]:.3f}); ratio {two[1] / one[1]:.2f}")  # fmt: skip
+        print(f"n = {args.n}, causal {causal}: one process, 2 threads {_said(one)} s; ring of 2 × 1 thread "
+              f"{_said(two)} s; ratio {two[1] / one[1]:.2f}")  # fmt: skip
     for ranks in (1, 2, 4, 8):
-        grew = measured(ranks, 1, 2 * args.n, True, 1, exact_memory=True)[1]
-        print(f"ring of {ranks}, n = {2 * args.n}, causal: {max(grew)} MB a rank at most, {grew}")
+        for placement in ("zigzag", "contiguous") if ranks > 1 else ("one process",):
+            grew = measured(ranks, 1, 2 * args.n, True, 1, placement, exact_memory=True)[1]
+            print(f"{ranks}, {placement}, n = {2 * args.n}, causal: {max(grew)} MB a rank at most, {grew}")
 
 
 if __name__ == "__main__":

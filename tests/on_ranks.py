@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
-from attnbook.ops import ALiBi, Dropout, Segments, Sink
+from attnbook.ops import ALiBi, Dropout, RelativeBias, Segments, Sink, T5Buckets
 from attnbook.parallel import (
     gather_attention,
     heads_attention,
@@ -39,9 +39,13 @@ def drawn(*shapes, dtype=torch.float64, seed=0):
 
 
 def worst(came, wanted):
-    return max(
-        ((a - b).double().abs().max().item() for a, b in zip(came, wanted, strict=True) if a.numel()), default=0.0
-    )
+    """NaN is no agreement, and is larger than all."""
+
+    def apart(a, b):
+        a, b = a.double(), b.double()
+        return torch.where(a == b, 0.0, a - b).abs().nan_to_num(nan=torch.inf).max().item()
+
+    return max((apart(a, b) for a, b in zip(came, wanted, strict=True) if a.numel()), default=0.0)
 
 
 def error_of(scheme, causal, placement, h_kv, dtype=torch.float64, ops=False, with_L=True):
@@ -177,6 +181,12 @@ def refused(case):
         options["mask"][3] = not one
     elif case == "grad":
         Q.requires_grad_(one)
+    elif case == "one number":
+        options["ops"] = [Sink(torch.tensor(1.0 * one, dtype=torch.float64))]
+    elif case == "far in an op":
+        options["ops"] = [RelativeBias(torch.zeros(4, 32, dtype=torch.float64), T5Buckets(max_distance=128 - one))]
+    elif case == "timeout":
+        options["timeout"] = 0 if one else 20
     elif case == "device":
         Q, K, V = (T.to("meta") for T in (Q, K, V))
     elif case == "fits nobody":
@@ -197,12 +207,32 @@ def destroyed():
     return told(lambda: ring_attention(*drawn((4, 6, 5), (4, 6, 5), (4, 6, 7)), group=group))
 
 
-def changed_in_place():
+def changed_in_place(what):
     inputs = [T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
     O = ring_attention(*inputs, timeout=20)
     with torch.no_grad():
-        inputs[1] *= 2
+        (O if what == "O" else inputs[1]).mul_(2)
     return told(O.sum().backward)
+
+
+def again():
+    """What a second backward is told."""
+    inputs = [T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
+    loss = ring_attention(*inputs, timeout=20).sum()
+    loss.backward(retain_graph=True)
+    return told(loss.backward)
+
+
+def layer_refused(case):
+    """What each rank is told of a layer that does not fit on one of them."""
+    one, (X, *weights) = dist.get_rank() == 1, drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)
+    options = {"num_heads": 5 if case == "heads" and one else 3, "timeout": 0 if case == "timeout" and one else 20}
+    weights[0].requires_grad_(case == "frozen" and not one)
+    if case == "widths" and one:
+        weights[3] = weights[3][:7]
+    start = time.monotonic()
+    came = told(lambda: layer_attention(X, MultiHeadParams(*weights), **options))
+    return came, time.monotonic() - start
 
 
 def twice():

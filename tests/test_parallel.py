@@ -251,8 +251,8 @@ MISTAKES = {
     ),
     "a sink in every block": (BLOCKS, "Part._each", "scores=cutting, columns=()", "scores=cutting"),
     "the same keys at every hop": (LINES, "ring", "block = yield from arrived(coming)", "yield from arrived(coming)"),
-    "dK, dV stay": (LINES, "ring_vjp", "home = (yield from arrived(handle)) or home", "yield from arrived(handle)"),
-    "dK, dV of the last rank alone": (LINES, "ring_vjp", "mine += theirs", "pass"),
+    "dK, dV stay": (LINES, "ring_vjp", "*((yield from arrived(homeward)) or home)", "*home"),
+    "dK, dV of the last rank alone": (LINES, "_add", "mine += theirs", "pass"),
     "keys stale in the backward": (
         LINES,
         "ring_vjp",

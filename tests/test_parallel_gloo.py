@@ -84,6 +84,9 @@ DIFFERENT = {
     "values": "V: expected one row for each of the 6 keys, got shape (4, 5, 7)",
     "lengths": 'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got',
     "device": "Q: expected a tensor on a device of the backend gloo, cpu, got meta",
+    "one number": "ops, Sink: expected the same on all ranks, got Sink",
+    "far in an op": "ops, RelativeBias: expected the same on all ranks, got RelativeBias",
+    "timeout": "timeout: expected seconds, more than 0 and at most 1e9, or None, got 0",
     "fits nobody": "ops, Sink: expected a shape that broadcasts to the leading axes of the scores",
 }
 
@@ -102,9 +105,30 @@ def test_a_group_that_was_destroyed(on):
         assert came.startswith("ValueError: group: expected a process group that has not been destroyed, got")
 
 
-def test_an_input_that_was_changed_in_place(on):
-    for came in on(2, "changed_in_place"):
+@pytest.mark.parametrize("what", ["K", "O"])
+def test_what_was_changed_in_place_is_noticed(what, on):
+    for came in on(2, "changed_in_place", what=what):
         assert "modified by an inplace operation" in came
+
+
+def test_a_second_backward_is_refused(on):
+    for came in on(2, "again"):
+        assert came == "RuntimeError: ring_attention: expected one backward, got another, as by retain_graph=True"
+
+
+OF_LAYERS = {
+    "heads": "W_Q: expected a number of columns that its 5 heads divide",
+    "timeout": "timeout: expected seconds, more than 0 and at most 1e9, or None, got 0",
+    "frozen": "gradients: expected the same on all ranks, got True on rank 0; False on rank 1",
+    "widths": "W_O",
+}
+
+
+@pytest.mark.parametrize("case", OF_LAYERS)
+def test_a_layer_that_does_not_fit_on_one_rank_is_told_on_all(case, on):
+    for came, seconds in on(2, "layer_refused", case=case):
+        assert OF_LAYERS[case] in came
+        assert seconds < 5
 
 
 def test_second_derivatives_are_refused(on):

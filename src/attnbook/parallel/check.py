@@ -216,7 +216,10 @@ def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> b
     from attnbook.loading import load
 
     report = diagnose(
-        Ranks(load(args.function), args.split, ranks=ranks, backend="group"), library="torch", dtype=args.dtype
+        Ranks(load(args.function), args.split, ranks=ranks, backend="group"),
+        library="torch",
+        dtype=args.dtype,
+        limit=args.timeout,
     )
     if rank == 0:
         print(report)

@@ -38,7 +38,7 @@ BROKEN: WeakKeyDictionary = WeakKeyDictionary()
 class Member:
     """This process, as a rank of a group."""
 
-    def __init__(self, group, timeout):
+    def __init__(self, group):
         if not dist.is_initialized():
             raise RuntimeError(expected("group", "torch.distributed after init_process_group, as by torchrun", "none"))
         if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -53,10 +53,7 @@ class Member:
             raise ValueError(expected("group", "a process group that has not been destroyed", repr(group))) from error
         if self.group in BROKEN:
             raise RuntimeError(expected("group", "one in which every message came", "one after " + BROKEN[self.group]))
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            raise ValueError(expected("timeout", "seconds, more than 0, or None", repr(timeout)))
-        self.limit, self.doing = timedelta(seconds=timeout) if timeout is not None else None, "asking"
-        self.sent = 0
+        self.limit, self.doing, self.sent = None, "asking", 0
         """Bytes of attention, not of agreeing on it."""
 
     @property
@@ -65,16 +62,22 @@ class Member:
         names = [part.split(":") for part in self.backend.split(",")]
         return {name[0] if len(name) > 1 else DEVICE_OF.get(name[0], "") for name in names}
 
-    def run(self, lines, doing):
-        """What the lines return."""
+    def wait_at_most(self, timeout):
+        """So many seconds for a message."""
+        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= 1e9):
+            raise ValueError(expected("timeout", "seconds, more than 0 and at most 1e9, or None", repr(timeout)))
+        self.limit = timedelta(seconds=timeout) if timeout is not None else None
+
+    def run(self, lines, doing, asked=None):
+        """What the lines return; ``asked`` is what they have asked already."""
         self.doing, answer = doing, None
         while True:
             try:
-                asked = lines.send(answer)
+                asked = lines.send(answer) if asked is None else asked
             except StopIteration as done:
                 return done.value
             answer = None  # nothing that came is held here while there is work
-            answer = self._post(asked) if isinstance(asked, Exchange) else self._wait(asked.handle)
+            answer, asked = self._post(asked) if isinstance(asked, Exchange) else self._wait(asked.handle), None
 
     def _post(self, asked):
         """Begin; what has no numbers need not be sent."""
@@ -155,13 +158,14 @@ def _by_rank(found):
 
 def attend(scheme, Q, K, V, *, mask, causal, scale, ops, group, placement, method, timeout, return_L):
     """O, or O and L, of this rank's rows."""
-    member, told, problem, steps, tensors = Member(group, timeout), {"scheme": scheme, "pass": "forward"}, None, [], ()
+    member, told, problem, steps, tensors = Member(group), {"scheme": scheme, "pass": "forward"}, None, [], ()
     try:
+        member.wait_at_most(timeout)
         steps = steps_of(mask, None, causal, ops)
         tensors = Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays)
         told |= _told_of(member, tensors, steps, (placement, causal, scale, method, return_L))
         told |= {"Q": _of_field(Q)} if SCHEMES[scheme].same_queries else {}
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever it is: alone, it would leave the others waiting
         problem = error
     every = member.agree(told, problem)
     lengths = list(zip(*(other["lengths"] for other in every), strict=True))
@@ -196,17 +200,23 @@ def _told_of(member, tensors, steps, options):
             continue
         fields = {name: _of_field(x) for name, x in vars(op).items()}
         name = name_of(asked_by, op)
-        told[name] = told.get(name, "") + f"{type(op).__name__} {fields}"[:200]
+        told[name] = told.get(name, "") + _short(f"{type(op).__name__} {fields}", 200)
     return told
+
+
+def _short(text, length):
+    """What is cut off still counts."""
+    return text if len(text) <= length else f"{text[:length]}… ({zlib.crc32(text.encode()):x})"
 
 
 def _of_field(x):
     """Short: of an array its shape, and a check sum of it where that is cheap."""
     if not isinstance(x, torch.Tensor):
-        return repr(x)[:40]
-    cheap = x.is_cpu and x.numel() <= 2**16
-    known = f", sum {zlib.crc32(x.detach().contiguous().view(torch.uint8).numpy().tobytes()):x}" if cheap else ""
-    return f"{tuple(x.shape)}{known}"
+        return _short(repr(x), 40)
+    if not x.is_cpu or x.numel() > 2**16:
+        return str(tuple(x.shape))
+    numbers = x.detach().contiguous().reshape(-1).view(torch.uint8)
+    return f"{tuple(x.shape)}, sum {zlib.crc32(numbers.numpy().tobytes()):x}"
 
 
 class Call:
@@ -250,11 +260,14 @@ class OverRanks(torch.autograd.Function):
     def forward(ctx, call, Q, K, V, *arrays):
         """O and L."""
         ctx.call, ctx.part = call, call.part(Q, K, V, arrays)
-        ctx.save_for_backward(Q, K, V, *arrays)
         ctx.set_materialize_grads(False)
         given = [T.detach() if T.dtype.itemsize == 2 else _inside(T) for T in (Q, K, V)]
         O, L, ctx.kept = call.member.run(call.lines.forward(ctx.part, *given), f"{call.scheme}, forward")
-        return _tensor(O).to(Q.dtype), _tensor(L)
+        out = _tensor(O).to(Q.dtype), _tensor(L)
+        # With what is kept, saved: so that a change of it in place is noticed.
+        shared = [T for T, own in zip(out, (O, L), strict=True) if any(own is x for x in ctx.kept) and _shares(T, own)]
+        ctx.save_for_backward(Q, K, V, *arrays, *shared)
+        return out
 
     @staticmethod
     def backward(ctx, dO, dL):
@@ -262,6 +275,8 @@ class OverRanks(torch.autograd.Function):
         _refuse_a_graph(f"{ctx.call.scheme}_attention")
         Q, _, V, *_ = ctx.saved_tensors  # an error where they were changed in place
         call, part = ctx.call, ctx.part
+        if ctx.kept is None:
+            raise RuntimeError(expected(f"{call.scheme}_attention", "one backward", "another, as by retain_graph=True"))
         call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
         dO = Q.new_zeros(*Q.shape[:-1], V.shape[-1]) if dO is None else dO
         given = _inside(dO), None if dL is None else _inside(dL)
@@ -277,35 +292,38 @@ class OverRanks(torch.autograd.Function):
 
 def attend_layer(X, p, *, memory, group, timeout, ops, **options):
     """Y of a layer whose heads lie over the ranks."""
-    member, problem = Member(group, timeout), None
-    told = {"scheme": "layer", "pass": "forward"}
-    tensors = [T for T in (X, memory, *p) if T is not None]
+    member, told, problem = Member(group), {"scheme": "layer", "pass": "forward"}, None
+    named = {name: T for name, T in {"X": X, "memory": memory, **p._asdict()}.items() if T is not None}
     try:
-        check_tensors(["X"] * len(tensors), tensors)
+        member.wait_at_most(timeout)
+        check_tensors(list(named), list(named.values()))
         told |= {
             "X": str(tuple(X.shape)),
             "dtype": str(X.dtype),
             "memory": str(memory is not None and tuple(memory.shape)),
+            "gradients": torch.is_grad_enabled() and any(T.requires_grad for T in named.values()),
         }
         told |= {name: str(options[name]) for name in ("causal", "scale", "method")}
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # as above
         problem = error
-    member.agree(told, problem)
-    return OfLayer.apply(member, {**options, "ops": ops}, X, memory, *p)
+    return OfLayer.apply(member, told, problem, {**options, "ops": ops}, X, memory, *p)
 
 
 class OfLayer(torch.autograd.Function):
     """Y, the same on all ranks, and its vjp."""
 
     @staticmethod
-    def forward(ctx, member, options, X, memory, *p):
-        """Y."""
-        x, m, *w = (None if T is None else _inside(T) for T in (X, memory, *p))
-        ops = [op.with_arrays({name: _inside(getattr(op, name)) for name in op.arrays}) for op in options["ops"]]
-        mask = None if options["mask"] is None else _inside(options["mask"])
-        options = {**options, "ops": ops, "mask": mask, "memory": m}
-        lines = layer(member.rank, member.ranks, x, MultiHeadParams(*w), **options)
-        Y, ctx.kept = member.run(lines, "layer, forward")
+    def forward(ctx, member, told, problem, options, X, memory, *p):
+        """Y. The ranks agree after their own work, so that what fails in it is told to all."""
+        asked = None
+        if problem is None:
+            try:
+                lines = _lines_of(member, options, X, memory, p)
+                asked = next(lines) if member.ranks > 1 else None
+            except Exception as error:  # as above
+                problem = error
+        member.agree(told, problem)
+        Y, ctx.kept = member.run(lines, "layer, forward", asked)
         ctx.member, ctx.dtype = member, X.dtype
         ctx.save_for_backward(*(T for T in (X, memory, *p) if T is not None))
         return _tensor(Y).to(X.dtype)
@@ -317,7 +335,16 @@ class OfLayer(torch.autograd.Function):
         member, _ = ctx.member, ctx.saved_tensors  # an error where they were changed in place
         member.agree({"scheme": "layer", "pass": "backward"})
         inputs, grads = member.run(layer_vjp(member.rank, member.ranks, _inside(dY), ctx.kept), "layer, backward")
-        return None, None, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
+        return *(None,) * 4, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
+
+
+def _lines_of(member, options, X, memory, p):
+    """Those of the layer's forward."""
+    x, m, *w = (None if T is None else _inside(T) for T in (X, memory, *p))
+    ops = [op.with_arrays({name: _inside(getattr(op, name)) for name in op.arrays}) for op in options["ops"]]
+    mask = None if options["mask"] is None else _inside(options["mask"])
+    options = {**options, "ops": ops, "mask": mask, "memory": m}
+    return layer(member.rank, member.ranks, x, MultiHeadParams(*w), **options)
 
 
 def _refuse_a_graph(name):
@@ -333,6 +360,11 @@ def _inside(T):
     T = T.detach()
     T = T.float() if T.is_floating_point() and T.dtype.itemsize == 2 else T
     return T.numpy() if T.is_cpu else T
+
+
+def _shares(T, own):
+    """Whether a tensor lies in the memory of an array."""
+    return T.data_ptr() == _tensor(own).data_ptr()
 
 
 def _tensor(T):

@@ -16,7 +16,6 @@ from attnbook.parallel.collectives import (
     all_reduce,
     all_to_all,
     arrived,
-    likes_of,
     reduce_scatter,
     shift,
 )
@@ -43,27 +42,32 @@ def ring_vjp(part, saved, dO, dL):
     Q, K, V, O, L = saved
     r, ranks, far, kept = part.rank, part.ranks, part.hops, Kept(O, L, dO, dL)
     part.columns_vjp(kept)
-    inside, dQ, block, coming, homes = [part.inside(T) for T in (K, V)], None, (K, V), None, []
+    inside = [part.inside(T[..., :0, :]) for T in (K, V)]  # of the dtype that gradients have
+    dQ, block, coming, homeward = None, (K, V), None, None
     for hop in range(max(far) + 1):
         s, dblock = (r - hop) % ranks, ()
         onward = yield from _pass_on(part, hop, block, (K, V))
         if block is not None:
             dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)
         before = yield from arrived(coming)  # what the ranks before have given to this block
-        for mine, theirs in zip(dblock, before or (), strict=False):
-            mine += theirs
+        _add(dblock, before or ())
         before = coming = None  # what came and what was sent is held no longer than of use
+        coming = yield from _pass_on(part, hop, dblock, inside)
         if hop == 0:
             home = dblock
-        coming = yield from _pass_on(part, hop, dblock, inside)
         to = s if far[s] == hop > 0 else None  # nobody further on sees this block: home
         source = (r + hop) % ranks if far[r] == hop > 0 else None
-        homes.append((yield from shift(hop, to, dblock, source, likes_of(inside))))
+        going = yield from shift(hop, to, dblock, source, part.rows_like(inside, r))
+        home, homeward = (yield from arrived(homeward)) or home, going
         block = yield from arrived(onward)
-        onward = None
-    for handle in homes:
-        home = (yield from arrived(handle)) or home
-    return dQ, *home
+        onward = going = dblock = None
+    return dQ, *((yield from arrived(homeward)) or home)
+
+
+def _add(arrays, others):
+    """In place: these belong to nobody else yet."""
+    for mine, theirs in zip(arrays, others, strict=False):
+        mine += theirs
 
 
 def _keys(part, hop):

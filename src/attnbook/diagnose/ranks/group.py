@@ -35,7 +35,9 @@ class Group:
         self.dist.destroy_process_group(self.aside)
 
     def __call__(self, pieces, dtype, options):
-        """The outcome of each rank's call. Where only some failed, the others may have messages left: that stays it."""
+        """The outcome of each rank's call. Where only some failed, or some waited in vain, messages may be left: that
+        stays it.
+        """
         if len(pieces) != self.size:
             raise ValueError(expected("ranks", f"{self.size}, those of the group", len(pieces)))
         if self.broken:
@@ -51,5 +53,6 @@ class Group:
             return Outcome([answer for _, answer in every], None, "", ())
         first = min(failed, key=lambda r: _of_a_peer(every[r]))  # not one that only waited for it
         outcome = Outcome([], (first, _error(*every[first][1])), "", ())
-        self.broken = outcome if len(failed) < self.size else None
+        left = len(failed) < self.size or any(_of_a_peer(every[r]) for r in failed)
+        self.broken = outcome if left else None
         return outcome
