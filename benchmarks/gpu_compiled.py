@@ -168,7 +168,8 @@ def whole_tiles(constants, found):
         names = "BLOCK_M1 BLOCK_N1", "BLOCK_M2 BLOCK_N2"
         whole = found[1::2] if constants["CAUSAL"] else found
         sizes_of = [[constants[name] for name in pair.split()] for pair in names]
-        return [(of, *size, loop) for of, size, loop in zip(("dK, dV", "dQ"), sizes_of, whole, strict=True)]
+        if len(whole) == len(sizes_of):  # else a compiler has unrolled one
+            return [(of, *size, loop) for of, size, loop in zip(("dK, dV", "dQ"), sizes_of, whole, strict=True)]
     return []
 
 

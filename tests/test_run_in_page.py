@@ -1,11 +1,13 @@
 """Chapters that run in the reader's browser: what the site carries for it, the page, every chapter with real NumPy."""
 
+import base64
 import hashlib
 import io
 import json
 import os
 import re
 import sys
+import time
 import zipfile
 from urllib.parse import urlsplit
 
@@ -72,6 +74,8 @@ def test_the_same_files_make_the_same_wheel():
 
 def test_what_the_site_carries_is_what_pyodide_s_lock_names(site):
     lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    digest = base64.b64encode(bytes.fromhex(lock["packages"]["numpy"]["sha256"])).decode()
+    assert site["integrity"] == f"sha256-{digest}"
     if not pyodide_files.have_wheels():
         pytest.skip(NO_WHEELS)
     assert {"numpy", "matplotlib"} <= set(lock["packages"])
@@ -312,6 +316,73 @@ def test_nothing_is_loaded_and_nothing_runs_before_a_press(site, address, browse
         assert not page.tab.workers
 
 
+# Firefox before 119: what is read there is undefined, and what is written is no attribute.
+OLD = "for (const name of ['ariaLabel', 'ariaPressed', 'ariaSelected', 'role']) delete Element.prototype[name]"
+
+
+def test_a_press_is_heard_before_the_page_is_there_and_a_second_does_not_undo_it(site, address, browser):
+    held = []
+    with Page(browser, address, script=OLD, routes={"**/page.mjs": lambda route: held.append(route)}) as page:
+        words, edit = page.said, page.cell(3).locator(".run-tools button").nth(1)
+        label = edit.get_attribute("aria-label")
+        edit.dblclick()
+        page.tab.locator(".run-say", has_text="Loading …").wait_for()
+        held[0].continue_()
+        page.cell(3).locator("textarea").wait_for()
+        page.tab.wait_for_timeout(200)
+        assert page.cell(3).locator("textarea").count() == 1
+        assert edit.get_attribute("aria-label") == label.replace("Edit", "Reset")
+        assert page.said == words
+        assert not page.complaints
+
+
+def test_a_page_that_could_not_be_loaded_early_is_asked_for_again_by_the_first_press(site, address, browser):
+    missed = []
+
+    def answer(route):
+        missed.append(route.request.url)
+        route.fulfill(status=404) if len(missed) == 1 else route.fallback()
+
+    keeper = "{ controller: {}, addEventListener() {} }"
+    controlled = f"Object.defineProperty(navigator, 'serviceWorker', {{ value: {keeper} }})"
+    with Page(browser, address, script=controlled, routes={"**/05_multi_head.json": answer}) as page:
+        page.tab.wait_for_load_state("networkidle")
+        assert len(missed) == 1
+        page.cell(3).locator("[data-run=edit]").click()
+        page.cell(3).locator("textarea").wait_for()
+
+
+def test_a_service_worker_that_does_not_arrive_holds_nothing_up(site, address, browser):
+    hangs = "ServiceWorkerContainer.prototype.register = () => new Promise(() => {})"
+    with Page(browser, address, keeps="allow", script=hangs) as page:
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+
+
+REDRAWS = """
+self.Worker = class {
+  postMessage({ source, stored }) {
+    const outputs = [{ data: { "text/html": "<svg></svg>" } }];
+    const answer = { verdict: stored ? "redrawn" : "ran", why: "", outputs };
+    if (source) setTimeout(() => this.onmessage({ data: { answer } }));
+  }
+  terminate() {}
+};
+"""
+
+
+def test_a_picture_that_may_show_the_reader_s_values_is_shown_and_not_called_the_same(site, address, browser):
+    with Page(browser, address, script=REDRAWS) as page:
+        run = page.cell(4).locator("[data-run=run]")
+        run.click()
+        page.cell(4).get_by_text("✓ The same as printed here. The picture was drawn anew").wait_for()
+        assert not page.cell(4).locator(".run-rich").count()
+        page.give(3, "own_six = 6")
+        run.click()
+        page.cell(4).get_by_text("The picture may show your values, and was not compared").wait_for()
+        assert page.cell(4).locator(".run-rich svg").count() == 1
+        assert "✓" not in page.result(4)
+
+
 def test_without_a_network_the_page_says_so(fresh):
     fresh.context.set_offline(True)
     fresh.tab.locator("[data-run=all]").click()
@@ -395,6 +466,9 @@ def test_an_exercise_takes_the_reader_s_own_code(page):
     editor.fill("for i in range(3):")
     editor.press("End")
     editor.press("Enter")  # a new line begins where the block does
+    page.tab.keyboard.press("ControlOrMeta+z")
+    assert editor.input_value() == "for i in range(3):"
+    editor.press("Enter")
     page.tab.keyboard.type("print(i)")
     assert editor.input_value() == "for i in range(3):\n    print(i)"
     editor.press("Shift+Enter")
@@ -457,6 +531,16 @@ def test_a_network_that_never_answers_is_told(wheel, address, browser):
         assert not page.complaints
 
 
+def test_numpy_that_stalls_after_a_cell_without_it_is_told(wheel, address, browser):
+    with Page(browser, address, routes={wheel: lambda route: None}) as page:
+        page.tab.clock.install()
+        assert page.give(3, "print(6 * 7)") == "Your version gives:\n\n42\n"
+        page.write(3, "import numpy")
+        page.tab.locator(".run-say", has_text="Loading NumPy: ").wait_for()
+        page.tab.clock.fast_forward(21_000)
+        assert "No news for 20 seconds" in page.said
+
+
 IMPORTS = """
 import numpy, threadpoolctl, importlib.util
 print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_spec("attnbook").origin)
@@ -474,7 +558,9 @@ def test_numpy_may_fail_before_python_is_there(late, wheel, address, browser):
 
     with Page(browser, address, routes={wheel: fail, f"**/{late}": lambda route: held.append(route)}) as page:
         page.write(3, "print(6 * 7)")
+        deadline = time.monotonic() + 60
         while not (held and gone):
+            assert time.monotonic() < deadline, f"not asked for: {NUMPY if held else late}"
             page.tab.wait_for_timeout(50)
         page.tab.wait_for_timeout(500)
         for route in held:

@@ -291,6 +291,26 @@ def test_an_index_that_does_not_arrive_is_told(address, browser):
     tab.close()
 
 
+OLD = "for (const name of ['ariaLabel', 'ariaSelected', 'role']) delete Element.prototype[name];"  # Firefox before 119
+REFUSES = "history.replaceState = () => { throw new DOMException('too many', 'SecurityError'); };"
+
+
+def test_an_index_that_is_broken_is_asked_for_again_by_an_old_browser_too(address, browser):
+    tab = browser.new_page()
+    tab.add_init_script(OLD + REFUSES)
+    tab.route(f"**/{site_search.INDEX}*", lambda route: route.fulfill(body="<h1>Log in</h1>"), times=1)
+    tab.goto(f"{address}search.html?q=mask")
+    tab.locator(".search-say", has_text="did not arrive").first.wait_for()
+    tab.locator(".bd-search-container input").press("End")
+    tab.keyboard.type("s")
+    places = tab.locator(".search-list a")
+    places.first.wait_for()
+    tab.keyboard.press("ArrowDown")
+    assert places.nth(1).get_attribute("aria-selected") == "true"
+    assert places.nth(1).get_attribute("role") == "option"
+    tab.close()
+
+
 # --- in reach -----------------------------------------------------------------------------------------------------
 
 

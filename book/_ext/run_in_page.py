@@ -79,12 +79,14 @@ def carried():
         files[f"{path.stem}.json"] = json.dumps(cells(path), ensure_ascii=False).encode()
     packed = {name: content for name, (content, _) in archives.items()}
     python = pyodide_files.files()
-    numpy = json.loads(python["pyodide-lock.json"])["packages"]["numpy"]["file_name"]
+    package = json.loads(python["pyodide-lock.json"])["packages"]["numpy"]
+    numpy = package["file_name"]
     fetched = {*pyodide_files.CORE[2:], "pyodide-lock.json", numpy}  # and counted; the rest is imported
     version = f"{pyodide_files.version()}-{hashlib.sha256(python['pyodide-lock.json']).hexdigest()[:8]}"
     site = {
         "core": f"../../pyodide-{version}/",
         "numpy": numpy,
+        "integrity": f"sha256-{base64.b64encode(bytes.fromhex(package['sha256'])).decode()}",
         "bytes": sum(len(python.get(name, b"")) for name in fetched) + sum(map(len, packed.values())),
         "archives": [
             {"name": name, "sha256": hashlib.sha256(content).hexdigest(), "to": folder}

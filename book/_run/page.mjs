@@ -14,7 +14,8 @@ const cells = [...document.querySelectorAll("article div.cell")].map((box, i) =>
 
 let worker, interrupts;
 let waiting; // the cell that the worker is at: { resolve, reject, started, printed }
-let loading = { what: "Python", received: 0 }; // and how many bytes it has, where that is known
+const python = () => ({ what: "Python", received: 0 });
+let loading = python(); // and how many bytes it has, where that is known
 let preparing = false; // Python starts, and no cell is asked for yet
 const PATIENCE = 20; // seconds without news, after which the page says so
 let patience;
@@ -48,9 +49,10 @@ async function keep() {
   if (!keeper || keeper.controller) return;
   try {
     const takesOver = new Promise((resolve) => keeper.addEventListener("controllerchange", resolve, { once: true }));
-    const { active } = await keeper.register(new URL("../../../sw.js", from));
-    if (active) return; // a reload that asked to go around it
-    await Promise.race([takesOver, new Promise((resolve) => setTimeout(resolve, 2000))]);
+    const late = new Promise((resolve) => setTimeout(resolve, 2000));
+    const registered = await Promise.race([keeper.register(new URL("../../../sw.js", from)), late]);
+    if (!registered || registered.active) return; // it hangs; or a reload that asked to go around it
+    await Promise.race([takesOver, late]);
     const loaded = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
     for (const address of loaded) if (new URL(address).origin === location.origin) fetch(address).catch(() => {});
   } catch {
@@ -113,8 +115,10 @@ function end() {
   clearTimeout(patience);
   worker?.terminate();
   worker = interrupts = undefined;
+  loading = python();
   preparing = false;
   for (const cell of cells) cell.ran = false;
+  changed = false;
 }
 
 function fail(words) {
@@ -162,7 +166,7 @@ async function job(list, whole = false) {
   trouble.clear();
   showBusy(true);
   const counts = {};
-  if (preparing) arrived();
+  if (preparing || !worker) arrived();
   try {
     if (!worker) await keep();
     for (let i = 0; i < list.length && !stopping; i++) {
@@ -193,6 +197,7 @@ function showBusy(now) {
 }
 
 function finish(words) {
+  clearTimeout(patience);
   showBusy(false);
   const more = [...trouble, ...(notKept ? [notKept] : [])];
   say([words.split("\n")[0], ...more].join(" "));
@@ -214,6 +219,7 @@ function stopNow() {
 }
 
 const above = (cell) => cells.slice(0, cells.indexOf(cell)).filter((other) => !other.ran && !other.free);
+let changed = false; // whether a changed cell has run: then a picture may show other values than the printed one
 const sourceOf = (cell) => cell.editor?.value ?? cell.source;
 
 async function runOne(cell, before, again, started) {
@@ -230,8 +236,12 @@ async function runOne(cell, before, again, started) {
   try {
     const request = { name: cell.name, source, stored, above: before.map(sourceOf), again };
     const answer = await ask(request, { started, printed });
+    if (answer.verdict === "redrawn" && changed) answer.verdict = "drawn";
     if (answer.verdict === "wants") cell.result.replaceChildren(line("Running the cells above first …"));
-    else show(cell, answer, stored);
+    else {
+      if (source !== cell.source) changed = true;
+      show(cell, answer, stored);
+    }
     return answer.verdict;
   } catch (error) {
     cell.result.className = "run-result error";
@@ -247,6 +257,7 @@ function sum(counts, total) {
   if (counts.autograd) words.push(`${counts.autograd} of them left out the comparison with autograd, which needs torch.`);
   if (counts["passed over"]) words.push(`${counts["passed over"]} passed over.`);
   if (counts.differs) words.push(`${counts.differs} came out differently.`);
+  if (counts.drawn) words.push(`${counts.drawn} drew a picture that was not compared.`);
   if (counts.ran) words.push(`${counts.ran} changed by you.`);
   if (counts.error) words.push(`${counts.error} raised an error.`);
   return words.join(" ");
@@ -261,6 +272,7 @@ function line(text) {
 const VERDICTS = {
   same: () => "✓ The same as printed here.",
   redrawn: () => "✓ The same as printed here. The picture was drawn anew, by an older version of matplotlib.",
+  drawn: () => "Its text is the same as printed here. The picture may show your values, and was not compared:",
   autograd: () => "✓ The same as printed here, less the comparison with autograd, which needs torch.",
   "passed over": ({ why }) => `Passed over: ${why}.`,
   differs: () => "Came out differently:",
@@ -271,7 +283,7 @@ const VERDICTS = {
 // Shows the verdict, and the outputs where they are not those that the page shows already.
 function show(cell, answer, stored) {
   const words = VERDICTS[answer.verdict](answer);
-  const seen = ["differs", "error", "ran"].includes(answer.verdict) ? answer.outputs.map(element) : [];
+  const seen = ["differs", "drawn", "error", "ran"].includes(answer.verdict) ? answer.outputs.map(element) : [];
   cell.result.className = `run-result ${answer.verdict.replace(" ", "-")}`;
   cell.result.replaceChildren(line(words), ...seen);
   document.dispatchEvent(new Event("attnbook:shown")); // figures with controls come to life
@@ -304,8 +316,8 @@ function edit(cell) {
     value: cell.source,
     spellcheck: false,
     autocapitalize: "off",
-    ariaLabel: "Code of this cell. Control and Enter runs it.",
   });
+  editor.setAttribute("aria-label", "Code of this cell. Control and Enter runs it.");
   const fit = () => (editor.rows = Math.max(3, editor.value.split("\n").length));
   editor.addEventListener("input", fit);
   editor.addEventListener("keydown", (event) => {
@@ -314,7 +326,9 @@ function edit(cell) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return job([cell]);
     const start = editor.value.slice(0, editor.selectionStart).split("\n").at(-1);
     const indent = start.match(/^ */)[0] + (start.trimEnd().endsWith(":") ? "    " : "");
-    editor.setRangeText(`\n${indent}`, editor.selectionStart, editor.selectionEnd, "end");
+    const added = `\n${indent}`;
+    if (document.execCommand("insertText", false, added)) return; // which the browser can undo
+    editor.setRangeText(added, editor.selectionStart, editor.selectionEnd, "end");
     fit();
   });
   fit();
@@ -342,7 +356,7 @@ function reset(cell) {
 function swap(cell, was, becomes, text) {
   const button = cell.box.querySelector(`[data-run=${was}]`);
   button.dataset.run = becomes;
-  button.ariaLabel = button.ariaLabel.replace(button.textContent, text);
+  button.setAttribute("aria-label", button.getAttribute("aria-label").replace(button.textContent, text));
   button.textContent = text;
   return button;
 }
@@ -362,7 +376,7 @@ function attempt(button) {
   cells.splice(next < 0 ? cells.length : next, 0, cell);
   const tools = input.appendChild(Object.assign(document.createElement("div"), { className: "run-tools" }));
   const run = Object.assign(document.createElement("button"), { type: "button", textContent: "Run" });
-  run.ariaLabel = "Run your code";
+  run.setAttribute("aria-label", "Run your code");
   run.dataset.run = "run";
   tools.append(run);
   edit(cell);

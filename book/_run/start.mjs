@@ -1,8 +1,11 @@
 // The buttons of a chapter. This is all that a page carries: nothing else is loaded until one of them is pressed.
 const bar = document.querySelector(".run-bar");
+const [say, live] = bar.querySelectorAll(".run-say, .run-live");
+const first = say.textContent;
 
 function button(action, text, label, place) {
-  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text, ariaLabel: label });
+  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+  made.setAttribute("aria-label", label);
   made.dataset.run = action;
   made.dataset.place = place;
   return made;
@@ -21,12 +24,14 @@ document.querySelectorAll("article div.exercise").forEach((exercise, i) => {
   exercise.append(button("try", "Try it here", `Try it here: exercise ${i + 1}`, i));
 });
 
+let there = false; // page.mjs
 let tried = 0; // a browser remembers a module that it could not load, by its address
 
 // Who has run a cell before need not wait for Python again: it starts, from what this browser keeps, when all else has.
 async function early() {
-  const { prepare } = await import(new URL(`${bar.dataset.from}page.mjs`, location));
-  await prepare();
+  const page = import(new URL(`${bar.dataset.from}page.mjs`, location));
+  page.catch(() => (tried += 1));
+  await (await page).prepare();
 }
 
 if (navigator.serviceWorker?.controller && !navigator.connection?.saveData) {
@@ -39,11 +44,15 @@ if (navigator.serviceWorker?.controller && !navigator.connection?.saveData) {
 document.addEventListener("click", async ({ target }) => {
   const pressed = target.closest("button[data-run]");
   if (!pressed) return;
+  const asked = pressed.dataset.run; // a second press, while this loads, must not ask for what the first has made of it
+  if (!there) say.textContent = live.textContent = "Loading …";
   try {
-    (await import(new URL(`${bar.dataset.from}page.mjs${tried ? `?${tried}` : ""}`, location))).press(pressed);
+    const { press } = await import(new URL(`${bar.dataset.from}page.mjs${tried ? `?${tried}` : ""}`, location));
+    if (!there) [say.textContent, live.textContent, there] = [first, "", true];
+    if (pressed.dataset.run === asked) press(pressed);
   } catch (error) {
     tried += 1;
-    bar.querySelector(".run-say").textContent =
+    say.textContent = live.textContent =
       location.protocol === "file:"
         ? "A page opened from a file may not start Python. Open it through a web server: make serve."
         : `What runs the cells could not be loaded. ${navigator.onLine ? "Reload the page: the site may be newer than it." : "This device is offline."}`;

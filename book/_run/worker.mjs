@@ -38,17 +38,19 @@ let site, core, pyodide, runner, module;
 const arriving = new Map(); // our own archives
 const there = new Set(); // what was loaded, our own files with NumPy
 const refused = new Set(); // what could not be loaded; asked for again at the reader's next press
-const tried = new Set();
+let told = false; // whether what start() told of NumPy still stands in the page
 
 async function start() {
   site = await (await fetch(here("site.json"))).json();
   loading("Python and NumPy", site.bytes);
+  told = true;
   core = new URL(site.core, here("./")).href;
   for (const { name } of site.archives) arriving.set(name, bytesOf(name).catch(() => undefined)); // while Python starts
   const { loadPyodide } = await import(`${core}pyodide.mjs`);
   // NumPy comes meanwhile, into the browser's cache. loadPyodide could load it, but where that fails before Python is
-  // there, it hangs, or traps.
-  fetchUncounted(new URL(site.numpy, core)).then((answer) => answer.arrayBuffer()).catch(() => {});
+  // there, it hangs, or traps. A wrong file is refused here too: the service worker would keep it.
+  const { integrity } = site;
+  fetchUncounted(new URL(site.numpy, core), { integrity }).then((answer) => answer.arrayBuffer()).catch(() => {});
   pyodide = await Promise.race([loadPyodide({ indexURL: core }), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
@@ -62,9 +64,10 @@ async function load(name) {
   if (there.has(name) || refused.has(name)) return there.has(name);
   const complaints = [];
   try {
-    const told = name === "numpy" && !tried.has(name); // by the start
-    if (!told && !(name in pyodide.loadedPackages)) loading(name === "numpy" ? "NumPy" : name);
-    tried.add(name);
+    if (!(name in pyodide.loadedPackages)) {
+      if (told && name === "numpy") tell({ received }); // so that the page waits for news
+      else loading(name === "numpy" ? "NumPy" : name);
+    }
     // Pyodide compares the sha256 of what comes with the one in its lock.
     await pyodide.loadPackage(name, { messageCallback() {}, errorCallback: (text) => complaints.push(text) });
     if (!(name in pyodide.loadedPackages)) throw new Error(complaints.join(" "));
@@ -104,6 +107,7 @@ async function run({ name, source, stored, above, again }) {
   if (again) refused.clear();
   if (runner.wants(source, above)) return { verdict: "wants" };
   for (const needed of module.packages(source).toJs()) if (!(await load(needed))) break;
+  told = false;
   tell({ running: true });
   const answer = runner.run(name, source, pyodide.toPy(stored ?? undefined));
   return answer.toJs({ dict_converter: Object.fromEntries });
@@ -113,6 +117,7 @@ async function run({ name, source, stored, above, again }) {
 async function prepare() {
   await start();
   if (await load("numpy")) pyodide.runPython("import attnbook");
+  told = false;
 }
 
 let interrupts;

@@ -9,7 +9,7 @@
     (coming ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
       script.src = new URL("search-index.js", here);
-      script.onload = () => resolve(globalThis.bookSearch);
+      script.onload = () => (globalThis.bookSearch ? resolve(globalThis.bookSearch) : script.onerror());
       script.onerror = () => {
         coming = undefined; // the next key asks again
         script.remove();
@@ -32,7 +32,7 @@
     const [page, name] = pages[place.page];
     link.href = new URL(`${page}.html${place.anchor && `#${encodeURIComponent(place.anchor)}`}`, book);
     link.id = `search-option-${i}`;
-    link.role = "option";
+    link.setAttribute("role", "option");
     link.tabIndex = -1;
     if (/^(equation|letter)/.test(place.kind)) link.className = "search-formula";
     const where = place.kind === "page" ? name : `${place.kind}, ${name}`; // both from the book itself, as is its HTML:
@@ -43,9 +43,12 @@
   const equip = (form) => {
     const input = form.querySelector("input");
     const dialog = form.closest("dialog");
-    const say = Object.assign(document.createElement("p"), { className: "search-say", role: "status" });
-    const list = Object.assign(document.createElement("div"), { className: "search-list", role: "listbox", id: `search-list-${dialog ? "dialog" : "page"}`, ariaLabel: "Places", hidden: true });
+    const say = Object.assign(document.createElement("p"), { className: "search-say" });
+    const list = Object.assign(document.createElement("div"), { className: "search-list", id: `search-list-${dialog ? "dialog" : "page"}`, hidden: true });
     const all = Object.assign(document.createElement("a"), { className: "search-all", textContent: "More, on a page", hidden: true });
+    say.setAttribute("role", "status");
+    list.setAttribute("role", "listbox");
+    list.setAttribute("aria-label", "Places");
     form.after(say, list, ...(dialog ? [all] : []));
     for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-controls": list.id, "aria-expanded": "false" })) input.setAttribute(name, value);
 
@@ -72,7 +75,11 @@
     const search = async () => {
       const query = input.value.trim();
       all.hidden = true;
-      if (!dialog) history.replaceState(null, "", query ? `?q=${encodeURIComponent(query)}` : location.pathname);
+      try {
+        if (!dialog) history.replaceState(null, "", query ? `?q=${encodeURIComponent(query)}` : location.pathname);
+      } catch {
+        // some browsers refuse it after a hundred in a few seconds, as when a key is held
+      }
       if (!query) return show("");
       if (!globalThis.bookSearch) say.textContent = "The index is on its way …";
       try {
@@ -91,7 +98,7 @@
     input.addEventListener("focus", () => index().catch(() => {}), { once: true });
     input.addEventListener("keydown", (event) => {
       const options = [...list.children];
-      const at = options.findIndex((link) => link.ariaSelected === "true");
+      const at = options.findIndex((link) => link.getAttribute("aria-selected") === "true");
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (event.key === "Enter" && !event.isComposing && at >= 0) {
         event.preventDefault();

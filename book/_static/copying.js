@@ -2,7 +2,8 @@
 // KaTeX's own copy-tex copies what is hidden as well, closed folds and the boxes of theorems.
 {
   const latex = (formula) => formula.querySelector("annotation").textContent.replace(/^\\begin\{split\}|\\end\{split\}$/g, "");
-  const live = Object.assign(document.createElement("p"), { className: "visually-hidden", role: "status" });
+  const live = Object.assign(document.createElement("p"), { className: "visually-hidden" });
+  live.setAttribute("role", "status");
 
   const copy = async (button, text) => {
     live.textContent = "";
@@ -12,15 +13,14 @@
       show(button.parentElement, text);
       return;
     }
-    const name = button.textContent;
     live.textContent = button.textContent = "Copied";
-    setTimeout(() => (button.textContent = name), 1500);
+    setTimeout(() => (button.textContent = button.title.replace("Copy ", "")), 1500);
   };
 
   // Where the clipboard is refused, what the reader wanted is there to be copied by hand.
   const show = (tools, text) => {
     const field = Object.assign(document.createElement("textarea"), { value: text, readOnly: true, rows: 3 });
-    field.ariaLabel = "Selected, to be copied";
+    field.setAttribute("aria-label", "Selected, to be copied");
     field.addEventListener("blur", () => field.remove());
     tools.append(field);
     field.select();
@@ -28,7 +28,8 @@
 
   const tool = (name, text) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
-    button.title = button.ariaLabel = `Copy ${name}`;
+    button.title = `Copy ${name}`;
+    button.setAttribute("aria-label", button.title);
     button.addEventListener("click", () => copy(button, text()));
     return button;
   };

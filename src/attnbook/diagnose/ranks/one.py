@@ -45,7 +45,7 @@ class OneRank:
 
     def __call__(self, pieces, dtype, options, comm=None):
         """The :class:`Answer` for these NumPy pieces; raises what the function raises."""
-        handed = [self._array(T, dtype) for T in pieces]
+        handed = [self._array(np.ascontiguousarray(T), dtype) for T in pieces]  # as what arrived by a message is
         before = [_numpy(T) for T in handed]
         options = {name: self._array(x, dtype) if isinstance(x, np.ndarray) else x for name, x in options.items()}
         result = self._call(handed, options, () if comm is None else (comm,))
