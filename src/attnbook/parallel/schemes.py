@@ -50,7 +50,8 @@ def ring_vjp(part, saved, dO, dL):
         if block is not None:
             dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)
         before = yield from arrived(coming)  # what the ranks before have given to this block
-        _add(dblock, before or ())
+        if before is not None:
+            _add(dblock, before)
         before = coming = None  # what came and what was sent is held no longer than of use
         coming = yield from _pass_on(part, hop, dblock, inside)
         if hop == 0:
@@ -66,7 +67,7 @@ def ring_vjp(part, saved, dO, dL):
 
 def _add(arrays, others):
     """In place: these belong to nobody else yet."""
-    for mine, theirs in zip(arrays, others, strict=False):
+    for mine, theirs in zip(arrays, others, strict=True):
         mine += theirs
 
 
