@@ -40,6 +40,27 @@ def broken(Q, K, V):
         raise KeyError("my own fault")
     dist.barrier()  # in which rank 0 waits for it
     return Q
+
+
+calls = []
+
+
+def leaves_messages(Q, K, V):
+    # The first call fails on both ranks, and each leaves a message that the second one takes for its own.
+    calls.append(Q)
+    other = 1 - dist.get_rank()
+    if len(calls) == 1:
+        dist.isend(torch.zeros(1000), other)
+        raise ArithmeticError("on each of us")
+    dist.isend(K.detach().contiguous(), other)
+    dist.recv(torch.empty_like(K), other)
+    if len(calls) > 2 and dist.get_rank() == 1:
+        raise TimeoutError("gave up")
+    return right(Q, K, V)
+
+
+def without_causal(Q, K, V):
+    return right(Q, K, V)
 """
 
 
@@ -68,6 +89,7 @@ def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
     [
         ("kept", "dK and dV of other ranks' queries are not sent home"),
         ("broken", "KeyError: 'my own fault', on rank 1 of 2"),
+        ("leaves_messages", "before this, every rank raised ArithmeticError: on each of us; then: "),
     ],
 )
 def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
@@ -76,7 +98,16 @@ def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
     code, out, _ = on_two("--function", f"own.py:{name}", "--timeout", "5", cwd=tmp_path)
     assert code == 1
     assert words in " ".join(out.split())
-    assert "right: O, dQ\n" in out or name == "broken"
+    assert "right: O, dQ\n" in out or name != "kept"
+
+
+def test_too_few_cases_are_no_success(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    assert on_two("--function", "own.py:without_causal", cwd=tmp_path)[0] == 0
+    code, out, err = on_two("--function", "own.py:without_causal", "--at-least", "1000", cwd=tmp_path)
+    assert code == 1
+    assert "compared in " in out
+    assert "1000" in err
 
 
 def test_alone_it_is_a_group_of_one(capsys):

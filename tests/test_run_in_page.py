@@ -733,6 +733,29 @@ def test_after_one_run_a_chapter_opens_and_runs_without_a_network(site, address,
         assert page.tab.evaluate("caches.match('../_static/run/old/x').then(Boolean)") is False
 
 
+MADE_ANEW = "import pyodide_js\nprint(bool(getattr(pyodide_js._api.config, '_makeSnapshot', False)))"
+
+
+@needs_wheels
+def test_the_next_start_takes_pythons_memory_from_the_browser(site, address, browser):
+    """And where that is of no use, it is dropped, and Python starts as it did at first."""
+    kept = """async () => {
+        const all = await caches.open("attnbook"), is = one => one.url.includes("/memory?");
+        while (!(await all.keys()).some(is)) await new Promise(later => setTimeout(later, 100)); }"""
+    spoil = """caches.open("attnbook").then(async kept => { for (const one of await kept.keys())
+        if (one.url.includes("/memory?")) await kept.put(one, new Response(new Uint8Array(1000))); })"""
+    with Page(browser, address, keeps="allow") as page:
+        for was, anew in (("absent", True), ("kept", False), ("spoilt", True)):
+            if was == "spoilt":
+                page.tab.evaluate(spoil)
+            page.tab.reload()
+            assert page.give(3, MADE_ANEW) == f"Your version gives:\n\n{anew}\n"
+            page.cell(1).locator("[data-run=run]").click()
+            page.cell(1).get_by_text("✓ The same as printed here.").wait_for()
+            page.tab.evaluate(kept)
+        assert not page.complaints
+
+
 HEARD = """
 self.heard = [];
 self.Worker = class extends Worker {

@@ -3,12 +3,14 @@
 const here = (name) => new URL(name, import.meta.url);
 const tell = (message) => self.postMessage(message);
 
-// Counts what arrives, in every answer that Pyodide and this file wait for.
+// Counts what arrives, in every answer that Pyodide and this file wait for. But WebAssembly that the browser keeps is
+// handed on as it came: a browser keeps what it compiled with the answer itself, and that saves a second of each start.
 let received = 0;
 const fetchUncounted = self.fetch;
 self.fetch = async (...request) => {
   const answer = await fetchUncounted(...request);
   if (!answer.ok || !answer.body) return answer;
+  if (/\.wasm$/.test(answer.url) && (await isKept(answer.url))) return answer;
   const counter = new TransformStream({
     transform(piece, out) {
       received += piece.byteLength;
@@ -18,6 +20,9 @@ self.fetch = async (...request) => {
   });
   return new Response(answer.body.pipeThrough(counter), answer);
 };
+
+const ours = self.caches?.open("attnbook").catch(() => undefined); // sw.js fills it; storage may be blocked
+const isKept = async (address) => Boolean(await (await ours)?.match(address));
 
 // Pyodide waits for ever where its WebAssembly is not there or does not come whole.
 const instantiate = WebAssembly.instantiateStreaming;
@@ -51,13 +56,41 @@ async function start() {
   // there, it hangs, or traps. A wrong file is refused here too: the service worker would keep it.
   const { integrity } = site;
   fetchUncounted(new URL(site.numpy, core), { integrity }).then((answer) => answer.arrayBuffer()).catch(() => {});
-  pyodide = await Promise.race([loadPyodide({ indexURL: core }), broken]);
+  pyodide = await Promise.race([boot(loadPyodide), broken]);
   if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
   pyodide.FS.writeFile("/book/runner.py", await (await fetch(here("runner.py"))).text());
   module = pyodide.runPython("import sys; sys.path += ['/book', '/book/site']; import runner; runner");
   runner = module.Runner((text) => tell({ printed: text }));
+}
+
+// Python takes most of its start to build what is the same each time. Its memory as it then stands is kept with its
+// files, and the next start takes it from there; by the browser's name, as another one may lay memory out otherwise.
+let memory; // to be kept
+const itsAddress = () => `${core}memory?${encodeURIComponent(navigator.userAgent)}`;
+
+async function boot(loadPyodide) {
+  const kept = await (await ours)?.match(itsAddress());
+  if (kept) {
+    try {
+      return await loadPyodide({ indexURL: core, _loadSnapshot: await through(DecompressionStream, kept).arrayBuffer() });
+    } catch {
+      (await ours).delete(itsAddress());
+    }
+  }
+  const made = await loadPyodide({ indexURL: core, _makeSnapshot: true });
+  memory = new Blob([made.makeMemorySnapshot()]);
+  return made;
+}
+
+const through = (made, { body }) => new Response(body.pipeThrough(new made("gzip")));
+
+async function keepMemory() {
+  const full = memory;
+  if (!full || !(await isKept(`${core}pyodide.asm.wasm`))) return; // where files are not kept, nothing is
+  memory = undefined;
+  await (await ours).put(itsAddress(), through(CompressionStream, new Response(full)));
 }
 
 async function load(name) {
@@ -120,7 +153,7 @@ async function prepare() {
   told = false;
 }
 
-let interrupts;
+let interrupts, quiet;
 let last; // what is under way: a cell that is asked for meanwhile waits for it
 self.onmessage = ({ data }) => {
   if (data.interrupts) return (interrupts = data.interrupts);
@@ -129,6 +162,8 @@ self.onmessage = ({ data }) => {
     await before;
     try {
       tell(data.prepare ? { ready: await prepare() } : { answer: await run(data) });
+      clearTimeout(quiet);
+      if (memory) quiet = setTimeout(() => keepMemory().catch(() => {}), 3000); // and the files are kept by then
     } catch (error) {
       tell({ failed: error.message, started: Boolean(runner) });
     }

@@ -6,9 +6,11 @@
 
 Rank 0 prints a table: the largest error of O, dQ, dK and dV, relative to the largest entry of each; the bytes that all
 ranks sent, and by formula; milliseconds of the slowest rank. Before it stands what one hop of a ring takes. With
-``--function`` the ranks run your attention instead, on the cases of ``diagnose``, in the form that
-``attnbook.diagnose.Ranks`` takes: on torch's tensors, and with no comm, for it uses torch.distributed. The exit status
-is 1 where anything is wrong. Chapter: :doc:`/chapters/14_many_devices`.
+``--function`` the ranks run your attention instead, on the cases of ``diagnose``: ``fn(Q, K, V, **options) -> O`` on
+torch tensors, whose backward is autograd's, or ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``. A rank gets its own
+rows; the options, such as causal, are those of ``attnbook.diagnose.Ranks``, and a case whose option fn lacks is not
+run. The exit status is 1 where anything is wrong, or fewer cases than ``--at-least`` were compared. Chapter:
+:doc:`/chapters/14_many_devices`.
 """
 
 import argparse
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="by default 61 rows of width 8")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
     parser.add_argument("--split", choices=["rows", "zigzag", "heads"], default="rows", help="what a rank of it has")
+    parser.add_argument("--at-least", type=_at_least(0), default=0, metavar="N", help="cases of it that must be compared")
     return parser
 
 
@@ -212,6 +215,7 @@ def _of_a_hop(torch: Any, ranks: int, block: list[Any]) -> str:
 
 def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> bool:
     """Ask ``diagnose`` about the user's function, on these ranks; print its report; whether all is right."""
+    from attnbook import reports
     from attnbook.diagnose import Ranks, diagnose
     from attnbook.loading import load
 
@@ -221,9 +225,12 @@ def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> b
         dtype=args.dtype,
         limit=args.timeout,
     )
+    few = len(report.compared) < args.at_least
     if rank == 0:
         print(report)
-    return report.ok
+        if few:
+            print(f"--at-least: {reports.too_few(report, args.at_least)}", file=sys.stderr)
+    return report.ok and not few
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from datetime import timedelta
 from attnbook.arrays import expected
 from attnbook.diagnose.ranks.comm import Outcome
 from attnbook.diagnose.ranks.processes import _error, _of_a_peer
+from attnbook.diagnose.safely import sentence
 
 
 class Group:
@@ -22,7 +23,8 @@ class Group:
             raise RuntimeError(
                 expected("backend", "torch.distributed after init_process_group, as by torchrun", "none")
             )
-        self.one, self.limit, self.dist, self.broken = one, limit, dist, None
+        self.one, self.limit, self.dist = one, limit, dist
+        self.before, self.broken = None, None
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         one.device = "cuda" if "nccl" in dist.get_backend() else "cpu"
         # Of its own: a message that the function left behind must not be taken for an answer.
@@ -36,7 +38,7 @@ class Group:
 
     def __call__(self, pieces, dtype, options):
         """The outcome of each rank's call. Where only some failed, or some waited in vain, messages may be left: that
-        stays it.
+        stays it. Where all failed by themselves, what they had sent may be left too: a later wait in vain says so.
         """
         if len(pieces) != self.size:
             raise ValueError(expected("ranks", f"{self.size}, those of the group", len(pieces)))
@@ -52,7 +54,11 @@ class Group:
         if not failed:
             return Outcome([answer for _, answer in every], None, "", ())
         first = min(failed, key=lambda r: _of_a_peer(every[r]))  # not one that only waited for it
-        outcome = Outcome([], (first, _error(*every[first][1])), "", ())
-        left = len(failed) < self.size or any(_of_a_peer(every[r]) for r in failed)
-        self.broken = outcome if left else None
-        return outcome
+        name, text = every[first][1]
+        if len(failed) < self.size or any(_of_a_peer(every[r]) for r in failed):
+            self.broken = Outcome([], (first, _error(name, (self.before or "") + text)), "", ())
+            return self.broken
+        error = _error(name, text)
+        if not isinstance(error, NotImplementedError):
+            self.before = self.before or f"before this, every rank raised {sentence(error)}; then: "
+        return Outcome([], (first, error), "", ())
