@@ -48,7 +48,7 @@ for (const kind of ["pointerover", "focusin", "click"]) root.addEventListener(ki
 root.addEventListener("click", (event) => {
   const toggle = event.target.closest("[data-name=mask] button");
   if (!toggle) return;
-  allow(toggle, toggle.ariaPressed !== "true");
+  allow(toggle, toggle.getAttribute("aria-pressed") !== "true");
   show();
 });
 

@@ -90,7 +90,7 @@ function entered() {
   const rows = (of) => fields[of].slice(0, rowsOf(keys())[of]).map((row) => row.map(read));
   const all = Object.fromEntries(MATRICES.map((of) => [of, rows(of)]));
   all.scale = read(fields.scale[0][0]);
-  all.mask = fields.mask.map((row) => row.slice(0, keys()).map((toggle) => toggle.ariaPressed === "true"));
+  all.mask = fields.mask.map((row) => row.slice(0, keys()).map((toggle) => toggle.getAttribute("aria-pressed") === "true"));
   root.classList.toggle("head-stale", Boolean(reason));
   if (reason) told.textContent = `${reason} The results are those of the last numbers that were valid.`;
   return reason ? null : all;
@@ -117,7 +117,7 @@ function paint(of, T, right) {
       const text = x === undefined ? "–" : shown(x);
       const box = cell.firstElementChild ?? cell;
       if (box.textContent !== text) box.textContent = text;
-      if (box !== cell) box.ariaLabel = `${of}, row ${i}, column ${j}: ${text}`;
+      if (box !== cell) box.setAttribute("aria-label", `${of}, row ${i}, column ${j}: ${text}`);
       cell.style.setProperty("--c", Number.isFinite(x) ? (Math.abs(x) / most).toFixed(3) : 0);
       cell.dataset.sign = x < 0 ? "-" : "+";
       const off = right[i]?.[j] !== undefined && !(Math.abs(x - right[i][j]) <= 1e-9 * (1 + Math.abs(right[i][j])));

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="by default 61 rows of width 8")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
     parser.add_argument("--split", choices=["rows", "zigzag", "heads"], default="rows", help="what a rank of it has")
-    parser.add_argument("--at-least", type=_at_least(0), default=0, metavar="N", help="cases of it that must be compared")
+    parser.add_argument("--at-least", type=_at_least(0), default=0, metavar="N", help="cases to be compared")
     return parser
 
 
