@@ -237,7 +237,9 @@ def test_previews(page):
 def test_the_bare_address_says_what_the_front_page_says():
     for name in ("description", "og:title", "og:image", "og:url", "twitter:card"):
         assert tag("index.html", name) == tag("book/intro.html", name)
-    assert soup(SITE / "index.html").a["href"] == "book/intro.html"
+    door = soup(SITE / "index.html")
+    assert door.a["href"] == "book/intro.html"
+    assert (SITE / door.find("link", rel="icon")["href"]).exists()
 
 
 def test_descriptions_are_those_of_the_pages_and_each_is_its_own():

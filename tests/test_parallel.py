@@ -148,6 +148,54 @@ def test_in_other_libraries(scheme, xp):
         assert error([xp.numpy(T) for T in came], wanted) <= UP_TO
 
 
+def ring_flash(Q, K, V, dO, ranks, placement):
+    """(O, L, dQ, dK, dV), causal, as ring-flash-attention (github.com/zhuzilin) keeps its books, which are not ours:
+    whole blocks by torch's own kernel, L merged by a sigmoid, a zig-zag by halves. A hop is a look at another's block.
+    """
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    q, k, v, do = ([torch.tensor(piece) for piece in split(T, ranks, placement)] for T in (Q, K, V, dO))
+    half = q[0].shape[-2] // 2
+    second, first, whole = slice(half, None), slice(0, half), slice(None)
+
+    def seen(r, step):
+        """Which rows meet which keys of rank r − step, and whether causally; None for a hop that is skipped."""
+        if step == 0:
+            return whole, whole, True
+        if placement == "contiguous":
+            return (whole, whole, False) if step <= r else None
+        return (whole, first, False) if step <= r else (second, whole, False)
+
+    visits = [(r, (r - step) % ranks, seen(r, step)) for step in range(ranks) for r in range(ranks)]
+    visits = [(r, s, *how) for r, s, how in visits if how]
+    O, L = ([None] * ranks for _ in range(2))
+    for r, s, rows, keys, causal in visits:
+        o, lse = flash(q[r][..., rows, :], k[s][..., keys, :], v[s][..., keys, :], 0.0, causal)
+        if O[r] is None:
+            O[r], L[r] = o, lse
+            continue
+        lse_before = L[r][..., rows].clone()
+        O[r][..., rows, :] -= torch.sigmoid(lse - lse_before)[..., None] * (O[r][..., rows, :] - o)
+        L[r][..., rows] -= torch.nn.functional.logsigmoid(lse_before - lse)
+    dq, dk, dv = ([torch.zeros_like(T) for T in each] for each in (q, k, v))
+    for r, s, rows, keys, causal in visits:
+        given = do[r][..., rows, :], q[r][..., rows, :], k[s][..., keys, :], v[s][..., keys, :]
+        found = back(*given, O[r][..., rows, :], L[r][..., rows], 0.0, causal)
+        for into, at, T in ((dq[r], rows, found[0]), (dk[s], keys, found[1]), (dv[s], keys, found[2])):
+            into[..., at, :] += T
+    pieces = (O, [T[..., None] for T in L], dq, dk, dv)
+    O, L, *grads = (join([T.numpy() for T in each], placement) for each in pieces)
+    return [O, L[..., 0], *grads]
+
+
+@pytest.mark.parametrize("placement", ["contiguous", "zigzag"])
+def test_the_ring_of_another_library_gives_the_same(placement):
+    for ranks in (2, 3, 4):
+        inputs = draw(*[(2, 3, 24, 5)] * 4)
+        came = over_ranks("ring", *inputs, ranks=ranks, placement=placement, causal=True)[1]
+        assert error(came, ring_flash(*inputs, ranks, placement)) < UP_TO
+
+
 # --- what is counted ------------------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,7 @@ def front_door(app, failed):
             f"<title>{app.config.project}</title>",
             f'<meta http-equiv="refresh" content="0; url={address}" />',
             f'<link rel="canonical" href="{app.config.html_baseurl}{address}" />',
+            '<link rel="icon" href="_static/favicon.svg" />',  # else a browser asks for one that is not there
             *tags,
             f'<a href="{address}">{app.config.project}</a>\n</html>\n',
         ]
