@@ -57,8 +57,8 @@ class Tiles(NamedTuple):
     rows: int = 512
     cols: int = 256
     keys: int = 1024
-    scores: int = 2**17
-    tasks: int = 8
+    scores: int = 2**18
+    tasks: int = 4
     scores_a_task: int = 2**16
     bits: float = 32.0
 
