@@ -26,7 +26,7 @@ MASKS = ("full", "causal")
 PEER = "torch SDPA"
 WRONG = {"float32": 1e-4, "float64": 1e-10}
 BFLOAT16_WRONG = 0.05
-TOO_SLOW = 2.5  # seconds a call
+TOO_SLOW = 1.0  # seconds a call
 
 
 class TooSlow:

@@ -22,9 +22,10 @@ from record import Record, blas, output_of, versions
 from timing import TRIES, rounded, summary, unsteady
 
 GROWTH = [(1, 1, n, 64) for n in (1024, 2048, 4096, 8192)]  # of these the exponents
+LONG = (1, 1, 16384, 64)  # and of this, for those that keep no table: what grows is by then more than what does not
 EIGHT_HEADS = (1, 8, 2048, 64)
 CONTENDERS = {name: one for name, one in CONTENDERS.items() if name not in ("torch.compile", "SDPA bfloat16")}
-IN_FULL = ("attnbook auto", "attnbook tiled", "attnbook.torch", "torch SDPA")  # in float64 and causal, too
+IN_FULL = ("attnbook auto", "attnbook tiled", "attnbook.torch", "torch SDPA")  # long, in float64, and causal, too
 RUNS = 3
 
 
@@ -33,6 +34,7 @@ def grid(names, quick):
     if quick:
         return [(name, (1, 1, n, 8), "float32", False) for name in names for n in (64, 128)]
     todo = [(name, shape, "float32", False) for shape in (*GROWTH, EIGHT_HEADS) for name in names]
+    todo += [(name, LONG, "float32", False) for name in names if name in IN_FULL]
     for dtype, causal in (("float32", True), ("float64", False)):
         todo += [(name, s, dtype, causal) for s in (EIGHT_HEADS, GROWTH[-1]) for name in names if name in IN_FULL]
     return todo

@@ -211,7 +211,9 @@ class TestRunner:
         assert not made.wants("print(6 * 7)", ["x = 1"])
         assert not made.wants("print(typo)", ["x = 1"])
         made.run("a", "x = 1")
-        assert not made.wants("print(x)", ["x = 1"])
+        assert not made.wants("print(x)", ["y = [x for x in (1, 2)]", "def f(x):\n    x += 1"])
+        assert made.wants("print(x)", ["for x in (1, 2):\n    pass"])  # x is there, and would be another by now
+        assert not made.wants("x = 2\nprint(x)", ["x = 1"])
         assert runner.packages("import attnbook as ab") == ["numpy"]
         assert runner.packages("plot(draw, alt='')") == ["numpy", "matplotlib"]
         assert runner.packages("import json; print(6 * 7)") == []

@@ -74,10 +74,10 @@ class Runner:
         return {"verdict": verdict, "why": why, "outputs": self.outputs}
 
     def wants(self, source, above):
-        """Whether a cell uses a name that is not there yet and that one of the cells above would make."""
-        known = vars(self.module).keys() | vars(builtins).keys() | bound(source)
-        unknown = {n.id for n in _nodes(source) if isinstance(n, ast.Name)} - known
-        return any(unknown & bound(cell) for cell in above)
+        """Whether a cell uses a name that one of the cells above, which have not run, would make, or make anew."""
+        used = {n.id for n in _nodes(source) if isinstance(n, ast.Name)} - bound(source)
+        unknown = used - vars(self.module).keys() - vars(builtins).keys()
+        return any(unknown & bound(cell) or used & bound(cell, _outermost) for cell in above)
 
     def _compare(self, source, stored, before):
         calls = {getattr(n.func, "id", "") for n in _nodes(source) if isinstance(n, ast.Call)}
@@ -235,10 +235,10 @@ def packages(source):
     return (["numpy"] if curves or imported & {"numpy", *OF_OURS} else []) + curves
 
 
-def bound(source):
+def bound(source, nodes=None):
     """The names that a cell gives a value, in functions too."""
     names = set()
-    for node in _nodes(source):
+    for node in (nodes or _nodes)(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -248,6 +248,15 @@ def bound(source):
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
     return names
+
+
+def _outermost(source):
+    """The nodes that are not inside a function, a class or a comprehension."""
+    todo, inner = [n for n in _nodes(source) if isinstance(n, ast.Module)], (ast.FunctionDef, ast.ClassDef, ast.Lambda)
+    for node in todo:
+        yield node
+        if not isinstance(node, (*inner, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            todo.extend(ast.iter_child_nodes(node))
 
 
 def _nodes(source):
