@@ -201,10 +201,23 @@ def refused(case):
     return came, seconds, tuple(ring_attention(Q, K, V, timeout=20).shape)
 
 
-def destroyed():
-    group = dist.new_group([0, 1])
+def destroyed(before_backward=False):
+    group, (Q, K, V) = dist.new_group([0, 1]), drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))
+    O = ring_attention(Q.requires_grad_(), K, V, group=group) if before_backward else None
     dist.destroy_process_group(group)
-    return told(lambda: ring_attention(*drawn((4, 6, 5), (4, 6, 5), (4, 6, 7)), group=group))
+    return told(O.sum().backward if before_backward else lambda: ring_attention(Q, K, V, group=group))
+
+
+def crossed(scheme):
+    """What each rank is told where one takes two calls' backwards in the other order."""
+    X, *weights = drawn((3, 6, 12), *[(12, 12)] * 4)
+    p = MultiHeadParams(*(T.requires_grad_() for T in weights))
+    calls = {
+        "ring": lambda X: ring_attention(X.requires_grad_(), X, X, timeout=20),
+        "layer": lambda X: layer_attention(X, p, num_heads=3, timeout=20),
+    }
+    losses = [calls[scheme](T).sum() for T in (X.clone(), 2 * X)]
+    return told((losses[::-1] if dist.get_rank() == 1 else losses)[0].backward)
 
 
 def changed_in_place(what):
@@ -230,8 +243,10 @@ def layer_refused(case):
     weights[0].requires_grad_(case == "frozen" and not one)
     if case == "widths" and one:
         weights[3] = weights[3][:7]
+    X = X + one if case == "inputs" else X
+    p = weights if case == "share" and one else MultiHeadParams(*weights)
     start = time.monotonic()
-    came = told(lambda: layer_attention(X, MultiHeadParams(*weights), **options))
+    came = told(lambda: layer_attention(X, p, **options))
     return came, time.monotonic() - start
 
 

@@ -413,6 +413,11 @@ BAD = [
     (lambda: join([Q, Q[..., :2, :]], "zigzag"), "parts: expected [5, 5] rows, as zigzag gives, got [8, 2]"),
     (lambda: bytes_of("star", **SIZES), "scheme: expected one of 'ring', 'gather', 'heads', 'tree', got 'star'"),
     (lambda: bytes_of("ring", **SIZES | {"ranks": 0}), "ranks: expected a number of"),
+    (lambda: bytes_of("ring", **SIZES, batch=-1), "batch: expected an integer of at least 1, got -1"),
+    (lambda: bytes_of("ring", **SIZES | {"d_k": 2.5}), "d_k: expected an integer of at least 1, got 2.5"),
+    (lambda: join([Q, Q[:1]]), "parts: expected the same sizes but for axis 2, got [(2, 4, 8, 5), (1, 4, 8, 5)]"),
+    (lambda: simulate("ring", Q, K, V, ranks=2, network=5), "network: expected a function of (source, to, step)"),
+    (lambda: simulate("ring", Q, K, V, ranks=2, network=lambda *_: "x"), "network: expected a function that returns"),
     (lambda: bytes_of("heads", **SIZES, h=4, h_kv=3), "h_kv: expected a number that divides h, 4, got 3"),
     (
         lambda: scores_of_ranks(4, 4, 2, "zigzag", causal="left"),

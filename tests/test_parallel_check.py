@@ -8,6 +8,8 @@ import pytest
 from attnbook.parallel import check
 
 OWN = """
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -61,6 +63,16 @@ def leaves_messages(Q, K, V):
 
 def without_causal(Q, K, V):
     return right(Q, K, V)
+
+
+def never(Q, K, V):
+    dist.recv(torch.empty_like(K), 1 - dist.get_rank())  # which nobody has sent
+
+
+def ends(Q, K, V):
+    if dist.get_rank() == 1:
+        os._exit(3)
+    dist.barrier()
 """
 
 
@@ -89,21 +101,28 @@ def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
     [
         ("kept", "dK and dV of other ranks' queries are not sent home"),
         ("broken", "KeyError: 'my own fault', on rank 1 of 2"),
-        ("leaves_messages", "before this, every rank raised ArithmeticError: on each of us; then: "),
+        ("never", "no answer after 3 s from every rank"),
+        ("leaves_messages", "after every rank raised ArithmeticError: on each of us"),
     ],
 )
 def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
     """And where only one rank fails, the others don't wait for ever."""
     (tmp_path / "own.py").write_text(OWN)
-    code, out, _ = on_two("--function", f"own.py:{name}", "--timeout", "5", cwd=tmp_path)
+    code, out, _ = on_two("--function", f"own.py:{name}", "--timeout", "3", cwd=tmp_path)
     assert code == 1
     assert words in " ".join(out.split())
     assert "right: O, dQ\n" in out or name != "kept"
 
 
+def test_a_rank_that_ends_is_told(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    code, _, err = on_two("--function", "own.py:ends", cwd=tmp_path)
+    assert code == 1
+    assert "rank 0 of 2: another rank has ended: torchrun says which" in err
+
+
 def test_too_few_cases_are_no_success(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    assert on_two("--function", "own.py:without_causal", cwd=tmp_path)[0] == 0
     code, out, err = on_two("--function", "own.py:without_causal", "--at-least", "1000", cwd=tmp_path)
     assert code == 1
     assert "compared in " in out
@@ -142,6 +161,7 @@ BYTES = check.bytes_of
         (["--device", "cuda"], "torch sees no GPU here"),
         (["--function", "nowhere.py:fn"], "there is no file nowhere.py"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
+        (["--at-least", "3"], "--at-least counts the cases of --function"),
     ],
 )
 def test_what_does_not_fit_is_told(words, said, capsys, monkeypatch):

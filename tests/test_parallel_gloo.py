@@ -79,7 +79,7 @@ DIFFERENT = {
     "grad": "gradients: expected the same on all ranks, got False on rank 0; True on rank 1",
     "no tensor": "Q: expected a tensor, got list",
     "mask on one": "mask: expected the same on all ranks, got none on rank 0; Mask",
-    "queries of a tree": "Q: expected the same on all ranks, got (4, 6, 5), sum",
+    "queries of a tree": "Q: expected the same on all ranks, got (4, 6, 5), checksum",
     "group": "TypeError: group: expected a process group of torch.distributed, got 'gloo'",
     "values": "V: expected one row for each of the 6 keys, got shape (4, 5, 7)",
     "lengths": 'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got',
@@ -116,7 +116,21 @@ def test_a_second_backward_is_refused(on):
         assert came == "RuntimeError: ring_attention: expected one backward, got another, as by retain_graph=True"
 
 
+@pytest.mark.parametrize("scheme", ["ring", "layer"])
+def test_backwards_in_another_order_are_noticed(scheme, on):
+    """Calls that are alike but for their numbers: what came for the one would be added to the other."""
+    for came in on(3, "crossed", scheme=scheme):
+        assert "of its call: expected the same on all ranks, got" in came
+
+
+def test_a_backward_after_the_group_has_gone(on):
+    for came in on(2, "destroyed", before_backward=True):
+        assert came == "ValueError: group: expected a process group that has not been destroyed, got one that was"
+
+
 OF_LAYERS = {
+    "share": "p: expected MultiHeadParams, this rank's share, got list",
+    "inputs": "X: expected the same on all ranks, got (2, 5, 12), checksum",
     "heads": "W_Q: expected a number of columns that its 5 heads divide",
     "timeout": "timeout: expected seconds, more than 0 and at most 1e9, or None, got 0",
     "frozen": "gradients: expected the same on all ranks, got True on rank 0; False on rank 1",

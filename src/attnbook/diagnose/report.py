@@ -253,14 +253,14 @@ def _over_ranks(runs: Any, notes: Any) -> Any:
     low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
     findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings += _all_of_values(wrong, causes, parts, likely)
-    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes))
+    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes), ())
 
 
-def _whole(runs: Any, findings: Any, notes: Any) -> Any:
+def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
     compared = tuple(run.name for run in runs if run.compared)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
-        notes = (WRAP, *notes)
+        notes = (*to_do, *notes)
     elif len(compared) < FEW and any(f.kind == "wrong" for f in findings):
         notes = (f"compared in {len(compared)} of {len(runs)} cases: in so few, other causes may look the same", *notes)
     if not compared and not findings:

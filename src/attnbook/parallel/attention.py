@@ -68,6 +68,8 @@ def ring_attention(
 
     Notes
     -----
+    Calls in another order on one rank are noticed where they differ in shapes or options, and in the backward; two
+    forwards that are alike but for their numbers are not. A graph is gone through once: no ``retain_graph=True``.
     The gradient of an op's parameter is this rank's share, as those of weights are: their sum
     over the ranks is the whole. 16-bit K and V travel as they are; sums are, and travel, in float32.
     A rank holds its rows of inputs and results, as much again for blocks that come and go, and what work on one block

@@ -139,8 +139,13 @@ def bytes_of(
     >>> bytes_of("ring", **sizes, causal=True)[0].tolist()  # no rank sees the keys of a later one
     [256, 512, 768, 0]
     """
-    h_kv, wide = h if h_kv is None else h_kv, max(4, itemsize)
-    if h_kv < 1 or h % h_kv:
+    h_kv = h if h_kv is None else h_kv
+    sizes = {"d_k": d_k, "d_v": d_v, "h": h, "h_kv": h_kv, "batch": batch, "itemsize": itemsize}
+    for name, n in sizes.items():
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(expected(name, "an integer of at least 1", repr(n)))
+    wide = max(4, itemsize)
+    if h % h_kv:
         raise ValueError(expected("h_kv", f"a number that divides h, {h}", h_kv))
     places = Places.of(n_q, n_k, ranks, placement)
     rows, keys = ([sum(map(len, runs)) for runs in of] for of in places)

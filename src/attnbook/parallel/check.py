@@ -9,13 +9,16 @@ ranks sent, and by formula; milliseconds of the slowest rank. Before it stands w
 ``--function`` the ranks run your attention instead, on the cases of ``diagnose``: ``fn(Q, K, V, **options) -> O`` on
 torch tensors, whose backward is autograd's, or ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``. A rank gets its own
 rows; the options, such as causal, are those of ``attnbook.diagnose.Ranks``, and a case whose option fn lacks is not
-run. The exit status is 1 where anything is wrong, or fewer cases than ``--at-least`` were compared. Chapter:
-:doc:`/chapters/14_many_devices`.
+run. A mask or bias has its own rows and all keys there; ``ring_attention`` and the others take it whole. The exit
+status is 1 where anything is wrong, or fewer cases than ``--at-least`` were compared; torchrun then adds a report of
+its own. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import argparse
 import os
+import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -38,7 +41,10 @@ LINE = "{:7} {:10} {:6} {:>8} {:>14} {:>14} {:>10} {:>10}  {}"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.at_least and not args.function:
+        parser.error("--at-least counts the cases of --function, which is not given")
     import torch
 
     if not torch.distributed.is_available():
@@ -48,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if device == "cuda" and not torch.cuda.is_available():
         print("--device cuda: torch sees no GPU here.", file=sys.stderr)
         return 1
-    with _group(torch, device, args.timeout) as (rank, ranks):
+    # A function that waits in vain is told by diagnose, which says of which rank, before the group gives up.
+    with _group(torch, device, args.timeout + (60 if args.function else 0)) as (rank, ranks):
         try:
             right = (
                 _function(rank, ranks, args, device) if args.function else _schemes(torch, rank, ranks, args, device)
@@ -63,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     about, _, more = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         "attnbook.parallel.check",
-        description=about + "\n\n" + more,
+        description=re.sub(":doc:`/(.*)`", r"\1", about + "\n\n" + more).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default cuda where there is a GPU: then by NCCL")
@@ -71,10 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rows", type=_at_least(1), help="of the whole sequence; by default 1021, which no number of ranks divides"
     )
-    parser.add_argument("--heads", type=_at_least(1), default=6)
-    parser.add_argument("--key-heads", type=_at_least(1), default=2, help="heads of keys and values; divides --heads")
+    parser.add_argument("--heads", type=_at_least(1), default=6, help="by default %(default)s")
+    parser.add_argument(
+        "--key-heads", type=_at_least(1), default=2, help="of keys and values, by default %(default)s; divides --heads"
+    )
     parser.add_argument("--width", type=_at_least(1), help="of queries and keys, by default 64; values have 8 more")
-    parser.add_argument("--timeout", type=_at_least(1), default=60, help="seconds that a rank waits for another")
+    parser.add_argument("--timeout", type=_at_least(1), default=60, help="seconds to wait, by default %(default)s")
     parser.add_argument("--quick", action="store_true", help="by default 61 rows of width 8")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
     parser.add_argument("--split", choices=["rows", "zigzag", "heads"], default="rows", help="what a rank of it has")
@@ -103,7 +112,15 @@ def _group(torch: Any, device: str, timeout: int) -> Any:
     try:
         yield dist.get_rank(), dist.get_world_size()
     finally:
-        dist.destroy_process_group()
+        if not _left_behind():
+            dist.destroy_process_group()
+
+
+def _left_behind() -> bool:
+    """Whether a function still runs, in a thread that cannot be ended: then nothing that it uses can be taken away."""
+    from attnbook.diagnose.ranks.group import LEFT_BEHIND
+
+    return any(thread.name == LEFT_BEHIND for thread in threading.enumerate())
 
 
 def _schemes(torch: Any, rank: int, ranks: int, args: argparse.Namespace, device: str) -> bool:
@@ -234,4 +251,9 @@ def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> b
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if _left_behind():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

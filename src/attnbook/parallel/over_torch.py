@@ -27,6 +27,9 @@ from attnbook.torch.attention import check_tensors
 HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
 
+SAMPLE = 2**16
+"""Numbers of an array that are compared at most."""
+
 DEVICE_OF = {"gloo": "cpu", "nccl": "cuda"}
 CALLS = WeakKeyDictionary()
 """How many calls a group has had: so that another order is noticed."""
@@ -117,6 +120,12 @@ class Member:
 
     def agree(self, told, problem=None):
         """What each rank tells; an error on all of them where one has a ``problem``, or where they differ."""
+        try:
+            dist.get_process_group_ranks(self.group)
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                expected("group", "a process group that has not been destroyed", "one that was")
+            ) from error
         mine = told | {"calls before": CALLS.get(self.group, 0), "problem": str(problem or "")}
         CALLS[self.group] = mine["calls before"] + 1
         text = zlib.compress(json.dumps(mine).encode()).ljust(HEADER, b"\0")
@@ -170,6 +179,7 @@ def attend(scheme, Q, K, V, *, mask, causal, scale, ops, group, placement, metho
     every = member.agree(told, problem)
     lengths = list(zip(*(other["lengths"] for other in every), strict=True))
     call = Call(scheme, member, steps, placement, scale, method, lengths)
+    call.number = every[0]["calls before"]
     O, L = OverRanks.apply(call, *tensors)
     return (O, L) if return_L else O
 
@@ -210,13 +220,11 @@ def _short(text, length):
 
 
 def _of_field(x):
-    """Short: of an array its shape, and a check sum of it where that is cheap."""
+    """Short: of an array its shape, and a checksum of its numbers, or of some from all over it."""
     if not isinstance(x, torch.Tensor):
         return _short(repr(x), 40)
-    if not x.is_cpu or x.numel() > 2**16:
-        return str(tuple(x.shape))
-    numbers = x.detach().contiguous().reshape(-1).view(torch.uint8)
-    return f"{tuple(x.shape)}, sum {zlib.crc32(numbers.numpy().tobytes()):x}"
+    numbers = x.detach().reshape(-1)[:: x.numel() // SAMPLE + 1].contiguous().cpu().view(torch.uint8)
+    return f"{tuple(x.shape)}, checksum {zlib.crc32(numbers.numpy().tobytes()):x}"
 
 
 class Call:
@@ -277,7 +285,8 @@ class OverRanks(torch.autograd.Function):
         call, part = ctx.call, ctx.part
         if ctx.kept is None:
             raise RuntimeError(expected(f"{call.scheme}_attention", "one backward", "another, as by retain_graph=True"))
-        call.member.agree({"scheme": call.scheme, "pass": "backward", "dL": dL is not None})
+        told = {"scheme": call.scheme, "pass": "backward", "of its call": call.number, "dL": dL is not None}
+        call.member.agree(told)
         dO = Q.new_zeros(*Q.shape[:-1], V.shape[-1]) if dO is None else dO
         given = _inside(dO), None if dL is None else _inside(dL)
         found = call.member.run(call.lines.backward(part, ctx.kept, *given), f"{call.scheme}, backward")
@@ -293,20 +302,22 @@ class OverRanks(torch.autograd.Function):
 def attend_layer(X, p, *, memory, group, timeout, ops, **options):
     """Y of a layer whose heads lie over the ranks."""
     member, told, problem = Member(group), {"scheme": "layer", "pass": "forward"}, None
-    named = {name: T for name, T in {"X": X, "memory": memory, **p._asdict()}.items() if T is not None}
     try:
         member.wait_at_most(timeout)
+        if not isinstance(p, MultiHeadParams):
+            raise TypeError(expected("p", "MultiHeadParams, this rank's share", type(p).__name__))
+        named = {name: T for name, T in {"X": X, "memory": memory, **p._asdict()}.items() if T is not None}
         check_tensors(list(named), list(named.values()))
         told |= {
-            "X": str(tuple(X.shape)),
+            "X": _of_field(X),
             "dtype": str(X.dtype),
-            "memory": str(memory is not None and tuple(memory.shape)),
+            "memory": _of_field(memory),
             "gradients": torch.is_grad_enabled() and any(T.requires_grad for T in named.values()),
         }
         told |= {name: str(options[name]) for name in ("causal", "scale", "method")}
     except Exception as error:  # as above
         problem = error
-    return OfLayer.apply(member, told, problem, {**options, "ops": ops}, X, memory, *p)
+    return OfLayer.apply(member, told, problem, {**options, "ops": ops}, X, memory, *(() if problem else p))
 
 
 class OfLayer(torch.autograd.Function):
@@ -322,7 +333,7 @@ class OfLayer(torch.autograd.Function):
                 asked = next(lines) if member.ranks > 1 else None
             except Exception as error:  # as above
                 problem = error
-        member.agree(told, problem)
+        ctx.number = member.agree(told, problem)[0]["calls before"]
         Y, ctx.kept = member.run(lines, "layer, forward", asked)
         ctx.member, ctx.dtype = member, X.dtype
         ctx.save_for_backward(*(T for T in (X, memory, *p) if T is not None))
@@ -333,7 +344,7 @@ class OfLayer(torch.autograd.Function):
         """The gradients of X, the memory and the weights."""
         _refuse_a_graph("layer_attention")
         member, _ = ctx.member, ctx.saved_tensors  # an error where they were changed in place
-        member.agree({"scheme": "layer", "pass": "backward"})
+        member.agree({"scheme": "layer", "pass": "backward", "of its call": ctx.number})
         inputs, grads = member.run(layer_vjp(member.rank, member.ranks, _inside(dY), ctx.kept), "layer, backward")
         return *(None,) * 4, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
 

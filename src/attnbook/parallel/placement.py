@@ -81,11 +81,14 @@ def join(parts: Sequence[Any], placement: Placement = "contiguous", axis: int = 
     Raises
     ------
     ValueError
-        Parts of other lengths than the placement gives, "contiguous" apart, which may have any.
+        Parts of other lengths than the placement gives, "contiguous" apart, which may have any; of other sizes else.
     """
     if not isinstance(parts, tuple | list) or not parts or not all(map(is_array, parts)):
         raise TypeError(expected("parts", "arrays, one a rank", reprlib.repr(parts)))
     axis = axis_of("parts", parts[0], axis)
+    others = [(*T.shape[:axis], *T.shape[axis + 1 :]) for T in parts]
+    if any(shape != others[0] for shape in others):
+        raise ValueError(expected("parts", f"the same sizes but for axis {axis}", [tuple(T.shape) for T in parts]))
     whole = array_namespace(*parts).concat(list(parts), axis=axis)
     if placement == "contiguous" or len(parts) == 1:
         return whole

@@ -125,6 +125,8 @@ def simulate(
     """
     if scheme not in SCHEMES:
         raise ValueError(expected("scheme", "one of " + ", ".join(map(repr, SCHEMES)), repr(scheme)))
+    if not (network is None or callable(network)):
+        raise TypeError(expected("network", "a function of (source, to, step), or None", repr(network)))
     lines = SCHEMES[scheme]
     plan, n_ops = plan_of(scheme, Q, K, V, placement, mask=mask, causal=causal, scale=scale, ops=ops, method=method)
     check_arrived(plan, Q, dO, dL)
@@ -231,6 +233,8 @@ class World:
             self.sent[rank, to] += 1
             self.bytes[rank, asked.step] += sum(map(nbytes, arrays))
             delay = self.network(rank, to, asked.step)
+            if not (delay is None or (isinstance(delay, int | np.integer) and delay >= 0)):
+                raise ValueError(expected("network", "a function that returns turns, 0 or more, or None", repr(delay)))
             if delay is not None:
                 self.air[key] = self.turn + delay, [array_namespace(T).asarray(T, copy=True) for T in arrays]
         keys = []
