@@ -21,6 +21,13 @@ HEAD, CROSS, SOFTMAX, MASKS, VARIANTS = "04_single_head", "07_cross", "03_softma
 NAMES = {  # of letters, labels and functions: where the first result leads, and what must be among the first three
     "dQ": (f"{HEAD}.html#equation-eq-dq", "notation.html#symbol-dq"),
     "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
+    r"$dS = P \circ (dP - D)$": (f"{HEAD}.html#equation-eq-ds-d",),
+    "∂P/∂S": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),
+    "query gradient": (f"{HEAD}.html#equation-eq-dq",),
+    "(4.8)": (f"{HEAD}.html#equation-eq-dq", f"{HEAD}.html#four-checks-for-free"),
+    "eq 4.8": (f"{HEAD}.html#equation-eq-dq",),
+    "section 4.2": (f"{HEAD}.html#single-derivation",),
+    "causal mask backward": ("06_masked.html#causality-is-a-statement-about-gradients",),
     "dK": (f"{HEAD}.html#equation-eq-dk",),
     "eq-dK": (f"{HEAD}.html#equation-eq-dk",),
     "dX": (f"{HEAD}.html#equation-eq-dx", "notation.html#symbol-dx"),

@@ -144,8 +144,9 @@ def _functions(env):
 def _text(node):
     """The words of a node, its math as plain text, less the sign that links to it."""
     leaves = node.findall(lambda leaf: isinstance(leaf, nodes.Text))
-    parts = (leaf for leaf in leaves if not isinstance(leaf.parent, nodes.raw))
-    return "".join(plain(leaf) if isinstance(leaf.parent, nodes.math) else leaf for leaf in parts).strip()
+    kinds = ((leaf, leaf.parent) for leaf in leaves)
+    parts = (" " if isinstance(of, nodes.raw) else plain(leaf) if isinstance(of, nodes.math) else leaf for leaf, of in kinds)
+    return "".join(parts).strip()
 
 
 def _words(node):

@@ -4,6 +4,7 @@ live.querySelector("template").replaceWith(live.querySelector("template").conten
 const part = (name) => live.querySelector(`.head-${name}`);
 const [chosen, square] = live.querySelectorAll("select, [type=checkbox]");
 const told = part("say");
+live.before(told); // beside the fields: where they are in view, it is too
 const ORDER = ["dQ", "dK", "dV"]; // of the entries, for the arrow keys
 const found = Object.fromEntries(
   [...root.querySelectorAll("table[data-name]")].map((table) => [
@@ -67,15 +68,14 @@ for (const name of ORDER) {
 const keys = () => (square.checked ? 2 : 3);
 const isScale = (input) => input === fields.scale[0][0];
 const value = (input) => {
-  if (!isScale(input)) return readNumber(input.value);
-  return input.value.trim() ? readScale(input.value) : null;
+  return isScale(input) && !input.value.trim() ? null : readTyped(input.value);
 };
 const name = (input) => input.getAttribute("aria-label");
 
 // The numbers of all fields; null, and the reason in words, where one is none.
 function entered() {
   let reason = "";
-  const read = (input) => {
+  const read = (input, last) => {
     try {
       input.removeAttribute("aria-invalid");
       const x = value(input);
@@ -83,16 +83,18 @@ function entered() {
       return x;
     } catch (error) {
       input.setAttribute("aria-invalid", true);
-      reason ||= `${name(input)} ${error.message}.`;
+      reason ||= `${name(input)} ${error.message}. The results are those of ${typed(last)} there.`;
       return null;
     }
   };
-  const rows = (of) => fields[of].slice(0, rowsOf(keys())[of]).map((row) => row.map(read));
+  const before = (of, i, j) => Number((numbers?.[of][i]?.[j] ?? 0).toPrecision(4));
+  const rows = (of) =>
+    fields[of].slice(0, rowsOf(keys())[of]).map((row, i) => row.map((input, j) => read(input, before(of, i, j))));
   const all = Object.fromEntries(MATRICES.map((of) => [of, rows(of)]));
-  all.scale = read(fields.scale[0][0]);
+  all.scale = read(fields.scale[0][0], Number((numbers?.scale ?? 2 ** -0.5).toPrecision(4)));
   all.mask = fields.mask.map((row) => row.slice(0, keys()).map((toggle) => toggle.getAttribute("aria-pressed") === "true"));
   root.classList.toggle("head-stale", Boolean(reason));
-  if (reason) told.textContent = `${reason} The results are those of the last numbers that were valid.`;
+  if (reason) told.textContent = reason;
   return reason ? null : all;
 }
 
@@ -143,7 +145,7 @@ function show() {
 
 function say(a, right) {
   const dead = numbers.mask.flatMap((row, i) => (row.some(Boolean) ? [] : [i]));
-  const none = `Query ${dead.join(" and query ")} may look at nothing: its weights, output and gradients are 0, and L is −∞.`;
+  const none = `Query ${dead.join(" and query ")} may look at nothing: ${dead.length > 1 ? "their" : "its"} weights, output and gradients are 0, and L is −∞.`;
   const broken = ORDER.filter((of) => !isTable(result(a, of)) || words(a[of]) !== words(right[of]));
   const why = broken.map((of) => {
     const came = result(a, of);
@@ -165,16 +167,6 @@ function showEntry(a, right) {
   };
   const T = result(a, of);
   const x = isTable(T) && words(T) === words(right[of]) ? T[i][j] : NaN;
-  const [left, beside, factor, leftName, leftAt, rightName, rightAt] = lines[of]();
-  const names = left.map((_, k) => `${entry(leftName, ...leftAt(k))} ${entry(rightName, ...rightAt(k))}`);
-  const terms = left.map((y, k) => `${shown(y)} · ${shown(beside[k])}`);
-  const around = (inside, by) => (by === null ? inside : `${by} · (${inside})`);
-  const sum = (factor ?? 1) * left.reduce((s, y, k) => s + y * beside[k], 0);
-  const differs = !(Math.abs(sum - x) <= 1e-9 * (1 + Math.abs(sum)));
-  part("terms").innerHTML =
-    `<b>${entry(of, i, j)}</b> = ${around(names.join(" + "), factor === null ? null : "scale")}<br>` +
-    `= ${around(terms.join(" + "), factor === null ? null : shown(factor))} = <b>${shown(sum, 4)}</b>` +
-    (differs ? `; the mistake makes it <b>${Number.isNaN(x) ? "no number" : shown(x, 4)}</b>` : "");
   const by = quotient(numbers, OF[of], i, j);
   const agrees = Math.abs(by - x) <= 1e-6 * (1 + Math.abs(by));
   part("quotient").innerHTML =
@@ -190,6 +182,23 @@ function showEntry(a, right) {
     );
   }
   root.querySelectorAll("[data-read]").forEach((cell) => cell.removeAttribute("data-read"));
+  let line;
+  try {
+    line = lines[of]();
+  } catch (error) {
+    part("terms").innerHTML = `<b>${entry(of, i, j)}</b> cannot be computed: ${error.message}.`;
+    return;
+  }
+  const [left, beside, factor, leftName, leftAt, rightName, rightAt] = line;
+  const names = left.map((_, k) => `${entry(leftName, ...leftAt(k))} ${entry(rightName, ...rightAt(k))}`);
+  const terms = left.map((y, k) => `${shown(y)} · ${shown(beside[k])}`);
+  const around = (inside, by) => (by === null ? inside : `${by} · (${inside})`);
+  const sum = (factor ?? 1) * left.reduce((s, y, k) => s + y * beside[k], 0);
+  const differs = !(Math.abs(sum - x) <= 1e-9 * (1 + Math.abs(sum)));
+  part("terms").innerHTML =
+    `<b>${entry(of, i, j)}</b> = ${around(names.join(" + "), factor === null ? null : "scale")}<br>` +
+    `= ${around(terms.join(" + "), factor === null ? null : shown(factor))} = <b>${shown(sum, 4)}</b>` +
+    (differs ? `; the mistake makes it <b>${Number.isNaN(x) ? "no number" : shown(x, 4)}</b>` : "");
   left.forEach((_, k) => {
     found[leftName][leftAt(k)[0]][leftAt(k)[1]].dataset.read = "";
     found[rightName][rightAt(k)[0]][rightAt(k)[1]].dataset.read = "";

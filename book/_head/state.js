@@ -1,6 +1,6 @@
 // What a reader may enter, and what a link may hold: numbers of a fixed form, and nothing that is not checked.
 const LIMIT = 1000;
-const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d{1,2})?$/i;
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d{1,3})?$/i;
 const MATRICES = ["Q", "K", "V", "dO"];
 const QUERIES = 2;
 const WIDTH = 2;
@@ -16,13 +16,16 @@ function readNumber(text) {
   return Number(plain);
 }
 
-// A scale, which is often written with a root: 1/sqrt(2), 1/√2.
-function readScale(text) {
-  const [all, over, root] = /^\s*(1\s*\/)?\s*(?:(?:(?:math|np)\.)?sqrt|√)\s*\(?\s*([\d.]+)\s*\)?\s*$/.exec(text) ?? [];
-  if (!all) return readNumber(text);
-  const under = readNumber(root);
-  if (!under) throw new RangeError(`is “${all.trim().slice(0, 20)}”: its root is 0`);
-  return over ? 1 / Math.sqrt(under) : Math.sqrt(under);
+// What is typed may be a quotient, or a root, as a scale mostly is: 1/3, sqrt(2), 1/√2.
+function readTyped(text) {
+  const [all, over, root, under] =
+    /^\s*(?:([^/]+)\/)?\s*(?:((?:(?:math|np)\.)?sqrt|√)\s*\(?)?\s*([\d.]+)\s*\)?\s*$/.exec(text) ?? [];
+  if (!(over || root)) return readNumber(text);
+  const below = readNumber(under);
+  if (over && !below) throw new RangeError(`is “${all.trim().slice(0, 20)}”, which divides by 0`);
+  const found = (over ? readNumber(over) : 1) * (root ? Math.sqrt(below) : below) ** (over ? -1 : 1);
+  if (Math.abs(found) > LIMIT) throw new RangeError(`is beyond ±${LIMIT}`);
+  return found;
 }
 
 // The rows of a pasted matrix: lines, or brackets as NumPy prints them.

@@ -60,9 +60,20 @@ async function makeFind({ MiniSearch, terms, pages, places, words, near }) {
     return found;
   }
 
-  // The query is the whole name of a place, or the letter that a formula computes. A function must be named as one.
-  function exactly({ kind, names, called, left }, asked, line) {
+  // What the pages print beside a formula and before a section: 7.3, (7.3), eq. 7.3, section 4.2.
+  const numbered = (asked) => {
+    const [, of, number] = /^(eq\w*\.?|formula|section|§)?\s*\(?(\d+(?:\.\d+)+)\)?$/i.exec(asked) ?? [];
+    if (!number) return [];
+    const named = known.filter(({ kind }) => kind === `equation ${number}` || kind === `section ${number}`);
+    return /^(section|§)/i.test(of ?? "") ? named.reverse() : named; // formulas come first in the list
+  };
+
+  // The query is the whole name of a place, a formula, or the letter that it computes. A function must be named as one.
+  function exactly({ kind, names, called, left, said }, asked, line) {
     if (/^(function|class)/.test(kind)) return /[_.]/.test(asked) && names.includes(asked) ? 3 : 0;
+    const [mine, its] = [list(line), [...list(said), ...called.flatMap(list)]];
+    const written = asked.includes("=") && kind.startsWith("equation");
+    if (written && mine.every((term) => its.includes(term)) && list(said).every((term) => mine.includes(term))) return 3;
     if (names.includes(asked)) return 4;
     if (called.includes(line)) return 2;
     return left.includes(asked) ? 1 : 0;
@@ -97,8 +108,9 @@ async function makeFind({ MiniSearch, terms, pages, places, words, near }) {
     });
     ranked.sort((a, b) => b.exact - a.exact || (a.exact ? 0 : b.rank - a.rank) || a.place.id - b.place.id);
     const most_share = Math.max(...ranked.map(({ share }) => share)); // what holds one frequent word of many is no place to go
-    const fit = ranked.filter(({ exact, share }) => exact || share > most_share / 2);
-    return { words, cut, count: fit.length, found: fit.slice(0, most).map(({ place }) => place) };
+    const fit = ranked.filter(({ exact, share }) => exact || share > most_share / 2).map(({ place }) => place);
+    const found = [...new Set([...numbered(asked), ...fit])];
+    return { words, cut, count: found.length, found: found.slice(0, most) };
   };
   return Object.assign(find, { pages });
 }

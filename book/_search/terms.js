@@ -22,6 +22,7 @@ function makeTerms(Stemmer, { same, idle }) {
     [/\^\s*\{?\s*T\b\s*\}?/g, "T"],
     [/_\s*\{\s*(\w+)[\s,]*\}(T\b)?/g, "_$1$2 "],
     [/(?<=[A-Za-z])_[ij][jlk]?(?![A-Za-z])/g, ""], // one entry is found where all of them are
+    [/[d∂]\s*P(?:_\w+)?\s*\/\s*[d∂]\s*S(?:_\w+)?/g, " jacobian of softmax "],
     [new RegExp(String.raw`[d∂]\s*${loss}\s*/\s*\(?[d∂]\s*([A-Za-z]\w*)\)?`, "g"), " d$1 "],
     [/∂\s*(?=[A-Za-z])/g, "d"],
     [/∇\s*_?\s*([A-Za-z]\w*)\s*(?:L\b|loss\b)?/g, " d$1 "],

@@ -232,7 +232,6 @@ def _of_a_hop(torch: Any, ranks: int, block: list[Any]) -> str:
 
 def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> bool:
     """Ask ``diagnose`` about the user's function, on these ranks; print its report; whether all is right."""
-    from attnbook import reports
     from attnbook.diagnose import Ranks, diagnose
     from attnbook.loading import load
 
@@ -246,7 +245,7 @@ def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> b
     if rank == 0:
         print(report)
         if few:
-            print(f"--at-least: {reports.too_few(report, args.at_least)}", file=sys.stderr)
+            print(f"--at-least: expected {args.at_least} cases, got {len(report.compared)}", file=sys.stderr)
     return report.ok and not few
 
 
