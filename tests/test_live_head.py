@@ -283,7 +283,8 @@ def test_no_mistake_breaks_the_figure_and_nothing_stays_of_the_one_before(tab):
             document.querySelector(`table[data-name=${gradient}] td button`).click();
             for (const { value, disabled } of chosen.options) {
               if (disabled) continue;
-              for (const part of ["terms", "quotient", "verdict"]) document.querySelector(`.head-${part}`).textContent = "?";
+              for (const part of ["terms", "quotient", "verdict"])
+                document.querySelector(`.head-${part}`).textContent = "?";
               chosen.value = value;
               chosen.dispatchEvent(new Event("change", { bubbles: true }));
               chosen.dispatchEvent(new Event("input", { bubbles: true }));
@@ -380,8 +381,16 @@ def test_a_key_pressed_is_answered_within_50_ms(tab):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("NaN", "“NaN”, which is not a number"), ("", "is empty"), ("1,5", "a point"), ("1e9", "beyond"), ("x", "“x”"),
-        ("1e308", "beyond"), ("1e400", "beyond"), ("1/0", "divides by 0"), ("1/1e-5", "“1/1e-5”"), ("9/.001", "beyond"),
+        ("NaN", "“NaN”, which is not a number"),
+        ("", "is empty"),
+        ("1,5", "a point"),
+        ("1e9", "beyond"),
+        ("x", "“x”"),
+        ("1e308", "beyond"),
+        ("1e400", "beyond"),
+        ("1/0", "divides by 0"),
+        ("1/1e-5", "“1/1e-5”"),
+        ("9/.001", "beyond"),
     ],
 )
 def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab, text, why):

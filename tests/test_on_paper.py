@@ -40,7 +40,7 @@ def test_all_of_it_is_on_paper(page, tab, address):
     tall = f"[...document.querySelectorAll('figure')].filter(e => e.getBoundingClientRect().height > {HEIGHT})"
     assert tab.evaluate(f"{tall}.map(e => e.ariaLabel)") == []  # it would be cut, after an empty page
     assert tab.evaluate(f"[...document.querySelectorAll('{ONLY_ON_A_SCREEN}')].filter({SEEN}).length") == 0
-    aside = "details.hide, .head-live, .run-bar, [hidden], [popover], .visits-case, .visually-hidden"
+    aside = "details.hide, .head-live, .head-say, .run-bar, [hidden], [popover], .visits-case, .visually-hidden"
     hidden = f"!({SEEN})(e) && !e.closest('{aside}')"
     parts = "article :is(p, pre, figure, td, summary, .katex-display)"
     assert tab.evaluate(f"[...document.querySelectorAll('{parts}')].filter(e => {hidden}).map(e => e.outerHTML)") == []

@@ -45,7 +45,7 @@ CAPTIONS = {  # the rows of the head: each matrix with what it is
 TITLES = {  # and what one can do there
     "given": ("Given", "Change any number: type, drag, or press ↑ ↓"),
     "forward": ("Forward", ""),
-    "back": ("Back", "Point at an entry of dQ, dK or dV."),
+    "back": ("Back", "Point at, or tap, an entry of dQ, dK or dV."),
 }
 OF_KEYS, TO_KEYS = {"K", "V", "dK", "dV"}, {"mask", "S", "P", "dP", "dS"}  # a row for each key, a column for each
 THIRD = ' data-key=""'  # what goes where there are as many keys as queries

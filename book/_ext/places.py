@@ -144,9 +144,9 @@ def _functions(env):
 def _text(node):
     """The words of a node, its math as plain text, less the sign that links to it."""
     leaves = node.findall(lambda leaf: isinstance(leaf, nodes.Text))
-    kinds = ((leaf, leaf.parent) for leaf in leaves)
-    parts = (" " if isinstance(of, nodes.raw) else plain(leaf) if isinstance(of, nodes.math) else leaf for leaf, of in kinds)
-    return "".join(parts).strip()
+
+    said = {nodes.raw: lambda html: " ", nodes.math: plain}
+    return "".join(said.get(type(leaf.parent), str)(leaf) for leaf in leaves).strip()
 
 
 def _words(node):

@@ -197,7 +197,7 @@ function showEntry(a, right) {
   const differs = !(Math.abs(sum - x) <= 1e-9 * (1 + Math.abs(sum)));
   part("terms").innerHTML =
     `<b>${entry(of, i, j)}</b> = ${around(names.join(" + "), factor === null ? null : "scale")}<br>` +
-    `= ${around(terms.join(" + "), factor === null ? null : shown(factor))} = <b>${shown(sum, 4)}</b>` +
+    `≈ ${around(terms.join(" + "), factor === null ? null : shown(factor))}; unrounded <b>${shown(sum, 4)}</b>` +
     (differs ? `; the mistake makes it <b>${Number.isNaN(x) ? "no number" : shown(x, 4)}</b>` : "");
   left.forEach((_, k) => {
     found[leftName][leftAt(k)[0]][leftAt(k)[1]].dataset.read = "";

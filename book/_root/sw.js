@@ -21,12 +21,23 @@ async function newOrKept(request) {
   } catch (error) {
     const found = (await kept(request)) ?? (await kept(request, { ignoreSearch: true }));
     if (found) return found;
+    if (request.mode === "navigate") return notKept();
     throw error;
   }
 }
 
 async function kept(request, how) {
   return (await ours)?.match(request, { ignoreVary: true, ...how });
+}
+
+// In the place of a page that was not read before.
+async function notKept() {
+  const all = (await (await ours)?.keys()) ?? [];
+  const links = all.filter(({ url }) => url.endsWith(".html")).map(({ url }) => `<li><a href="${url}">${url.split("/").pop()}</a>`);
+  const said = `<p>This page needs a network: it was not read before. These are kept:</p><ul>${links.join("")}</ul>`;
+  const head = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">';
+  const looks = "<style>:root{color-scheme:light dark;font-family:sans-serif}a{line-height:2}</style>";
+  return new Response(`${head}<title>Not kept</title>${looks}${said}`, { status: 503, headers: { "Content-Type": "text/html" } });
 }
 
 function store(request, answer) {

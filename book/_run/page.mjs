@@ -55,6 +55,7 @@ async function keep() {
     await Promise.race([takesOver, late]);
     const loaded = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
     for (const address of loaded) if (new URL(address).origin === location.origin) fetch(address).catch(() => {});
+    document.dispatchEvent(new Event("attnbook:kept"));
   } catch {
     tellNotKept();
   }
@@ -154,6 +155,24 @@ const BUSY = "A cell is running. Stop it first.";
 let busy = false;
 let stopping = false;
 
+// While cells above it run, and show what they give, the cell that was pressed stays where it is on the screen.
+function held({ box }) {
+  const at = () => box.getBoundingClientRect().top;
+  let top = at();
+  const note = () => (top = at());
+  const watch = new ResizeObserver(() => {
+    const moved = at() - top;
+    if (moved && top > 0 && top < innerHeight) scrollBy({ top: moved, behavior: "instant" });
+    note();
+  });
+  watch.observe(document.querySelector("article"));
+  addEventListener("scroll", note, { passive: true });
+  return () => {
+    watch.disconnect();
+    removeEventListener("scroll", note);
+  };
+}
+
 // Runs these cells in order. `whole` where they are the chapter, whose sum is told at the end.
 async function job(list, whole = false) {
   const missing = busy ? BUSY : lacking();
@@ -165,6 +184,7 @@ async function job(list, whole = false) {
   stopping = false;
   trouble.clear();
   showBusy(true);
+  const release = whole ? () => {} : held(list.at(-1));
   const counts = {};
   if (preparing || !worker) arrived();
   try {
@@ -185,6 +205,7 @@ async function job(list, whole = false) {
   } catch (error) {
     finish(error.message);
   }
+  release();
   busy = false;
 }
 

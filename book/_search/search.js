@@ -4,11 +4,13 @@
   const book = new URL("../", here);
   const on_page = 50, in_dialog = 8;
 
+  const address = new URL("search-index.js", here);
+
   let coming;
   const index = () =>
     (coming ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
-      script.src = new URL("search-index.js", here);
+      script.src = address;
       script.onload = () => (globalThis.bookSearch ? resolve(globalThis.bookSearch) : script.onerror());
       script.onerror = () => {
         coming = undefined; // the next key asks again
@@ -119,6 +121,7 @@
   };
 
   document.querySelectorAll("form.bd-search").forEach(equip);
+  document.addEventListener("attnbook:kept", () => fetch(address).catch(() => {})); // without a network one searches too
 
   addEventListener("keydown", (event) => {
     const writes = event.target.closest?.("input, textarea, select, [contenteditable]");
