@@ -101,9 +101,9 @@ def main():
         print(f"n = {args.n}, causal {causal}: one process, 2 threads {_said(one)} s; ring of 2 × 1 thread "
               f"{_said(two)} s; ratio {two[1] / one[1]:.2f}")  # fmt: skip
     for ranks in (1, 2, 4, 8):
-        for placement in ("zigzag", "contiguous") if ranks > 1 else ("one process",):
+        for placement in ("zigzag", "contiguous") if ranks > 1 else ("contiguous",):
             grew = measured(ranks, 1, 2 * args.n, True, 1, placement, exact_memory=True)[1]
-            print(f"{ranks}, {placement}, n = {2 * args.n}, causal: {max(grew)} MB a rank at most, {grew}")
+            print(f"{ranks} ranks, {placement}, n = {2 * args.n}, causal: {max(grew)} MB a rank at most, {grew}")
 
 
 if __name__ == "__main__":

@@ -678,3 +678,13 @@ def test_bars_are_of_the_worst_cell():
     assert rows["attnbook tiled, both, ÷ fastest SDPA, d 128, bfloat16"][2] == pytest.approx(2.001 / 3)
     assert rows["CuPy dense, both, ÷ eager, d 128, float16"][3] == "not measured"
     assert rows["our error of dQ ÷ eager's"][:3] == [3.0, pytest.approx(1.001 ** (1 / 3)), pytest.approx(1.001)]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="memory is read from Linux")
+def test_ranks_run():
+    """Small sizes, whose figures mean nothing."""
+    script = Path(gpu.__file__).with_name("ranks.py")
+    done = subprocess.run([sys.executable, script, "--quick"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2 + 1 + 2 * 3
