@@ -236,6 +236,17 @@ def again():
     return told(loss.backward)
 
 
+def another_loss(scheme):
+    """What each rank is told where one has twice the loss of the others."""
+    X, *weights = drawn((3, 6, 12), *[(12, 12)] * 4)
+    X.requires_grad_()
+    if scheme == "tree":
+        O = tree_attention(X, X, X, timeout=20)
+    else:
+        O = layer_attention(X, MultiHeadParams(*weights), num_heads=3, timeout=20)
+    return told((O.sum() * (1 + dist.get_rank())).backward)
+
+
 def layer_refused(case):
     """What each rank is told of a layer that does not fit on one of them."""
     one, (X, *weights) = dist.get_rank() == 1, drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)

@@ -120,7 +120,14 @@ def test_a_second_backward_is_refused(on):
 def test_backwards_in_another_order_are_noticed(scheme, on):
     """Calls that are alike but for their numbers: what came for the one would be added to the other."""
     for came in on(3, "crossed", scheme=scheme):
-        assert "of its call: expected the same on all ranks, got" in came
+        assert "the call that a backward belongs to, by number: expected the same on all ranks, got" in came
+
+
+@pytest.mark.parametrize("scheme", ["tree", "layer"])
+def test_one_loss_computed_everywhere(scheme, on):
+    """What arrives must be the same on all ranks, where their results are."""
+    for came in on(2, "another_loss", scheme=scheme):
+        assert re.search("ValueError: d[OY]: expected the same on all ranks, got .*, checksum", came)
 
 
 def test_a_backward_after_the_group_has_gone(on):

@@ -166,12 +166,14 @@ function showEntry(a, right) {
     dV: () => [mT(a.P_backward)[i], numbers.dO.map((row) => row[j]), null, "P", (k) => [k, i], "dO", (k) => [k, j]],
   };
   const T = result(a, of);
-  const x = isTable(T) && words(T) === words(right[of]) ? T[i][j] : NaN;
+  const x = isTable(T) && words(T) === words(right[of]) ? T[i][j] : undefined;
   const by = quotient(numbers, OF[of], i, j);
   const agrees = Math.abs(by - x) <= 1e-6 * (1 + Math.abs(by));
+  const near = x !== undefined && shown(by, 4) === shown(x, 4) ? `✕ not ${shown(x, 7)}` : "✕ not the same";
   part("quotient").innerHTML =
-    `Move ${entry(OF[of], i, j)} by ±0.00001: the loss changes at the rate <b>${shown(by, 4)}</b> ` +
-    `<span class="${agrees ? "head-same" : "head-off"}">${agrees ? "✓ the same" : "✕ not the same"}</span>`;
+    `Move ${entry(OF[of], i, j)} by ±0.00001: the loss changes at the rate ` +
+    `<b>${shown(by, !agrees && near !== "✕ not the same" ? 7 : 4)}</b> ` +
+    `<span class="${agrees ? "head-same" : "head-off"}">${agrees ? "✓ the same" : near}</span>`;
   for (const gradient of ORDER) {
     found[gradient].forEach((row, r) =>
       row.forEach((cell, c) => {
@@ -198,7 +200,7 @@ function showEntry(a, right) {
   part("terms").innerHTML =
     `<b>${entry(of, i, j)}</b> = ${around(names.join(" + "), factor === null ? null : "scale")}<br>` +
     `≈ ${around(terms.join(" + "), factor === null ? null : shown(factor))}; unrounded <b>${shown(sum, 4)}</b>` +
-    (differs ? `; the mistake makes it <b>${Number.isNaN(x) ? "no number" : shown(x, 4)}</b>` : "");
+    (differs ? `; the mistake ${x === undefined ? "gives no table of this shape" : `makes it <b>${shown(x, 4)}</b>`}` : "");
   left.forEach((_, k) => {
     found[leftName][leftAt(k)[0]][leftAt(k)[1]].dataset.read = "";
     found[rightName][rightAt(k)[0]][rightAt(k)[1]].dataset.read = "";

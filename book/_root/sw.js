@@ -33,11 +33,16 @@ async function kept(request, how) {
 // In the place of a page that was not read before.
 async function notKept() {
   const all = (await (await ours)?.keys()) ?? [];
-  const links = all.filter(({ url }) => url.endsWith(".html")).map(({ url }) => `<li><a href="${url}">${url.split("/").pop()}</a>`);
-  const said = `<p>This page needs a network: it was not read before. These are kept:</p><ul>${links.join("")}</ul>`;
+  const named = all.filter(({ url }) => url.endsWith(".html")).map(async ({ url }) => {
+    const [, title] = /<title>([^<]*)/.exec(await (await kept(url)).text()) ?? [];
+    return `<li><a href="${url}">${title ?? url.split("/").pop()}</a>`;
+  });
+  const links = (await Promise.all(named)).join("");
+  const said = `<h1>The Gradients of Attention</h1><p>This page needs a network: it was not read before. These are kept:</p>`;
   const head = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">';
-  const looks = "<style>:root{color-scheme:light dark;font-family:sans-serif}a{line-height:2}</style>";
-  return new Response(`${head}<title>Not kept</title>${looks}${said}`, { status: 503, headers: { "Content-Type": "text/html" } });
+  const looks = "<style>:root{color-scheme:light dark;font-family:sans-serif}body{max-width:40rem;margin:2rem auto;padding:0 1rem}a{line-height:2}</style>";
+  const page = `${head}<title>Not kept</title>${looks}${said}<ul>${links}</ul>`;
+  return new Response(page, { status: 503, headers: { "Content-Type": "text/html" } });
 }
 
 function store(request, answer) {

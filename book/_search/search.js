@@ -121,7 +121,11 @@
   };
 
   document.querySelectorAll("form.bd-search").forEach(equip);
-  document.addEventListener("attnbook:kept", () => fetch(address).catch(() => {})); // without a network one searches too
+
+  // Where pages are kept, as from the first cell that was run, one searches without a network too.
+  const keep = () => caches.match(address).then((kept) => kept ?? fetch(address)).catch(() => {});
+  document.addEventListener("attnbook:kept", keep);
+  if (navigator.serviceWorker?.controller && !navigator.connection?.saveData) (self.requestIdleCallback ?? setTimeout)(keep);
 
   addEventListener("keydown", (event) => {
     const writes = event.target.closest?.("input, textarea, select, [contenteditable]");

@@ -9,9 +9,9 @@ ranks sent, and by formula; milliseconds of the slowest rank. Before it stands w
 ``--function`` the ranks run your attention instead, on the cases of ``diagnose``: ``fn(Q, K, V, **options) -> O`` on
 torch tensors, whose backward is autograd's, or ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``. A rank gets its own
 rows; the options, such as causal, are those of ``attnbook.diagnose.Ranks``, and a case whose option fn lacks is not
-run. A mask or bias has its own rows and all keys there; ``ring_attention`` and the others take it whole. The exit
-status is 1 where anything is wrong, or fewer cases than ``--at-least`` were compared; torchrun then adds a report of
-its own. Chapter: :doc:`/chapters/14_many_devices`.
+run. A mask or bias has its own rows and all keys there; ``ring_attention`` and the others take it whole. A message that
+nobody receives is not seen. The exit status is 1 where anything is wrong, or fewer cases than ``--at-least`` were
+compared; torchrun then adds a report of its own. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import argparse

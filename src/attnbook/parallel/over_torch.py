@@ -27,6 +27,9 @@ from attnbook.torch.attention import check_tensors
 HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
 
+NUMBER = "the call that a backward belongs to, by number"
+"""Told, so that backwards in another order are noticed."""
+
 SAMPLE = 2**16
 """Numbers of an array that are compared at most."""
 
@@ -285,9 +288,9 @@ class OverRanks(torch.autograd.Function):
         call, part = ctx.call, ctx.part
         if ctx.kept is None:
             raise RuntimeError(expected(f"{call.scheme}_attention", "one backward", "another, as by retain_graph=True"))
-        told = {"scheme": call.scheme, "pass": "backward", "of its call": call.number, "dL": dL is not None}
-        call.member.agree(told)
+        told = {"scheme": call.scheme, "pass": "backward", NUMBER: call.number, "dL": dL is not None}
         dO = Q.new_zeros(*Q.shape[:-1], V.shape[-1]) if dO is None else dO
+        call.member.agree(told | ({"dO": _of_field(dO)} if call.lines.same_queries else {}))
         given = _inside(dO), None if dL is None else _inside(dL)
         found = call.member.run(call.lines.backward(part, ctx.kept, *given), f"{call.scheme}, backward")
         ctx.kept = None
@@ -344,7 +347,7 @@ class OfLayer(torch.autograd.Function):
         """The gradients of X, the memory and the weights."""
         _refuse_a_graph("layer_attention")
         member, _ = ctx.member, ctx.saved_tensors  # an error where they were changed in place
-        member.agree({"scheme": "layer", "pass": "backward", "of its call": ctx.number})
+        member.agree({"scheme": "layer", "pass": "backward", NUMBER: ctx.number, "dY": _of_field(dY)})
         inputs, grads = member.run(layer_vjp(member.rank, member.ranks, _inside(dY), ctx.kept), "layer, backward")
         return *(None,) * 4, *(None if T is None else _tensor(T).to(ctx.dtype) for T in (*inputs, *grads.dparams))
 

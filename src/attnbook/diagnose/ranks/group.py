@@ -58,7 +58,9 @@ class Group:
             return Outcome([answer for _, answer in every], None, "", ())
         if not failed:
             self.broken, whom = None, _in_words(silent, self.size)
-            self.silent = f" from {whom}, {self.before}" if self.before else f" from {whom}"
+            others = [f"rank {r} has returned: {answer[1].text}" for r, answer in enumerate(every) if answer]
+            wrong = [text for text in others if not text.endswith(": ")] or ["some may only wait for another"]
+            self.silent = f" from {whom}; {self.before or wrong[0]}"
             return None
         first = min(failed, key=lambda r: _of_a_peer(every[r]))  # not one that only waited for it
         name, text = every[first][1]
@@ -99,7 +101,7 @@ class Group:
             try:
                 self.dist.all_gather_object(every, mine, group=self.aside)
             except RuntimeError as error:
-                raise RuntimeError("another rank has ended: torchrun says which") from error
+                raise RuntimeError("another rank has ended; torchrun says which, unless it ended with 0") from error
             answers = [answer for answer, _ in every]
             if None not in answers or any(late for _, late in every):  # known to all, so all stop now
                 return answers

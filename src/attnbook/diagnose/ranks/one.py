@@ -70,8 +70,11 @@ class OneRank:
         with torch.enable_grad():
             O = self.fn(*inputs, *comm, **options)
             O = O[0] if isinstance(O, tuple) else O
-            if not isinstance(O, torch.Tensor) or O.shape != handed[3].shape:
-                return O
+            if not isinstance(O, torch.Tensor):
+                return Answer(None, f"returned {_described(O)}, expected O, a tensor")
+            if O.shape != handed[3].shape:
+                wanted = f"{tuple(handed[3].shape)}, that of its own rows"
+                return Answer(None, f"O has shape {tuple(O.shape)}, expected {wanted}")
             grads = torch.autograd.grad(O, inputs, handed[3].to(O.dtype), allow_unused=True)
         return O.detach(), *(torch.zeros_like(T) if g is None else g for T, g in zip(inputs, grads, strict=True))
 
@@ -83,6 +86,8 @@ class OneRank:
         return T.copy() if T.dtype == bool else T.astype(dtype)
 
     def _read(self, result):
+        if isinstance(result, Answer):
+            return result
         if not isinstance(result, tuple | list) or len(result) != len(NAMES):
             return Answer(None, f"returned {_described(result)}, expected 4 arrays (O, dQ, dK, dV)")
         for name, T in zip(NAMES, result, strict=True):
