@@ -58,6 +58,6 @@ def autograd_jvp(f: Callable[..., Any], at: Sequence[Any], tangents: Sequence[An
 
     primals, directions = (tuple(torch.tensor(x) for x in xs) for xs in (at, tangents))
     with warnings.catch_warnings():  # torch's first forward-mode call warns of its own code
-        warnings.filterwarnings("ignore", ".*torch.jit.script", DeprecationWarning)
+        warnings.filterwarnings("ignore", ".*torch.jit.script")  # a DeprecationWarning, and from torch 2.14 on another
         _, tangent = torch.func.jvp(lambda *xs: output_of(f(*xs)), primals, directions)
     return np.asarray(tangent)
