@@ -211,8 +211,9 @@ class TestRunner:
         assert not made.wants("print(6 * 7)", ["x = 1"])
         assert not made.wants("print(typo)", ["x = 1"])
         made.run("a", "x = 1")
+        assert made.wants("print(x)", ["x = 2"])  # x is there, and would be another by now
         assert not made.wants("print(x)", ["y = [x for x in (1, 2)]", "def f(x):\n    x += 1"])
-        assert made.wants("print(x)", ["for x in (1, 2):\n    pass"])  # x is there, and would be another by now
+        assert made.wants("print(x)", ["for x in (1, 2):\n    pass"])
         assert not made.wants("x = 2\nprint(x)", ["x = 1"])
         assert runner.packages("import attnbook as ab") == ["numpy"]
         assert runner.packages("plot(draw, alt='')") == ["numpy", "matplotlib"]
@@ -495,6 +496,44 @@ def test_cells_above_run_first_where_their_names_are_used(fresh):
     fresh.cell(3).scroll_into_view_if_needed()  # what is far away is not laid out yet
     fresh.cell(3).locator(".run-result", has_text="Your version ran, and printed nothing.").wait_for()
     assert fresh.tab.locator(".run-result").count() >= 5
+
+
+def test_the_pressed_cell_stays_while_those_above_it_print(site, address, browser):
+    """On a phone; the browser's own anchoring is off, as some have none."""
+    with Page(browser, address) as page:
+        page.tab.set_viewport_size({"width": 390, "height": 844})
+        page.tab.add_style_tag(content="* { overflow-anchor: none !important }")
+        pressed = page.cell(4)
+        pressed.locator("[data-run=edit]").click()
+        page.cell(3).locator("[data-run=edit]").click()
+        page.cell(3).locator("textarea").fill("own_six = 6\nprint(own_six)")
+        pressed.locator("textarea").fill("print(7 * own_six)")
+        pressed.scroll_into_view_if_needed()
+        page.tab.wait_for_timeout(500)  # what comes near is laid out
+        top = pressed.evaluate("e => e.getBoundingClientRect().top")
+        assert 0 < top < 844
+        pressed.locator("[data-run=run]").evaluate("button => button.click()")
+        assert page.result(4) == "Your version gives:\n\n42\n"
+        assert abs(pressed.evaluate("e => e.getBoundingClientRect().top") - top) < 2
+
+
+def test_where_one_touches_copying_hides_nothing(site, address, browser):
+    """It stands beside the buttons below the code, and results have none."""
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
+        tab = context.new_page()
+        tab.goto(address + FEW_PACKAGES)
+        tab.wait_for_load_state("load")
+        cell = tab.locator("article div.cell:not(.tag_hide-input, .tag_hide-cell)").first
+        cell.scroll_into_view_if_needed()
+        copy = cell.locator(".cell_input button.copybtn").bounding_box()
+        last = cell.locator(".cell_input pre").evaluate(
+            "e => { const all = new Range(); all.selectNodeContents(e); return all.getBoundingClientRect().bottom }"
+        )
+        assert copy["y"] >= last
+        assert copy["x"] + copy["width"] <= cell.locator("[data-run=run]").bounding_box()["x"]
+        assert min(copy["width"], copy["height"]) >= 24
+        shown = "all => all.filter(e => e.checkVisibility({ visibilityProperty: true })).length"
+        assert tab.locator(".cell_output button.copybtn").evaluate_all(shown) == 0
 
 
 @pytest.fixture

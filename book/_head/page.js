@@ -67,9 +67,7 @@ for (const name of ORDER) {
 
 const keys = () => (square.checked ? 2 : 3);
 const isScale = (input) => input === fields.scale[0][0];
-const value = (input) => {
-  return isScale(input) && !input.value.trim() ? null : readTyped(input.value);
-};
+const value = (input) => (isScale(input) && !input.value.trim() ? null : readTyped(input.value));
 const name = (input) => input.getAttribute("aria-label");
 
 // The numbers of all fields; null, and the reason in words, where one is none.
@@ -169,11 +167,11 @@ function showEntry(a, right) {
   const x = isTable(T) && words(T) === words(right[of]) ? T[i][j] : undefined;
   const by = quotient(numbers, OF[of], i, j);
   const agrees = Math.abs(by - x) <= 1e-6 * (1 + Math.abs(by));
-  const near = x !== undefined && shown(by, 4) === shown(x, 4) ? `✕ not ${shown(x, 7)}` : "✕ not the same";
+  const near = !agrees && x !== undefined && shown(by, 4) === shown(x, 4); // so near that more digits tell them apart
+  const verdict = agrees ? "✓ the same" : `✕ not ${near ? shown(x, 7) : "the same"}`;
   part("quotient").innerHTML =
-    `Move ${entry(OF[of], i, j)} by ±0.00001: the loss changes at the rate ` +
-    `<b>${shown(by, !agrees && near !== "✕ not the same" ? 7 : 4)}</b> ` +
-    `<span class="${agrees ? "head-same" : "head-off"}">${agrees ? "✓ the same" : near}</span>`;
+    `Move ${entry(OF[of], i, j)} by ±0.00001: the loss changes at the rate <b>${shown(by, near ? 7 : 4)}</b> ` +
+    `<span class="${agrees ? "head-same" : "head-off"}">${verdict}</span>`;
   for (const gradient of ORDER) {
     found[gradient].forEach((row, r) =>
       row.forEach((cell, c) => {

@@ -109,7 +109,10 @@ async function makeFind({ MiniSearch, terms, pages, places, words, near }) {
     ranked.sort((a, b) => b.exact - a.exact || (a.exact ? 0 : b.rank - a.rank) || a.place.id - b.place.id);
     const most_share = Math.max(...ranked.map(({ share }) => share)); // what holds one frequent word of many is no place to go
     const fit = ranked.filter(({ exact, share }) => exact || share > most_share / 2).map(({ place }) => place);
-    const found = [...new Set([...numbered(asked), ...fit])];
+    // A question stands in a chapter, where it is answered, and on the page of questions: the chapter comes first.
+    const sections = new Map(fit.filter(({ kind }) => kind.startsWith("section")).map((place) => [place.anchor, place]));
+    const answered = (place) => [...(place.kind === "question" ? [sections.get(place.anchor)] : []), place].filter(Boolean);
+    const found = [...new Set([...numbered(asked), ...fit.flatMap(answered)])];
     return { words, cut, count: found.length, found: found.slice(0, most) };
   };
   return Object.assign(find, { pages });
