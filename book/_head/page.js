@@ -168,7 +168,7 @@ function showEntry(a, right) {
   const by = quotient(numbers, OF[of], i, j);
   const agrees = Math.abs(by - x) <= 1e-6 * (1 + Math.abs(by));
   const near = !agrees && x !== undefined && shown(by, 4) === shown(x, 4); // so near that more digits tell them apart
-  const verdict = agrees ? "✓ the same" : `✕ not ${near ? shown(x, 7) : "the same"}`;
+  const verdict = agrees ? "✓ the same" : x === undefined ? "✕ nothing to compare" : `✕ not ${near ? shown(x, 7) : "the same"}`;
   part("quotient").innerHTML =
     `Move ${entry(OF[of], i, j)} by ±0.00001: the loss changes at the rate <b>${shown(by, near ? 7 : 4)}</b> ` +
     `<span class="${agrees ? "head-same" : "head-off"}">${verdict}</span>`;
@@ -198,7 +198,7 @@ function showEntry(a, right) {
   part("terms").innerHTML =
     `<b>${entry(of, i, j)}</b> = ${around(names.join(" + "), factor === null ? null : "scale")}<br>` +
     `≈ ${around(terms.join(" + "), factor === null ? null : shown(factor))}; unrounded <b>${shown(sum, 4)}</b>` +
-    (differs ? `; the mistake ${x === undefined ? "gives no table of this shape" : `makes it <b>${shown(x, 4)}</b>`}` : "");
+    (differs ? `, were it not for the mistake, which ${x === undefined ? "gives no such table" : `makes it <b>${shown(x, 4)}</b>`}` : "");
   left.forEach((_, k) => {
     found[leftName][leftAt(k)[0]][leftAt(k)[1]].dataset.read = "";
     found[rightName][rightAt(k)[0]][rightAt(k)[1]].dataset.read = "";

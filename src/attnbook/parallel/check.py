@@ -9,9 +9,9 @@ ranks sent, and by formula; milliseconds of the slowest rank. Before it stands w
 ``--function`` the ranks run your attention instead, on the cases of ``diagnose``: ``fn(Q, K, V, **options) -> O`` on
 torch tensors, whose backward is autograd's, or ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``. A rank gets its own
 rows; the options, such as causal, are those of ``attnbook.diagnose.Ranks``, and a case whose option fn lacks is not
-run. A mask or bias has its own rows and all keys there; ``ring_attention`` and the others take it whole. A message that
-nobody receives is not seen. The exit status is 1 where anything is wrong, or fewer cases than ``--at-least`` were
-compared; torchrun then adds a report of its own. Chapter: :doc:`/chapters/14_many_devices`.
+run. fn gets a mask or bias for its own rows and all keys; the schemes of attnbook.parallel take it whole. What fn sends
+and nobody receives is not noticed. The exit status is 1 where anything is wrong, or fewer cases than ``--at-least``
+were compared; torchrun then adds a report of its own. Chapter: :doc:`/chapters/14_many_devices`.
 """
 
 import argparse
@@ -69,12 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     about, _, more = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        "attnbook.parallel.check",
+        "python -m attnbook.parallel.check",
         description=re.sub(":doc:`/(.*)`", r"\1", about + "\n\n" + more).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default cuda where there is a GPU: then by NCCL")
-    parser.add_argument("--dtype", choices=list(MOST), default="float64")
+    parser.add_argument(
+        "--dtype",
+        choices=list(MOST),
+        default="float64",
+        help="by default %(default)s; the table says what rounding may make of it",
+    )
     parser.add_argument(
         "--rows", type=_at_least(1), help="of the whole sequence; by default 1021, which no number of ranks divides"
     )
@@ -83,11 +88,27 @@ def _parser() -> argparse.ArgumentParser:
         "--key-heads", type=_at_least(1), default=2, help="of keys and values, by default %(default)s; divides --heads"
     )
     parser.add_argument("--width", type=_at_least(1), help="of queries and keys, by default 64; values have 8 more")
-    parser.add_argument("--timeout", type=_at_least(1), default=60, help="seconds to wait, by default %(default)s")
-    parser.add_argument("--quick", action="store_true", help="by default 61 rows of width 8")
+    parser.add_argument(
+        "--timeout",
+        type=_at_least(1),
+        default=60,
+        help="seconds to wait for other ranks, and for --function; by default %(default)s",
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller: 61 rows of width 8, where nothing else is said")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
-    parser.add_argument("--split", choices=["rows", "zigzag", "heads"], default="rows", help="what a rank of it has")
-    parser.add_argument("--at-least", type=_at_least(0), default=0, metavar="N", help="cases to be compared")
+    parser.add_argument(
+        "--split",
+        choices=["rows", "zigzag", "heads"],
+        default="rows",
+        help="what a rank of --function has: one run of rows (default), pieces r and 2R - 1 - r, or some heads",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
+        help="fail where --function was compared in fewer cases",
+    )
     return parser
 
 
