@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbook.arrays import expected
+from attnbook.spines.cores import Apart
 
 _settings: dict[str, Any] = {"threads": None, "followed": None}
 
@@ -132,18 +133,23 @@ def run(task: Any, todo: Any) -> None:
     ending = not threading.main_thread().is_alive()  # in a function that atexit calls no thread can be started
     helpers = min(threads, len(todo)) - 1 if _threads_start() and not ending else 0
     queue, stop, lock = enumerate(todo), threading.Event(), threading.Lock()
+    apart = Apart(1 + helpers)
 
     def work() -> None:
         try:
+            apart.take()
             while not stop.is_set():
                 with lock:
                     place, entry = next(queue, (None, None))
                 if place is None:
                     return
                 task(place, entry)
+                apart.leave(at_once=False)
         except BaseException:
             stop.set()
             raise
+        finally:
+            _at_last(apart.leave)
 
     futures = []
     with one_blas_thread():
@@ -156,6 +162,7 @@ def run(task: Any, todo: Any) -> None:
             # threads may wait in such calls, and none would ever be free for it.
             futures = [future for future in futures if not future.cancel()]
             stop_after(futures, stop)
+            apart.end()
     for future in futures:
         future.result()
 
@@ -212,11 +219,16 @@ def one_blas_thread() -> Iterator[Any]:
             _in_use["runs"].add(own)
         yield
     finally:
-        try:
-            _leave(own)
-        except BaseException:
-            _leave(own)
-            raise
+        _at_last(_leave, own)
+
+
+def _at_last(undo: Any, *of: Any) -> None:
+    """Undo, and once more if an interrupt comes in between."""
+    try:
+        undo(*of)
+    except BaseException:
+        undo(*of)
+        raise
 
 
 def _leave(own: object) -> None:
