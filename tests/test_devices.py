@@ -14,6 +14,7 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
+from compare import draw
 from hypothesis import given
 from hypothesis import strategies as st
 from planting import by_turns
@@ -219,6 +220,29 @@ def test_two_devices_are_refused_by_attention(call, spine, library):
         inputs = [make(shape, place == odd) for place, shape in enumerate(shapes)]
         with taking(spine), pytest.raises(ValueError, match=r"expected device .* like .*, got"):
             call.ready(inputs)()
+
+
+def test_a_device_that_is_not_known_yet_agrees_with_all(monkeypatch):
+    Q, K, mask = np.ones((3, 2), np.float32), np.ones((5, 2), np.float32), np.ones((3, 5), bool)
+    monkeypatch.setattr(arrays, "device", lambda T: None if T is Q else "here")
+    arrays.agree_on_place("mask", mask, "Q", Q)
+    arrays.agree_on_place("Q", Q, "K", K)
+    monkeypatch.setattr(arrays, "device", lambda T: "there" if T is Q else "here")
+    with pytest.raises(ValueError, match="mask: expected device there like Q, got here"):
+        arrays.agree_on_place("mask", mask, "Q", Q)
+
+
+def test_jax_traces_beside_what_it_does_not_trace():
+    jax = pytest.importorskip("jax")
+    Q, K, V, dO = (jax.numpy.asarray(T) for T in draw((5, 3), (7, 3), (7, 2), (5, 2)))
+    B, mask = (jax.numpy.asarray(T) for T in (*draw((5, 7)), np.tri(5, 7, 2, dtype=bool)))
+
+    def both(Q):
+        O, res = ab.attention(Q, K, V, bias=B, mask=mask)
+        return O, *ab.attention_vjp(dO, res)[:3]
+
+    for wanted, found in zip(both(Q), jax.jit(both)(Q), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch):

@@ -16,8 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attnbook.arrays import mT
+from attnbook.diagnose.adapters import LIBRARIES, adapter
 from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import LIBRARIES, Caller
+from attnbook.diagnose.calling import Caller
 from attnbook.diagnose.links import BOOK
 from attnbook.diagnose.mistakes import MISTAKE
 
@@ -35,10 +36,11 @@ def ours(Q, K, V, dO, **options):
 
 def taken(*newer, library="numpy"):
     """The cases that a function is asked which takes mask, bias, causal and scale, and ``newer`` options."""
+    lies = set(adapter(library).memory)
     return [
         case.name
         for case in battery()
-        if NEWER & case.options.keys() <= set(newer) and not (library == "torch" and "reversed" in case.memory.values())
+        if NEWER & case.options.keys() <= set(newer) and lies.issuperset(case.memory.values())
     ]
 
 

@@ -46,6 +46,7 @@ def set_num_threads(n: int | None) -> None:
 
     Notes
     -----
+    On Linux, threads that have rested are held on cores of their own for 0.1 s, within those that the caller may use.
     Chapter: :doc:`/chapters/11_memory_and_speed`.
     """
     _settings["threads"] = None if n is None else _count("n", n)
