@@ -18,6 +18,7 @@ import re
 import subprocess
 import tempfile
 import urllib.request
+from functools import partialmethod
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -119,24 +120,25 @@ def fetched(folder):
     return path
 
 
-def tutorial(path, capability, d, causal):
+def tutorial(path, capability, d, causal, config=OF_ITS_TESTS, backward=True):
     """Every kernel of its forward and backward; after :func:`compile_only`. Its module asks which GPU is there."""
     triton.runtime.driver.set_active(Driver(capability))
     torch.cuda.get_device_capability = lambda *_: divmod(capability, 10)
-    triton.runtime.Autotuner.run = untuned
+    triton.runtime.Autotuner.run = partialmethod(untuned, config)
     spec = importlib.util.spec_from_file_location("tutorial", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     Q, K, V = (torch.zeros(1, 2, LENGTH, d, dtype=torch.float16, requires_grad=True) for _ in range(3))
     MADE.clear()
     O = module.attention(Q, K, V, causal, d**-0.5, False)
-    O.backward(torch.zeros_like(O))
+    if backward:
+        O.backward(torch.zeros_like(O))
     return list(MADE)
 
 
-def untuned(tuner, *args, **given):
-    """What a tuner runs, without a GPU to tune on."""
-    found = next(c for c in tuner.configs if OF_ITS_TESTS.items() <= c.all_kwargs().items())
+def untuned(tuner, config, *args, **given):
+    """What a tuner runs, without a GPU to tune on: the one of its configurations that has all of ``config``."""
+    found = next(c for c in tuner.configs if config.items() <= c.all_kwargs().items())
     if found.pre_hook:
         found.pre_hook(dict(zip(tuner.arg_names, args, strict=False)) | given | found.kwargs)
     return tuner.fn.run(*args, **given, **found.all_kwargs())

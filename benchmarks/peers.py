@@ -95,6 +95,13 @@ def started(script, asked, threads):
 # --- in the child ---------------------------------------------------------------------------------------------
 
 
+def keep_pages():
+    """As in a program that has freed an array of 16 MB: from then on glibc keeps the pages of smaller ones. Before, it
+    may give those of results back after each call, and most of a short call's time goes to getting them again.
+    """
+    np.empty(2**24, np.uint8)
+
+
 def serve(script, asked, threads):
     """Make the call ready, and answer until nobody asks. A call with a ``count`` is that many calls at once."""
     from common import use_threads
@@ -108,6 +115,7 @@ def serve(script, asked, threads):
         print(json.dumps(what), file=pipe, flush=True)
 
     use_threads(threads)
+    keep_pages()
     call = importlib.import_module(script).ready(*asked)
     use_threads(threads)  # of libraries that have come since
     call(), call()  # threads start, and compilers compile

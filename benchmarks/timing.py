@@ -17,7 +17,8 @@ SPREAD = 0.25  # quartile to quartile, as a part of the median: the most that is
 TRIES = 3
 ROUNDS = (5, 9)
 HOW = (
-    f"each contender in a process of its own, in turns; before each turn a pause of {PAUSE} s and one untimed call; "
+    "each contender in a process of its own, which keeps the pages of freed arrays, in turns; "
+    f"before each turn a pause of {PAUSE} s and one untimed call; "
     f"calls under {1e3 * SHORT:.0f} ms: mean of several; median, and quartiles as low and high; where they are more "
     f"than {SPREAD:.0%} of the median apart, the cell was measured up to {TRIES} times, and what stayed so is null"
 )
