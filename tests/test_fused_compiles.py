@@ -98,39 +98,36 @@ def loop(kernel="forward_kernel", tile=(128, 128), instructions=8.0):
 
 
 @pytest.mark.parametrize(
-    ("cell", "tensor", "issue"),
+    ("cell", "tensor", "rest"),
     [
-        (loop(), 2048, 1024),
-        (loop(instructions=32.0), 2048, 4096),
-        (loop("backward_keys", (64, 128)), 2048, 512),  # four products
-        (loop("backward_queries", (64, 128)), 1536, 512),  # three
+        (loop(instructions=16.0), 2048, 2048),
+        (loop(instructions=7.0), 2048, 1024),  # 896 of instructions, 1,024 of exponentials
+        (loop("backward_keys", (64, 128), 16.0), 2048, 1024),  # four products
+        (loop("backward_queries", (64, 128), 16.0), 1536, 1024),  # three
     ],
 )
-def test_what_a_tile_costs(cell, tensor, issue):
-    assert gpu_model.of_tile(cell) == {"tensor": tensor, "issue": issue}
+def test_what_a_tile_costs(cell, tensor, rest):
+    assert gpu_model.of_tile(cell) == {"tensor": tensor, "rest": rest}
 
 
 def test_a_speed_counts_two_products_or_five():
-    """At the peak of the matrix units a forward makes 132 · 1.83 GHz · 4096 = 989 TFLOP/s."""
-    cell = loop(instructions=0.0)
-    assert gpu_model.speed([cell], 2) == pytest.approx(989.43, abs=0.01)
+    """The peak of the matrix units is 132 · 1.83 GHz · 4096 = 989 TFLOP/s; here the rest takes a third of the time."""
+    cell = loop(instructions=8.0)
+    assert gpu_model.speed([cell], 2) == pytest.approx(989.43 * 2 / 3, abs=0.01)
     walks = [cell | {"kernel": "backward_keys"}, cell | {"kernel": "backward_queries"}]
-    assert gpu_model.speed(walks, 5) == pytest.approx(989.43 * 5 / 7, abs=0.01)
+    assert gpu_model.speed(walks, 5) == pytest.approx(989.43 * 5 / 9, abs=0.01)
 
 
 def test_the_fit_is_what_was_measured_by_what_is_modelled():
-    part = gpu_model.fitted(1000.0)
-    assert part == pytest.approx({"low": 0.45961, "median": (0.46442 + 0.46911) / 2, "high": 0.48699})
+    assert gpu_model.fitted(928.84) == pytest.approx(0.5)
 
 
-def test_the_recorded_model_says_so_and_fits_what_is_published():
+def test_the_recorded_model_says_so_and_is_of_the_recorded_kernels():
     record = json.loads((gpu_model.RESULTS / "gpu_model.json").read_text(encoding="utf-8"))
     assert record["what"].startswith("a MODEL")
-    assert record["published"] == gpu_model.PUBLISHED
-    by_name = {cell["name"]: cell for cell in record["cells"]}
-    assert by_name["forward, tutorial"]["TFLOP/s"] == {"low": 460, "median": 467, "high": 487}
+    by_name = {cell["name"]: cell["TFLOP/s"] for cell in record["cells"]}
     compiled = json.loads((gpu_model.RESULTS / "gpu_compiled.json").read_text(encoding="utf-8"))["cells"]
     asked = {"source": "attnbook", "capability": 90, "dtype": "bfloat16", "d": 128, "causal": False}
     (of,) = [c for c in compiled if c["kernel"] == "forward_kernel" and asked.items() <= c.items()]
-    modelled = gpu_model.speed([of], 2) * record["part"]["median"]
-    assert by_name["forward, d 128"]["TFLOP/s"]["median"] == round(modelled), "the kernels were compiled anew since"
+    modelled = gpu_model.speed([of], 2) * record["part"]
+    assert by_name["forward, d 128"] == pytest.approx(modelled, abs=1), "the kernels were compiled anew since"

@@ -1,9 +1,10 @@
-"""Workers on cores of their own, where Linux would leave them on one.
+"""Two workers on two cores, where Linux would leave them on one.
 
-After a rest, Linux was seen to wake a worker beside the thread that calls it, and to leave both there for tens of
-milliseconds next to an idle core: they wait for Python's lock so often that no core looks busy. A small call takes no
-longer than that, and took half as long again. So after a rest one worker stays on its core, and the others keep off it,
-until the system has had time to spread them itself.
+On a virtual machine of two cores (KVM, Linux 6.18), after a rest, both workers of a call were found on one core for
+tens of milliseconds, next to an idle one; probably because they wait for Python's lock so often that no core looks
+busy. A small call takes no longer than that, and took half as long again. So after a rest the first worker stays on its
+core, and the second on the other, until the system has had time to spread them itself. With more cores nothing was
+measured, and nothing is done.
 """
 
 import os
@@ -16,52 +17,70 @@ from typing import Any
 REST, MOMENTS = 0.01, 0.1
 """Seconds. Shorter rests than the first were seen to do no harm; within the second, threads on one core had parted."""
 
-_last = {"began": -MOMENTS, "ended": -REST}
-"""When the first run after a rest began, and when the last one ended."""
+_last = {"began": -MOMENTS, "worked": -REST}
+"""When the first run after a rest began, and when a worker last ended a task."""
 
 
 class Apart:
-    """The workers of one run: the first to ``take`` stays on its core, the others keep off it; each ``leave``s."""
+    """The workers of one run: each may ``take`` a core, says when it has ``done`` a task, and ``leave``s at the end."""
 
     def __init__(self, workers: int) -> None:
         now = time.monotonic()
-        if now - _last["ended"] > REST:
+        if now - _last["worked"] > REST:
             _last["began"] = now
         self._end = _last["began"] + MOMENTS
-        self._ask = _core() if workers > 1 and now < self._end else None
-        self._allowed = os.sched_getaffinity(0) if self._ask else set()
+        self._cores = _cores() if workers > 1 and now < self._end else set()
         self._taken: set[int] = set()
+        self._held: dict[int, int] = {}  # by thread
         self._lock = threading.Lock()
 
     def take(self) -> None:
-        """Hold this thread apart from the others."""
-        if len(self._allowed) > 1:
-            with self._lock:
-                _hold(self._allowed - self._taken if self._taken else {self._ask()})
-                self._taken.add(self._ask())
+        """Hold this thread on a core that no other worker has, if it is early enough, and there are two cores."""
+        if len(self._cores) != 2 or time.monotonic() > self._end:
+            return
+        with self._lock:
+            free, own = self._cores - self._taken, _asked()()
+            own = own if own in free else next(iter(free), None)
+            if own is not None:
+                self._taken.add(own)
+                self._held[threading.get_ident()] = own
+                _hold({own})
 
-    def leave(self, at_once: bool = True) -> None:
-        """This thread may go anywhere again; where not ``at_once``, only if the moments are over."""
-        if len(self._allowed) > 1 and (at_once or time.monotonic() > self._end):
-            _hold(self._allowed)
+    def done(self) -> None:
+        """After a task: this thread may go anywhere again, if the moments are over."""
+        _last["worked"] = now = time.monotonic()
+        if now > self._end:
+            self.leave()
 
-    def end(self) -> None:
-        _last["ended"] = time.monotonic()
+    def leave(self) -> None:
+        """This thread may go anywhere again; but where somebody has moved it since, it stays."""
+        if (own := self._held.get(threading.get_ident())) is not None and _cores() == {own}:
+            _hold(self._cores)
 
 
 def _hold(cores: set[int]) -> None:
-    with suppress(OSError):  # more workers than cores, or a container has taken cores away since
+    with suppress(OSError, ValueError):  # more workers than cores, or a container has taken cores away since
         os.sched_setaffinity(0, cores)
 
 
+def _cores() -> set[int]:
+    """The cores that this thread may use; none, where threads cannot be placed."""
+    if _asked() is None:
+        return set()
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        return set()
+
+
 @cache
-def _core() -> Any:
-    """What tells the core that a thread is on; None where threads cannot be placed."""
+def _asked() -> Any:
+    """What tells the core that a thread is on; None where there is no such thing."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     try:
         import ctypes
 
-        return ctypes.CDLL(None).sched_getcpu
+        return ctypes.PyDLL(None).sched_getcpu
     except (ImportError, OSError, AttributeError):
         return None

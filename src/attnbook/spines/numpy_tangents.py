@@ -42,7 +42,8 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     rows = _Rows(widen(dO), None if tdO is None else widen(tdO), D, tD, tL, res.M, res.Z)
     rows = _Rows(*(T if T is None else work.in_lead(T) for T in rows))
     sums = Sums(work)
-    run(lambda place, block: _turn_block(work, place, block, rows, sums), work.blocks(work.n_q, work.tiles.keys))
+    blocks = work.blocks(work.n_q, work.tiles.keys)
+    run(lambda place, block: _turn_block(work, place, block, rows, sums), blocks, apart=work.plain)
     if res.plan.columns:
         sums.dparams |= columns.vjp_jvp(D, tD, tL, tparams, res)
     return *sums.found(res), *outputs
@@ -107,7 +108,7 @@ def _push(work, res):
         at = work.rows_of(block)
         _push_block(work, block, tO[at], tL[at], M[at], work.shifted(block, M))
 
-    run(task, work.blocks(work.tiles.rows, work.n_k))
+    run(task, work.blocks(work.tiles.rows, work.n_k), apart=work.plain)
     tO /= Z
     tL /= Z
     tO, tL = (T.reshape(*work.plan.shape[:-1], T.shape[-1]) for T in (tO, tL))

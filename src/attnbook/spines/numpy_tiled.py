@@ -90,7 +90,7 @@ def forward(Q, K, V, plan):
         at = work.rows_of(block)
         _forward_block(work, block, O[at], M[at], Z[at])
 
-    run(task, work.blocks(work.tiles.rows, work.n_k))
+    run(task, work.blocks(work.tiles.rows, work.n_k), apart=work.plain)
     if work.lead != plan.shape[:-2]:
         O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
     if plan.columns:
@@ -107,7 +107,8 @@ def vjp(dO, dL, res):
         kept.append(less_dL(np.zeros_like(res.Z), dL, res.Z))
     kept = [T.reshape(*work.lead, *T.shape[-2:]) for T in kept]  # the call's leading axes, as those of the work
     sums = Sums(work)
-    run(lambda place, block: _backward_block(work, place, block, kept, sums), work.blocks(work.n_q, work.tiles.keys))
+    blocks = work.blocks(work.n_q, work.tiles.keys)
+    run(lambda place, block: _backward_block(work, place, block, kept, sums), blocks, apart=work.plain)
     if res.plan.columns:
         sums.dparams |= columns.vjp(row_sums(dO, dL, res), res)
     return sums.found(res)

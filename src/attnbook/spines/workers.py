@@ -46,7 +46,7 @@ def set_num_threads(n: int | None) -> None:
 
     Notes
     -----
-    On Linux, threads that have rested are held on cores of their own for 0.1 s, within those that the caller may use.
+    On Linux with two cores, threads that have rested keep to one each until the first task that ends after 0.1 s.
     Chapter: :doc:`/chapters/11_memory_and_speed`.
     """
     _settings["threads"] = None if n is None else _count("n", n)
@@ -121,8 +121,11 @@ def _count(name: str, n: Any) -> Any:
     return n
 
 
-def run(task: Any, todo: Any) -> None:
+def run(task: Any, todo: Any, apart: bool = False) -> None:
     """Call ``task(place, entry)`` for each entry of ``todo``, taken in order by the workers, this thread among them.
+
+    ``apart``: on cores of their own (:mod:`attnbook.spines.cores`); not where a task runs what a user wrote, whose
+    threads would inherit the core.
 
     The first error reaches the caller, a KeyboardInterrupt too, once every worker has laid down its tools; what BLAS
     was set to is what it is set to afterwards.
@@ -134,23 +137,27 @@ def run(task: Any, todo: Any) -> None:
     ending = not threading.main_thread().is_alive()  # in a function that atexit calls no thread can be started
     helpers = min(threads, len(todo)) - 1 if _threads_start() and not ending else 0
     queue, stop, lock = enumerate(todo), threading.Event(), threading.Lock()
-    apart = Apart(1 + helpers)
+    cores = Apart(1 + helpers if apart else 1)
 
     def work() -> None:
         try:
-            apart.take()
+            cores.take()
             while not stop.is_set():
                 with lock:
                     place, entry = next(queue, (None, None))
                 if place is None:
                     return
                 task(place, entry)
-                apart.leave(at_once=False)
+                cores.done()
         except BaseException:
             stop.set()
             raise
         finally:
-            _at_last(apart.leave)
+            try:
+                cores.leave()
+            except BaseException:
+                cores.leave()
+                raise
 
     futures = []
     with one_blas_thread():
@@ -163,7 +170,6 @@ def run(task: Any, todo: Any) -> None:
             # threads may wait in such calls, and none would ever be free for it.
             futures = [future for future in futures if not future.cancel()]
             stop_after(futures, stop)
-            apart.end()
     for future in futures:
         future.result()
 
@@ -220,16 +226,11 @@ def one_blas_thread() -> Iterator[Any]:
             _in_use["runs"].add(own)
         yield
     finally:
-        _at_last(_leave, own)
-
-
-def _at_last(undo: Any, *of: Any) -> None:
-    """Undo, and once more if an interrupt comes in between."""
-    try:
-        undo(*of)
-    except BaseException:
-        undo(*of)
-        raise
+        try:
+            _leave(own)
+        except BaseException:
+            _leave(own)
+            raise
 
 
 def _leave(own: object) -> None:
