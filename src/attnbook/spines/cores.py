@@ -22,7 +22,7 @@ _last = {"began": -MOMENTS, "worked": -REST}
 
 
 class Apart:
-    """The workers of one run: each may ``take`` a core, says when it has ``done`` a task, and ``leave``s at the end."""
+    """The workers of one run: each takes a core, says when a task is done, and leaves at the end."""
 
     def __init__(self, workers: int) -> None:
         now = time.monotonic()
