@@ -46,6 +46,20 @@ class Case:
         Q, K = self.inputs[:2]
         return Q.ndim > 2 and Q.shape[-3] != K.shape[-3]
 
+    def with_four_axes(self):
+        """The same with axes of length 1 in front, for what takes four axes only; None where all have four."""
+
+        def wide(T):
+            return T.reshape((1,) * (4 - T.ndim) + T.shape) if isinstance(T, np.ndarray) else T
+
+        tables = {name: self.options[name] for name in ("mask", "bias") if name in self.options}
+        if all(T.ndim == 4 for T in (*self.inputs, *tables.values())):
+            return None
+        options = self.options | {name: wide(T) for name, T in tables.items()}
+        if "dL" in options:  # (..., n_q)
+            options["dL"] = wide(options["dL"][..., None])[..., 0]
+        return replace(self, inputs=tuple(map(wide, self.inputs)), options=options)
+
 
 def battery(seed=0, dtype="float64", manners=None):
     """The cases, simple ones first. The seed draws the numbers and, but for 0, the small sizes too; ``manners`` are
