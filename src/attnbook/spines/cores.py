@@ -1,10 +1,9 @@
 """Two workers on two cores, where Linux would leave them on one.
 
-On a virtual machine of two cores (KVM, Linux 6.18), after a rest, both workers of a call were found on one core for
-tens of milliseconds, next to an idle one; probably because they wait for Python's lock so often that no core looks
-busy. A small call takes no longer than that, and took half as long again. So after a rest the first worker stays on its
-core, and the second on the other, until the system has had time to spread them itself. With more cores nothing was
-measured, and nothing is done.
+On a virtual machine of two cores (KVM, Linux 6.18), both workers of a call were found on one core for tens of
+milliseconds after a rest, next to an idle one, and a small call took half as long again. So after a rest the first
+stays on its core, and the second on the other, until the system has had time to spread them. With more cores nothing
+was measured, and nothing is done.
 """
 
 import os
@@ -59,28 +58,23 @@ class Apart:
 
 
 def _hold(cores: set[int]) -> None:
-    with suppress(OSError, ValueError):  # more workers than cores, or a container has taken cores away since
+    with suppress(OSError, ValueError):  # a container has taken cores away since
         os.sched_setaffinity(0, cores)
 
 
 def _cores() -> set[int]:
     """The cores that this thread may use; none, where threads cannot be placed."""
-    if _asked() is None:
-        return set()
-    try:
-        return os.sched_getaffinity(0)
-    except OSError:
-        return set()
+    with suppress(OSError):
+        return os.sched_getaffinity(0) if _asked() else set()
+    return set()
 
 
 @cache
 def _asked() -> Any:
-    """What tells the core that a thread is on; None where there is no such thing."""
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    try:
-        import ctypes
+    """What tells the core that a thread is on, or None."""
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(ImportError, OSError, AttributeError):
+            import ctypes
 
-        return ctypes.PyDLL(None).sched_getcpu
-    except (ImportError, OSError, AttributeError):
-        return None
+            return ctypes.PyDLL(None).sched_getcpu
+    return None

@@ -1,26 +1,22 @@
 """The tiled spine on NumPy: the lines of :mod:`attnbook.spines.tiled`, made fast. Each trick is one named step.
 
 Exponentials are base 2.
-    ``exp2`` is faster than ``exp`` in float32, and as fast in float64. The scale and log₂e go into Q once, so that the
-    product gives S in bits. Gradients are in nats: what is made from the scaled Q is multiplied by ln 2 at the end.
+    The scale and log₂e go into Q once, so that the product gives S in bits. Gradients are in nats: what is made from
+    the scaled Q is multiplied by ln 2 at the end.
 No shift where none is needed.
-    A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow, and the running maximum, its
-    subtraction and the rescaling are left out: M = 0.
+    A score is at most max‖q‖ · max‖k‖. Where that is small, no exponential can overflow: M = 0.
 D is one more column.
-    [dO, −D]·[v, 1] = dP − D: the subtraction costs one column of a product, not a pass over the tile. 1/Z goes into
-    dO, so P is never divided.
+    [dO, −D]·[v, 1] = dP − D. 1/Z goes into dO, so P is never divided.
 Only live tiles are visited.
-    What is masked as a whole is left out, and tiles that a mask cuts are cut down to their live rows and columns. The
-    list is made once for all heads that share it.
+    Tiles that a mask cuts are cut down to their live rows and columns.
 Masked exponentials become 0 afterwards.
-    Where S is known to be finite, that is the faster way: exp2(−∞) is slow. Along a diagonal one pattern of zeros and
-    ones recurs, as large as the part of the tile that it cuts; the exponentials are multiplied by it.
+    Where S is known to be finite, that is faster: exp2(−∞) is slow.
 Buffers are written again and again.
     Fresh memory is slow on first touch.
 Results lie in memory as the inputs do.
-    The heads of a layer stand side by side in a row of its projections; so do those of O, and no copy merges them.
+    The heads of a layer stand side by side in a row; so do those of O, and no copy merges them.
 Workers take heads, and of large heads blocks.
-    Blocks of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
+    Of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
 
 Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
 How a call is cut stands in :mod:`attnbook.spines.numpy_work`, and its tangents in
