@@ -28,7 +28,9 @@ STYLE = Path(__file__).with_name("make_pdf.css")
 NAME = "attnbook.pdf"
 HOST = "http://book.local/"  # answered from the folder of the site: nothing is served, and nothing else is reached
 WITHOUT = "script, button, .headerlink, details.hide"  # the last are checks, imports and the code that draws a picture
-SITE_ONLY = ("book/api", "book/status", "book/changelog", "book/proofs")  # read on the site: links lead there
+SITE_ONLY = tuple(  # to be searched and run, or for who changes the book: read on the site, where links lead
+    f"book/{name}" for name in ("atlas", "adding_a_variant", "proofs", "coverage", "status", "api", "changelog")
+)
 POINTS_AT_IDS = ("for", "aria-labelledby", "aria-describedby", "aria-controls", "list")
 
 
@@ -170,7 +172,8 @@ def title_page(config):
     return f"""<p class="title">{config["title"]}</p><div class="cover">{cover}</div>
 <p class="authors">{config["author"]}</p>
 <p>{config["html"]["extra_footer"]} {of}<br>To be read, run and asked on
-<a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a>, with the reference of the package.</p>"""
+<a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a>, with the incidents, what was checked, and the
+reference of the package.</p>"""
 
 
 # --- printing -----------------------------------------------------------------------------------------------------
