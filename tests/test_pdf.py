@@ -37,7 +37,7 @@ def text(texts):
 
 def test_all_sections_are_there_with_the_page_on_which_they_are(pdf, texts):
     page = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser")
-    contents = texts[1]
+    contents = " ".join(texts[1].split())  # a title may take two lines
     sections = page.select("article h1, article h2")
     assert len(sections) > 5
     for section in sections:

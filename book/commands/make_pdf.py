@@ -27,7 +27,9 @@ SITE = ROOT / "_build" / "html"
 STYLE = Path(__file__).with_name("make_pdf.css")
 NAME = "attnbook.pdf"
 HOST = "http://book.local/"  # answered from the folder of the site: nothing is served, and nothing else is reached
-WITHOUT = "script, button, .headerlink, details.hide"  # the last are checks, imports and the code that draws a picture
+WITHOUT = (  # the last are checks, imports and the code that draws a picture
+    "script, button, .headerlink, .first-steps, noscript:has(+ .head-live), details.hide"
+)
 SITE_ONLY = tuple(  # to be searched and run, or for who changes the book: read on the site, where links lead
     f"book/{name}" for name in ("atlas", "adding_a_variant", "proofs", "coverage", "status", "api", "changelog")
 )
