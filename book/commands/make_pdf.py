@@ -174,8 +174,9 @@ def title_page(config):
     return f"""<p class="title">{config["title"]}</p><div class="cover">{cover}</div>
 <p class="authors">{config["author"]}</p>
 <p>{config["html"]["extra_footer"]} {of}</p>
-<p>Not printed: cells that only check, for which a ✓ stands; and incidents, proofs, what was checked, and the package.<br>
-All of it can be read, run and asked on <a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a>.</p>"""
+<p>Not printed: cells that only check, for which a ✓ stands; and incidents, proofs, what was checked, and the
+package.<br>All of it can be read, run and asked on
+<a href="{config["html"]["baseurl"]}">{config["html"]["baseurl"]}</a>.</p>"""
 
 
 # --- printing -----------------------------------------------------------------------------------------------------
