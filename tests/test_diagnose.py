@@ -422,12 +422,12 @@ def test_what_takes_for_ever():
 
     over = []
     started = time.monotonic()
-    report = ab.diagnose(stuck, limit=1.0)
+    report = ab.diagnose(stuck, limit=0.3)
     over.append(True)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 10
     assert found(report) == [("the call", "too long")]
     assert report.findings[0].cases == ("one query",)  # the first time was when it was asked what it takes
-    assert "no answer after 1 s" in str(report)
+    assert "no answer after 0.3 s" in str(report)
     assert report.compared == ("plain", "batch and heads")
     assert set(report.not_run.values()) == {"two calls took too long before it"}
 
