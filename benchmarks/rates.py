@@ -106,10 +106,15 @@ def at_once(make, threads, least=SHORT):
 
 
 def floor_rates(shape, dtype, threads, **how):
-    """Seconds a score, all threads together: of each kind of product at its best tile, and of exp2. Takes 0.5 s."""
+    """Seconds a score, all threads together: of each kind of product at its best tile, and of the faster
+    of exp and exp2. Takes 0.5 s.
+    """
     *_, n, d = shape
     tiles = sorted({(min(n, rows), min(n, cols)) for rows, cols in TILES[:2]})
-    found = {"exp2": seconds_a_call(lambda: elementwise("exp2", tiles[0], dtype), threads, **how) / math.prod(tiles[0])}
+    exponentials = (
+        seconds_a_call(lambda name=name: elementwise(name, tiles[0], dtype), threads, **how) for name in ("exp", "exp2")
+    )
+    found = {"exponential": min(exponentials) / math.prod(tiles[0])}
     for name in PRODUCTS:
         found[name] = min(
             seconds_a_call(lambda name=name, tile=tile: product(name, tile, d, dtype), threads, **how) / math.prod(tile)
@@ -127,7 +132,7 @@ def scores(shape, causal):
 def floor(shape, dtype, causal, threads=2, rates=None):
     """The least seconds for forward and backward of that shape (B, H, n, d), at the rates measured now or given."""
     rates = rates or floor_rates(shape, dtype, threads)
-    return scores(shape, causal) * (sum(HOW_MANY[name] * rates[name] for name in PRODUCTS) + 2 * rates["exp2"])
+    return scores(shape, causal) * (sum(HOW_MANY[name] * rates[name] for name in PRODUCTS) + 2 * rates["exponential"])
 
 
 def ready(kind, name, tile, d, dtype, threads, least):

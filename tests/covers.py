@@ -149,7 +149,7 @@ def variant(item):
 def spine(item):
     """The spine of a test that runs on routes, or by methods."""
     params = item.callspec.params
-    return [(params.get("route") or params["method"]).removesuffix(", shifted")]
+    return [(params.get("route") or params["method"]).partition(", ")[0]]
 
 
 def output(item):

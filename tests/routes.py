@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from attnbook.spines import NUMPY_TWIN, WAYS, Way
+from attnbook.spines import NUMPY_TWIN, WAYS, Way, numpy_work
 from attnbook.spines.numpy_tiled import Tiles
 
 SMALL = Tiles(rows=2, cols=3, keys=6, tasks=1, scores_a_task=0)
@@ -18,6 +18,7 @@ ROUTES = {  # the way, and whether NumPy arrays take its twin there
     "tiled": (Way("tiled", SMALL), False),
     "tiled on NumPy": (Way("tiled", SMALL._replace(scores=12)), True),  # of heads two in a block
     "tiled on NumPy, shifted": (Way("tiled", SMALL._replace(bits=0.0)), True),  # and all heads in one block
+    "tiled on NumPy, in nats": (Way("tiled", SMALL._replace(bits=4.0)), True),  # as without AVX-512, some shifted
 }
 TILED = [name for name in ROUTES if "tiled" in name]
 ON_TILES = [name for name in TILED if name != "tiled"]
@@ -30,6 +31,7 @@ def taking(name, small=True):
     way, twin = ROUTES[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(WAYS, "auto", way if small else Way(way.spine))
+        patch.setattr(numpy_work, "BITS", "nats" not in name)  # whatever this machine would take
         if not twin:
             patch.delitem(NUMPY_TWIN, way.spine)
         yield

@@ -29,7 +29,7 @@ from timing import measure, summary
 
 FOLDER = Path(common.__file__).parent
 SCRIPTS = ("cpu", "multi_head", "rates", "crossover", "techniques", "memory", "orders", "gpu")
-RATES = (*rates.PRODUCTS, "exp2")
+RATES = (*rates.PRODUCTS, "exponential")
 RECORDED = sorted(FOLDER.glob("results/*.json"))
 
 
@@ -160,16 +160,16 @@ def test_the_floor_is_that_of_the_best_rates_at_that_length():
 
     found = list(with_floors([cell(2048, 3.0), cell(4096, 2.0), cell(128, 1.0)]))
     assert np.allclose([c["floor"] / c["shape"][2] ** 2 for c in found], [9 * 2, 9 * 2, 9], rtol=1e-4)
-    assert found[0]["rates"]["exp2"] == 3.0
+    assert found[0]["rates"]["exponential"] == 3.0
 
 
 def test_the_floor_counts_seven_products_and_two_exponentials():
-    only = {"Q Kᵀ": 1.0, "P V": 0.0, "Pᵀ dO": 0.0, "exp2": 0.0}
+    only = {"Q Kᵀ": 1.0, "P V": 0.0, "Pᵀ dO": 0.0, "exponential": 0.0}
     shape = (2, 3, 4, 5)
     assert rates.floor(shape, "float32", False, rates=only) == 3 * 6 * 16
     assert rates.floor(shape, "float32", True, rates=only) == 3 * 6 * 10
     assert sum(rates.HOW_MANY.values()) == 7
-    exps = dict.fromkeys(only, 0.0) | {"exp2": 1.0}
+    exps = dict.fromkeys(only, 0.0) | {"exponential": 1.0}
     assert rates.floor(shape, "float32", False, rates=exps) == 2 * 6 * 16
 
 

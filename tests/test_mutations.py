@@ -802,8 +802,10 @@ MISTAKES = {
     "spines/numpy_tiled.py": [
         ("prepare", "the table is one tile", "cols=cols)", "cols=n_k)",
          partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
-        ("forward", "M in bits, said to be in nats", "plan, work.unit)", "plan)", L("plain", SHIFTED)),
-        ("forward", "a sink in nats beside scores in bits", "M, Z, work.unit)", "M, Z)", values("sink", SHIFTED)),
+        ("forward", "M in bits, said to be in nats", "Z, plan, unit)", "Z, plan)", L("plain", SHIFTED)),
+        ("forward", "a sink in nats beside scores in bits", "M, Z, unit)", "M, Z)", values("sink", SHIFTED)),
+        ("vjp", "the unit that this machine would take", "res.unit)", "unit_of(res.plan))",
+         partial(test_tiled.test_residuals_say_their_unit, True)),
         ("vjp", "the gradient of L forgotten", "if dL is not None:", "if False:", gradients("plain", ENGINE)),
         ("vjp", "the gradient of L forgotten by the sink", "row_sums(dO, dL, res)", "row_sums(dO, None, res)",
          gradients("sink", ENGINE)),
@@ -855,7 +857,9 @@ MISTAKES = {
         ("_dS", "ops forgotten in the backward", "if not work.fast:", "if False:", gradients("softcap", ENGINE)),
     ],
     "spines/numpy_work.py": [
-        ("Work.__init__", "log₂e forgotten", "plan.scale / self.unit", "plan.scale", values("plain", ENGINE)),
+        ("Work.__init__", "log₂e forgotten", "plan.scale / unit", "plan.scale", values("plain", ENGINE)),
+        ("Work.__init__", "nats taken for bits", "np.exp if unit == 1 else np.exp2", "np.exp2",
+         values("plain", "tiled on NumPy, in nats")),
         ("Work.__init__", "ln 2 in dQ, the scale in dK", "self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ =",
          gradients("plain", ENGINE)),
         ("Work.__init__", "the fast lane with a bias",

@@ -19,7 +19,7 @@ from test_attention import A_FEW
 import attnbook as ab
 from attnbook import checks, spines
 from attnbook.ops import Bias, BlockMask, Causal, Dropout, Mask, Op, Segments, Softcap, Tile, Window
-from attnbook.spines import Way
+from attnbook.spines import Way, numpy_work
 
 every_route = pytest.mark.usefixtures("route")
 
@@ -226,19 +226,18 @@ def test_masked_exponentials_are_not_made(options):
     n = 60
     Q, K, V, dO = draw((n, 3), (n, 3), (n, 3), (n, 3))
     allowed = np.isfinite(masked_scores(n, n, **options)).sum()
-    made, exp2 = [], np.exp2
+    made, name = [], "exp2" if numpy_work.BITS else "exp"
+    exponential = getattr(np, name)
 
     def counted(T, *args, **kwargs):
         made.append(T.size if T.shape[-1] > 1 else 0)
-        return exp2(T, *args, **kwargs)
+        return exponential(T, *args, **kwargs)
 
-    np.exp2 = counted
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, name, counted)
         _, res = ab.attention(Q, K, V, **options)
         forwards = sum(made)
         ab.attention_vjp(dO, res)
-    finally:
-        np.exp2 = exp2
     assert made, "none were made"
     for count in (forwards, sum(made) - forwards):
         assert count == 0 or 0.6 * allowed <= count <= allowed + 6 * n  # tiles of one column are not counted
@@ -391,6 +390,22 @@ def test_heads_may_be_grouped_anew():
     tiles = res.plan.tiles._replace(scores_a_task=0)
     res = res._replace(plan=res.plan._replace(tiles=tiles))
     assert all(map(checks.close, ab.attention_vjp(dO, res)[:3], right[:3]))
+
+
+@pytest.mark.parametrize("bits", [True, False])
+def test_residuals_say_their_unit(bits):
+    """What was made in bits on one machine may be read on another that would count in nats, and the other way round."""
+    Q, K, V, dO = draw((5, 3), (7, 3), (7, 2), (5, 2))
+    Q *= 100
+    tangents, right = draw((5, 3), (7, 3), (7, 2)), ab.attention(Q, K, V, causal=True, method="dense")[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_work, "BITS", bits)
+        _, res = ab.attention(Q, K, V, causal=True, method="tiled")
+        patch.setattr(numpy_work, "BITS", not bits)
+        assert (res.unit == 1) is not bits
+        assert checks.close(res.L, right.L)
+        assert all(map(checks.close, ab.attention_vjp(dO, res)[:3], ab.attention_vjp(dO, right)[:3]))
+        assert checks.close(ab.attention_jvp(*tangents, res), ab.attention_jvp(*tangents, right))
 
 
 # --- who is asked -------------------------------------------------------------------------------------------------

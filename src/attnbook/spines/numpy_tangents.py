@@ -65,7 +65,7 @@ class _Moving(Work):
     """A call whose operands move."""
 
     def __init__(self, tQ, tK, tV, tparams, res):
-        super().__init__(res.Q, res.K, res.V, res.plan)
+        super().__init__(res.Q, res.K, res.V, res.plan, res.unit)
         tangents, operands = (tQ, tK, tV), (self.q, self.k, self.v)
         self.tq, self.tk, self.tv = (widen(t).reshape(T.shape) for t, T in zip(tangents, operands, strict=True))
         self.tparams = tparams

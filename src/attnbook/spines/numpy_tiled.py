@@ -1,6 +1,6 @@
 """The tiled spine on NumPy: the lines of :mod:`attnbook.spines.tiled`, made fast. Each trick is one named step.
 
-Exponentials are base 2.
+Exponentials are base 2, where NumPy is faster at that.
     The scale and log₂e go into Q once, so that the product gives S in bits. Gradients are in nats: what is made from
     the scaled Q is multiplied by ln 2 at the end.
 No shift where none is needed.
@@ -32,7 +32,7 @@ from attnbook.ops import chain
 from attnbook.spines import columns
 from attnbook.spines.cuts import put
 from attnbook.spines.numpy_tangents import hvp, jvp
-from attnbook.spines.numpy_work import Buffer, Work, add, slice_of, starts_with, with_ones
+from attnbook.spines.numpy_work import Buffer, Work, add, slice_of, starts_with, unit_of, with_ones
 from attnbook.spines.operands import check_numpy, less_dL, row_sums, tells_of_memory
 from attnbook.spines.sums import Sums
 from attnbook.spines.tiled import Residuals, check_sizes, on_grid
@@ -78,7 +78,8 @@ def prepare(plan, given):
 @tells_of_memory
 def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.tiled.forward`."""
-    work = Work(Q, K, V, plan)
+    unit = unit_of(plan)
+    work = Work(Q, K, V, plan, unit)
     O = np.empty_like(work.q, shape=(*work.lead, work.n_q, work.v.shape[-1]))
     M, Z = np.empty((2, *work.lead, work.n_q, 1), work.dtype)
 
@@ -90,14 +91,14 @@ def forward(Q, K, V, plan):
     if work.lead != plan.shape[:-2]:
         O, M, Z = (T.reshape(*plan.shape[:-1], T.shape[-1]) for T in (O, M, Z))
     if plan.columns:
-        O, M, Z = columns.add(plan, O, M, Z, work.unit)
-    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, work.unit)
+        O, M, Z = columns.add(plan, O, M, Z, unit)
+    return narrow(O, Q.dtype), Residuals(Q, K, V, O, M, Z, plan, unit)
 
 
 @tells_of_memory
 def vjp(dO, dL, res):
     """As :func:`attnbook.spines.tiled.vjp`."""
-    work = Work(res.Q, res.K, res.V, res.plan)
+    work = Work(res.Q, res.K, res.V, res.plan, res.unit)
     kept = [widen(dO), res.O, res.M, res.Z]
     if dL is not None:
         kept.append(less_dL(np.zeros_like(res.Z), dL, res.Z))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.introspect import opt_func_info
 
 from attnbook.arrays import widen
 from attnbook.ops import Tile, chain
@@ -17,10 +18,14 @@ from attnbook.spines.tiled import pieces
 
 LN2 = math.log(2)
 
+_LOOPS = opt_func_info("^exp2?$", "float32").values()
+BITS = len({loop["current"] for loops in _LOOPS for loop in loops.values()}) < 2
+"""Whether NumPy's ``exp2`` is made as its ``exp`` is: not on x86 without AVX-512, where it takes twice the time."""
+
 
 def unit_of(plan):
-    """Nats that a score of this call has: those of a bit, where no op but masks is run on them."""
-    return LN2 if plan.only_forbids else 1.0
+    """Nats that a score of this call has: those of a bit, where no op but masks is run on them, and that is faster."""
+    return LN2 if plan.only_forbids and BITS else 1.0
 
 
 class Visit(NamedTuple):
@@ -35,7 +40,7 @@ class Visit(NamedTuple):
 class Work:
     """One call: its operands, its steps, and how the table is cut."""
 
-    def __init__(self, Q, K, V, plan):
+    def __init__(self, Q, K, V, plan, unit):
         self.q, self.k, self.v = widen(Q), widen(K), widen(V)
         self.dtype, self.plan, self.tiles = self.q.dtype, plan, plan.tiles
         *lead, self.n_q, self.n_k = plan.shape
@@ -43,10 +48,9 @@ class Work:
         self.plain = self.fast and not self.drops  # no op is run, so none needs to know which heads a tile has
         self.masks = [op for _, op in plan.scores] if self.fast else ()
         self.heads_differ = not all(op.heads_alike for op in plan.ops)
-        # Scores are in bits on the fast lane, else in nats. Q takes the unit in, with the scale; what is made from that
-        # Q needs it back at the end.
-        self.unit, self.exp = unit_of(plan), np.exp2 if self.fast else np.exp
-        self.in_q, self.in_dQ, self.in_dK = plan.scale / self.unit, plan.scale, self.unit
+        # Q takes the unit of the scores in, with the scale; what is made from that Q needs it back at the end.
+        self.exp = np.exp if unit == 1 else np.exp2
+        self.in_q, self.in_dQ, self.in_dK = plan.scale / unit, plan.scale, unit
         if self.plain and not self.heads_differ:
             self.merge()
         self.all_heads = tuple(map(range, self.lead))
@@ -115,8 +119,8 @@ class Work:
         if lead not in self._shifts:
             safe = self.fast and q.size and k.size
             if safe:
-                longest_q, longest_k, longest_v = [math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v)]
-                safe = longest_q * longest_k * abs(self.in_q) < self.tiles.bits and longest_v < 2.0**60  # no, if NaN
+                of_q, of_k, of_v = [math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v)]
+                safe = of_q * of_k * abs(self.plan.scale) < self.tiles.bits * LN2 and of_v < 2.0**60  # no, if NaN
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
@@ -130,7 +134,7 @@ class Work:
         if shifted:
             S -= M
             put(S, cuts, -np.inf)
-        E = np.exp2(S, out=S)
+        E = self.exp(S, out=S)
         if not shifted:
             put(E, cuts, 0)
         return E, ()
