@@ -116,9 +116,10 @@ SAME = ("cpu", "cores", "memory")
 
 
 def maker(cpu=None):
-    """Of the processor, in a word for a file's name."""
+    """Of the processor, in a word for a file's name; and that it lacks AVX-512, where that is known."""
     cpu = cpu or _cpu()
-    return next((short for name, short in MAKERS.items() if name.lower() in cpu.lower()), "other")
+    short = next((short for name, short in MAKERS.items() if name.lower() in cpu.lower()), "other")
+    return short + "-avx2" * cpu.endswith(", AVX2")
 
 
 def command():

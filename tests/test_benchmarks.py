@@ -264,7 +264,15 @@ def test_a_record_of_another_machine_is_not_replaced(tmp_path, monkeypatch, caps
     assert "another machine (cores 96, not" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("cpu", "name"), [("AMD EPYC", "amd"), ("Intel(R) Xeon(R)", "intel"), ("RISC", "other")])
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [
+        ("AMD EPYC, AVX-512", "amd"),
+        ("AMD EPYC, AVX2", "amd-avx2"),
+        ("Intel(R) Xeon(R)", "intel"),
+        ("RISC", "other"),
+    ],
+)
 def test_a_file_is_named_after_the_processors_maker(cpu, name):
     assert recording.maker(cpu) == name
 
@@ -395,7 +403,7 @@ def test_what_is_recorded_holds_what_it_promises(path):
         assert record["rates"]["matrix"].keys() == set(gpu.DTYPES)
         assert {"name", "driver", "cuda", "capability"} <= set(record["gpu"])
     for cell in record["cells"]:
-        check_cell(re.sub("_(amd|intel|arm|apple|other)$", "", path.stem), cell)
+        check_cell(re.sub("_(amd|intel|arm|apple|other)(-avx2)?$", "", path.stem), cell)
 
 
 # --- scripts --------------------------------------------------------------------------------------------------
