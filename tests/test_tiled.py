@@ -3,6 +3,7 @@
 That their values and derivatives are right is tested with those of the other spines, in test_attention.
 """
 
+import sys
 import tracemalloc
 from functools import cache
 
@@ -12,6 +13,7 @@ import torch
 from cases import CASE, CASES
 from compare import draw, quietly
 from naive import naive_scores
+from numpy.lib.introspect import opt_func_info
 from planting import by_turns
 from routes import ON_TILES, ROUTES, TILED, taking
 from test_attention import A_FEW
@@ -390,6 +392,28 @@ def test_heads_may_be_grouped_anew():
     tiles = res.plan.tiles._replace(scores_a_task=0)
     res = res._replace(plan=res.plan._replace(tiles=tiles))
     assert all(map(checks.close, ab.attention_vjp(dO, res)[:3], right[:3]))
+
+
+@pytest.mark.parametrize(
+    ("exp", "exp2", "system", "bits"),
+    [
+        ("X86_V4", "X86_V4", "linux", True),
+        ("AVX512_SKX", "AVX512_SKX", "linux", True),  # as NumPy 2.0 says it
+        ("X86_V4", "X86_V4", "win32", False),  # there its exp2 is not of the library that has vector code
+        ("X86_V3", "baseline(X86_V2)", "linux", False),
+        ("FMA3__AVX2", "baseline(SSE SSE2 SSE3)", "linux", False),
+        ("baseline(X86_V3)", "baseline(X86_V3)", "linux", False),  # built for AVX2
+        ("baseline(X86_V4)", "baseline(X86_V4)", "linux", True),
+        ("baseline(X86_V2)", "baseline(X86_V2)", "linux", True),
+        ("baseline(NEON)", "baseline(NEON)", "darwin", True),
+    ],
+)
+def test_base_2_is_taken_where_it_is_no_slower(exp, exp2, system, bits):
+    loops = {name: {"ff": {"current": of, "available": ""}} for name, of in (("exp", exp), ("exp2", exp2))}
+    assert numpy_work.faster_in_bits(loops, system) is bits
+    assert numpy_work.faster_in_bits({}, system) is True
+    assert numpy_work.faster_in_bits({"exp": {"dd": {"current": exp}}}, system) is True
+    assert numpy_work.BITS is numpy_work.faster_in_bits(opt_func_info(), sys.platform)
 
 
 @pytest.mark.parametrize("bits", [True, False])
