@@ -99,9 +99,8 @@ def attention(
 
     Notes
     -----
-    A forbidden key and its value must still
-    be finite: 0 · NaN is NaN. Source: Vaswani et al., "Attention Is
-    All You Need", eq. 1.
+    A forbidden key and its value must still be finite: 0 · NaN is NaN. Source: Vaswani et al., "Attention Is All You
+    Need", eq. 1.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Two workers on two cores, where Linux would leave them on one.
 
-On a virtual machine of two cores (KVM, Linux 6.18), both workers of a call were found on one core for tens of
-milliseconds after a rest, next to an idle one, and a small call took half as long again. So after a rest the first
-stays on its core, and the second on the other, until the system has had time to spread them. With more cores nothing
-was measured, and nothing is done.
+After a rest both were found on one for tens of milliseconds (KVM, Linux 6.18), and a small call took half as long
+again. So each keeps to its own until the system has had time to spread them. With more cores nothing was measured, and
+nothing is done.
 """
 
 import os
@@ -52,7 +51,7 @@ class Apart:
             self.leave()
 
     def leave(self) -> None:
-        """This thread may go anywhere again; but where somebody has moved it since, it stays."""
+        """This thread may go anywhere again, but if somebody has moved it since."""
         if (own := self._held.get(threading.get_ident())) is not None and _cores() == {own}:
             _hold(self._cores)
 

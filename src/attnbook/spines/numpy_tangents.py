@@ -5,8 +5,7 @@ The lines of :mod:`attnbook.spines.tiled` with the tricks of :mod:`attnbook.spin
 A sum of two products is one product, where its factors are narrow.
     Q̇ Kᵀ + Q K̇ᵀ = [Q̇, Q]·[K, K̇]ᵀ, and dO V̇ᵀ + dȮ Vᵀ likewise; −L̇ and −Ḋ are one more column.
 
-So the second sweep finds Ṡ − L̇, dP − D and its tangent ready, and the product rule is
-dṠ = P ∘ ((Ṡ − L̇) ∘ (dP − D) + dṖ − Ḋ).
+So the product rule is dṠ = P ∘ ((Ṡ − L̇) ∘ (dP − D) + dṖ − Ḋ).
 """
 
 from typing import Any, NamedTuple

@@ -19,8 +19,7 @@ Workers take heads, and of large heads blocks.
     Of queries in the forward, of keys in the backward; see :mod:`attnbook.spines.workers`.
 
 Only the scale and masks take the fast lane; any other op runs as it is written, on S in nats, between the products.
-How a call is cut stands in :mod:`attnbook.spines.numpy_work`, and its tangents in
-:mod:`attnbook.spines.numpy_tangents`.
+How a call is cut: :mod:`attnbook.spines.numpy_work`.
 """
 
 from typing import NamedTuple
