@@ -51,7 +51,7 @@ class Apart:
             self.leave()
 
     def leave(self) -> None:
-        """This thread may go anywhere again, but if somebody has moved it since."""
+        """This thread may go anywhere again, unless somebody has moved it since."""
         if (own := self._held.get(threading.get_ident())) is not None and _cores() == {own}:
             _hold(self._cores)
 

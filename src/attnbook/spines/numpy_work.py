@@ -22,7 +22,7 @@ LN2 = math.log(2)
 
 
 def faster_in_bits(loops, system):
-    """False, where NumPy has vector code for ``exp`` of float32 alone: on x86 without AVX-512, or not on Linux."""
+    """False, where NumPy has vector code for ``exp`` of float32 alone: on x86 without AVX-512 or Linux."""
     of_exp, of_exp2 = (loops.get(name, {}).get("ff", {}).get("current", "") for name in ("exp", "exp2"))
     both = system == "linux" and re.search("AVX512|X86_V4", of_exp2)
     return bool(both or not re.search("AVX|X86_V[34]", of_exp))
@@ -163,7 +163,7 @@ class Buffer:
 
 
 def _in_a_row(T):
-    """Whether each leading axis begins where the next one's numbers end."""
+    """Whether the leading axes become one without a copy."""
     steps = [(n, step) for n, step in zip(T.shape[:-2], T.strides[:-2], strict=True) if n > 1]
     return all(outer == n * inner for (_, outer), (n, inner) in pairwise(steps))
 
