@@ -173,6 +173,13 @@ def test_fields_wait_until_a_reader_is_near(page, address, pages):
         assert tab.evaluate(f"[...document.querySelectorAll('{fields}')].filter({far}).map(e => e.outerHTML)") == []
 
 
+def test_a_printed_table_keeps_its_lines_on_a_phone(address, pages):
+    with pages(width=390) as tab:
+        tab.goto(address + "chapters/13_every_order.html")
+        printed = "[...document.querySelectorAll('.tag_prints-table .cell_output pre')]"
+        assert tab.evaluate(f"{printed}.map(pre => getComputedStyle(pre).whiteSpace)") == ["pre", "pre"]
+
+
 class TestTheSwitchOfNotation:
     """On the page of answers: one choice for all tables, by mouse, by keyboard, by address, and without JavaScript."""
 
