@@ -321,6 +321,7 @@ PLANTED = [
         ("_push", "tO -= tL * res.O", "pass", "plain", ENGINE),
         ("_push_block", "add(tO[..., here, :], W, tv[..., there, :], products, straight)", "pass", "plain", ENGINE),
         ("_push_block", "W, tW = E, tE", "W, tW = E, E", "plain", ENGINE),
+        ("_Moving.__init__", "res.unit)", "1.0)", "plain", "tiled on NumPy, shifted"),
         ("_Moving.queries", "*= self.dtype.type(self.plan.scale)", "*= 1", "plain", ENGINE),
         ("_Moving.queries", "-tL if self.fast else np.zeros_like(tL)", "-tL", "softcap", ENGINE),
         ("_Moving.shifted", "or bool(np.any(M[self.rows_of(block)]))", "and False", "causal, more keys",

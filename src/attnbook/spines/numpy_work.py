@@ -28,7 +28,7 @@ def faster_in_bits(loops, system):
     return bool(both or not re.search("AVX|X86_V[34]", of_exp))
 
 
-BITS = faster_in_bits(opt_func_info("^exp2?$", "float32"), sys.platform)
+BITS = faster_in_bits(opt_func_info("exp"), sys.platform)
 """For float64, too, where the two take about as long."""
 
 
