@@ -6,6 +6,7 @@
 #   python3 -m pip install --target FOLDER array-api-compat threadpoolctl tqdm pytest pytest-xdist hypothesis pyyaml \
 #     array-api-strict
 #   PYTHON=python3 PYTHONPATH=FOLDER benchmarks/gpu_all.sh --output FILE
+# Where git is away, COMMIT names what is measured.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
@@ -45,12 +46,14 @@ PYTHON
 
 echo "Testing on the GPU (at most $for_tests s) ..."
 tests=()
-for name in gpu fused fused_tiles fused_torch arrays attention multi_head ops softmax linear heads merge devices diagnose torch_sdpa; do
+for name in gpu fused fused_tiles fused_torch arrays attention multi_head ops softmax linear heads devices diagnose torch_sdpa \
+  hvp layers norms own_op recurrent rotary sigmoid top_k; do
   [ -f "tests/test_$name.py" ] && tests+=("tests/test_$name.py")
 done
-at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 12")
+at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 14")
+export JAX_PLATFORMS=cpu # else JAX takes most of the GPU's memory for itself
 # shellcheck disable=SC2086 # $at_once is two words
-timeout --foreground --kill-after 20 "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --continue-on-collection-errors --durations 5 -W default \
+timeout --foreground --signal INT --kill-after 20 "$for_tests" "$python" -m pytest "${tests[@]}" $at_once -q -p no:cacheprovider --continue-on-collection-errors --durations 15 -W default \
   -k "CUDA or CuPy or GPU or gpu or fused"
 tested=$?
 [ $tested -ge 124 ] && echo "The tests were cut off after $for_tests s."

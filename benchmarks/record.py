@@ -129,7 +129,7 @@ def command():
 
 
 def commit():
-    """The commit, and whether files differ from it; those of the results may. None without git."""
+    """The commit, and whether files differ from it; those of the results may. Without git what $COMMIT says, or None."""
 
     def git(*words):
         asked = ["git", "-C", str(RESULTS.parents[1]), *words]
@@ -139,7 +139,8 @@ def commit():
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
         return {"name": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
-        return None
+        said = os.environ.get("COMMIT")
+        return {"name": said, "dirty": None} if said else None
 
 
 def machine():
