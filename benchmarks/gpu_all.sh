@@ -6,7 +6,7 @@
 #   python3 -m pip install --target FOLDER array-api-compat threadpoolctl tqdm pytest pytest-xdist hypothesis pyyaml \
 #     array-api-strict
 #   PYTHON=python3 PYTHONPATH=FOLDER benchmarks/gpu_all.sh --output FILE
-# Where git is away, COMMIT names what is measured.
+# On a copy of the files, without their history, COMMIT names what is measured.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}

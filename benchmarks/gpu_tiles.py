@@ -8,6 +8,7 @@ One kernel's tiles are changed at a time, the others stay: the forward's time te
 of the two walks. 16384 tokens and 2048 columns, as in gpu.py. Each size is compiled by one of several processes first.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -26,24 +27,24 @@ WALKS = "forward", "keys", "queries"
 TRIED = {
     # rows × columns, warps, stages; beside those in use
     ("bfloat16", 128): {
-        "forward": "128x64.4.3 128x64.8.2 128x64.8.4 128x128.8.2 128x128.8.3 64x64.4.3 64x128.4.2 128x32.4.4 128x128.4.2",
-        "keys": "64x128.8.2 64x64.4.2 64x64.4.3 32x128.8.3 32x128.4.3 128x128.8.2 64x64.8.3 32x64.4.3 64x128.4.2 64x128.8.1",
-        "queries": "128x64.8.2 64x64.4.2 64x64.4.3 128x32.8.3 128x32.4.3 128x128.8.2 64x32.4.3 128x64.4.2 128x64.8.1",
+        "forward": "128x128.8.3 128x64.8.3 128x64.8.4 128x32.4.4 64x64.4.2 64x64.4.4 64x32.4.3 64x32.4.4 64x128.8.3",
+        "keys": "64x128.8.3 64x128.8.2 64x64.4.2 64x64.4.1 32x128.8.3 32x64.4.2 32x64.4.4 32x32.4.3 16x64.4.3",
+        "queries": "64x64.4.2 64x64.4.1 64x32.4.2 64x32.4.3 64x32.4.4 128x32.4.3 128x128.8.2 64x16.4.3",
     },
     ("bfloat16", 64): {
-        "forward": "128x64.4.3 128x64.8.3 64x64.4.3 128x128.4.3 128x128.8.2 64x128.4.3 128x64.4.4 128x32.4.4",
-        "keys": "64x128.8.2 64x128.4.3 64x128.4.2 64x64.4.3 64x64.4.4 128x128.8.2 128x128.8.3 32x128.4.3 128x64.4.3",
-        "queries": "128x64.8.2 128x64.4.3 128x64.4.2 64x64.4.3 64x64.4.4 128x128.8.2 128x128.8.3 128x32.4.3 64x128.4.3",
+        "forward": "128x64.4.2 128x64.4.3 128x64.4.4 128x64.8.3 64x128.4.3 128x128.8.3 64x64.4.2 64x64.4.4 64x32.4.4",
+        "keys": "64x64.4.2 64x64.4.4 32x128.4.3 64x128.8.3 128x128.8.3 32x64.4.3 32x64.4.4 64x32.4.3",
+        "queries": "128x64.8.3 64x128.4.3 64x64.4.2 64x64.4.4 64x32.4.3 64x32.4.4 128x32.4.3 128x128.8.3",
     },
     ("float32", 128): {
-        "forward": "64x32.8.1 32x32.4.1 16x32.4.1 32x64.8.1 64x64.8.1",
-        "keys": "16x32.8.1 16x32.4.1 32x16.4.1 16x16.4.1 32x32.4.1",
-        "queries": "32x16.8.1 32x16.4.1 16x32.4.1 16x16.4.1 32x32.4.1",
+        "forward": "64x32.8.1 32x32.8.1 32x32.4.1 32x128.8.1 32x64.4.1",
+        "keys": "32x32.8.1 32x64.8.1 64x32.8.1 16x64.4.1",
+        "queries": "32x32.8.1 64x32.8.1 32x64.8.1 64x16.4.1",
     },
     ("float32", 64): {
-        "forward": "32x32.8.1 32x32.4.1 64x64.8.1 64x32.4.1",
-        "keys": "16x32.4.1 32x64.8.1 64x32.8.1 32x32.4.1",
-        "queries": "32x16.4.1 64x32.8.1 32x64.8.1 32x32.4.1",
+        "forward": "64x32.8.1 32x64.8.1 32x64.4.1 64x64.8.1",
+        "keys": "32x32.8.1 32x64.8.1 32x64.4.1 64x64.8.1",
+        "queries": "32x32.8.1 64x32.8.1 32x64.8.1 64x32.4.1",
     },
 }
 LENGTH = {"bfloat16": 4096, "float32": 1024}
@@ -125,18 +126,25 @@ def compile_all(todo, device, quick, deadline):
     """For each case whose tiles were compiled in time, why they cannot run, or None."""
     processes = max(1, min(14, len(os.sched_getaffinity(0)) - 2))
     if device == "cpu":
-        return {place: None for place in range(len(todo))}
+        return dict.fromkeys(range(len(todo)))
     said = {}
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         waiting = [pool.apply_async(compile_one, (case, device, quick)) for case in todo]
         with tqdm(waiting, unit="size", desc="compiling") as bar:
             for place, one in enumerate(bar):
-                try:
+                with contextlib.suppress(multiprocessing.TimeoutError):
                     said[place] = one.get(max(0.01, deadline - time.monotonic()))
-                except multiprocessing.TimeoutError:
-                    pass
         pool.terminate()
     return said
+
+
+def used_and_best(taken, places, todo):
+    """The size in use and the fastest, each with its milliseconds."""
+    medians = {size: 1e3 * one["median"] for size, one in taken.items()}
+    first = todo[places[0]]
+    used = written(getattr(first[4], first[3]))
+    best = min(medians, key=medians.get, default="–")
+    return [used, medians.get(used), best, medians.get(best)]
 
 
 def main(argv=None):
@@ -182,27 +190,13 @@ def main(argv=None):
                     continue
                 ready[size] = Call(todo[place], clock.device, args.quick)
                 seconds[size] = []
+            backward = (lambda _: lambda memory: None) if walk == "forward" else (lambda call: call.backward)
             for _ in range(2 if args.quick else RUNS):
                 for size, call in ready.items():
-                    found = (
-                        clock.passes(call.forward, call.backward)
-                        if walk != "forward"
-                        else clock.passes(call.forward, lambda _: None)
-                    )
-                    seconds[size].append(found[walk != "forward"])
+                    seconds[size].append(clock.passes(call.forward, backward(call))[walk != "forward"])
             taken = {size: summary(times[1:]) for size, times in seconds.items()}
             record.add(dtype=dtype, d=d, causal=causal, kernel=walk, n=LENGTH[dtype], seconds=taken, cannot=cannot)
-            best = min(taken, key=lambda size: taken[size]["median"], default="none")
-            first = written(getattr(in_use(dtype, d), walk))
-            rows.append(
-                [
-                    f"{walk} {dtype} d {d} {'causal' if causal else 'full'}",
-                    first,
-                    taken.get(first, {}).get("median", float("nan")) * 1e3,
-                    best,
-                    taken.get(best, {}).get("median", float("nan")) * 1e3,
-                ]
-            )
+            rows.append([f"{walk} {dtype} d {d} {'causal' if causal else 'full'}", *used_and_best(taken, places, todo)])
             ready.clear()
             gc.collect()
             clock.forget()

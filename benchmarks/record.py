@@ -129,7 +129,11 @@ def command():
 
 
 def commit():
-    """The commit, and whether files differ from it; those of the results may. Without git what $COMMIT says, or None."""
+    """The commit, and whether files differ from it; those of the results may. What $COMMIT says, where only copies of
+    the files are. None without both.
+    """
+    if said := os.environ.get("COMMIT"):
+        return {"name": said, "dirty": None}
 
     def git(*words):
         asked = ["git", "-C", str(RESULTS.parents[1]), *words]
@@ -139,8 +143,7 @@ def commit():
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
         return {"name": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
-        said = os.environ.get("COMMIT")
-        return {"name": said, "dirty": None} if said else None
+        return None
 
 
 def machine():

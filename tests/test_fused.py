@@ -248,7 +248,7 @@ def test_float32_is_not_rounded_to_tf32(monkeypatch):
     """Unless torch has been told that it may be."""
     asked = []
     monkeypatch.setattr(launch, "run", lambda *args, **constants: asked.append(constants["PRODUCTS"]))
-    Q = torch.ones(5, 16)
+    Q = torch.ones(5, 16, device=DEVICE)
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     try:

@@ -84,6 +84,11 @@ def cumulative_sum(T: Any, axis: int) -> Any:
     return np.cumsum(T, axis=axis) if is_numpy(T) else array_namespace(T).cumulative_sum(T, axis=axis)
 
 
+def clip(T: Any, low: float, high: float) -> Any:
+    """T, kept between two numbers. The standard's name looks at CuPy's arrays on the way; their own does not."""
+    return T.clip(low, high) if library(T) == "cupy" else array_namespace(T).clip(T, low, high)
+
+
 def inner(A: Any, B: Any) -> float:
     """The Frobenius inner product ⟨A, B⟩ = Σ A∘B, a float (:eq:`def-frobenius`)."""
     return float(array_namespace(A, B).sum(A * B))

@@ -20,6 +20,7 @@ from attnbook.arrays import (
     agree_on_place,
     array_namespace,
     broadcasts_to,
+    clip,
     device,
     expected,
     is_array,
@@ -184,7 +185,7 @@ class Llama3:
 
     def __call__(self, theta: Any, base: Any) -> tuple[Any, float]:
         turns = self.length / (2 * math.pi) * theta
-        w = array_namespace(theta).clip((turns - self.slow) / (self.fast - self.slow), 0.0, 1.0)
+        w = clip((turns - self.slow) / (self.fast - self.slow), 0.0, 1.0)
         return theta * ((1 - w) / self.factor + w), 1.0
 
 
@@ -223,7 +224,7 @@ class YaRN:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * n - 1)
         l = xp.arange(n, dtype=theta.dtype, device=device(theta))
-        w = 1 - xp.clip((l - low) / max(high - low, 0.001), 0.0, 1.0)
+        w = 1 - clip((l - low) / max(high - low, 0.001), 0.0, 1.0)
         return theta * ((1 - w) / self.factor + w), self.temperature  # type: ignore[return-value]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbook.arguments import check_flags
-from attnbook.arrays import array_namespace, device, expected, unbroadcast
+from attnbook.arrays import array_namespace, clip, device, expected, unbroadcast
 from attnbook.ops.op import Op, Placed, Tile, check_corner
 from attnbook.types import Corner
 
@@ -37,7 +37,7 @@ class T5Buckets:
     def __call__(self, distances: Any) -> Any:
         """The bucket of each distance j − i."""
         xp = array_namespace(distances)
-        far = xp.abs(distances) if self.bidirectional else xp.clip(-distances, 0, None)
+        far = xp.abs(distances) if self.bidirectional else xp.where(distances < 0, -distances, xp.zeros_like(distances))
         found = xp.zeros_like(distances)
         for limit in self._limits():  # numbers of Python's: an array of them would be copied to the device each time
             found = found + xp.astype(far >= limit, distances.dtype)
@@ -120,7 +120,7 @@ class RelativeBias(Placed):
         if self.buckets is not None:
             return self.buckets(distances)
         R = self.table.shape[-1] // 2
-        return xp.clip(distances, -R, R) + R
+        return clip(distances, -R, R) + R
 
     def _spread(self, T: Any, tile: Tile) -> Any:
         xp, r, c = array_namespace(T), len(tile.rows), len(tile.cols)

@@ -19,6 +19,8 @@ form. Sources: Yang et al. 2024, "Gated Delta Networks", eqs. 8–10; Dao and Gu
 
 from typing import Any, NamedTuple, Self
 
+from array_api_compat import is_torch_namespace
+
 from attnbook.arrays import array_namespace, cumulative_sum, device, mT
 
 
@@ -88,7 +90,15 @@ def _written(x: Any, H: Any, G: Any) -> tuple[Any, ...]:
     products = xp.tril(x.k @ mT(x.k) * G.within, k=-1)
     system = xp.eye(x.k.shape[-2], dtype=x.k.dtype, device=device(x.k)) + x.beta * products
     misses = x.v - G.since * (x.k @ H)
-    return xp.linalg.solve(system, x.beta * misses), system, products, misses
+    return _solved(system, x.beta * misses), system, products, misses
+
+
+def _solved(system: Any, T: Any, upper: bool = False) -> Any:
+    """U of ``system`` U = T, which is triangular, with ones on its diagonal: it always has a solution."""
+    xp = array_namespace(T)
+    if is_torch_namespace(xp):  # whose other way waits for a GPU, to learn whether there is one
+        return xp.linalg.solve_triangular(system, T, upper=upper, unitriangular=True)
+    return xp.linalg.solve(system, T)
 
 
 def forward(x: Any, H: Any) -> tuple[Any, ...]:
@@ -115,7 +125,7 @@ def vjp(dO: Any, dH: Any, x: Any, H: Any) -> tuple[Any, ...]:
     dH = G.whole * dH + mT(x.q) @ (G.since * dO)
     dv, dbeta = dU, None
     if x.beta is not None:  # k writes above; here it reads, and meets the keys before it
-        dW = xp.linalg.solve(mT(system), dU)  # (I + N) U = W, so dN = −dW Uᵀ
+        dW = _solved(mT(system), dU, upper=True)  # (I + N) U = W, so dN = −dW Uᵀ
         dN = -xp.tril(dW @ mT(U), k=-1)
         dv, dbeta = x.beta * dW, _rowsum(dW * misses) + _rowsum(dN * products)
         dKK = x.beta * dN * G.within
@@ -137,7 +147,7 @@ def jvp(tx: Any, tH: Any, x: Any, H: Any) -> tuple[Any, ...]:
         tproducts = xp.tril((tKK + mT(tKK)) * G.within + x.k @ mT(x.k) * tG.within, k=-1)
         tmisses = tx.v - tG.since * (x.k @ H) - G.since * (tx.k @ H + x.k @ tH)
         tN = tx.beta * products + x.beta * tproducts
-        tU = xp.linalg.solve(system, tx.beta * misses + x.beta * tmisses - tN @ U)
+        tU = _solved(system, tx.beta * misses + x.beta * tmisses - tN @ U)
     tA = (tx.q @ mT(x.k) + x.q @ mT(tx.k)) * G.within + x.q @ mT(x.k) * tG.within
     tO = tG.since * (x.q @ H) + G.since * (tx.q @ H + x.q @ tH) + tA @ U + (x.q @ mT(x.k) * G.within) @ tU
     tH = G.whole * tH + tG.whole * H + mT(tx.k) @ (G.until * U) + mT(x.k) @ (tG.until * U + G.until * tU)
