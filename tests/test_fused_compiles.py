@@ -11,7 +11,6 @@ import pytest
 kernels.triton_or_skip()
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import gpu_compiled  # noqa: E402
-import gpu_model  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
@@ -66,7 +65,8 @@ def test_figures_of_the_machine_code(compiled):
     for name in ("forward_kernel", "backward_keys", "backward_queries"):
         assert of[name]["matrix"] >= 12
         assert of[name]["copies"] >= 8
-        assert 7 < of[name]["instructions a score"] < 12.8
+        # small tiles of keys have more of them, and are the faster ones: results/gpu_tiles.json
+        assert 7 < of[name]["instructions a score"] < (17.5 if name == "backward_keys" else 12.8)
 
 
 CODE = """
@@ -91,43 +91,3 @@ def test_a_loop_is_from_its_label_to_the_branch_back():
 
 
 # --- the model of an H100 -----------------------------------------------------------------------------------------
-
-
-def loop(kernel="forward_kernel", tile=(128, 128), instructions=8.0):
-    return {"kernel": kernel, "tile": tile, "instructions a score": instructions, "d": 128}
-
-
-@pytest.mark.parametrize(
-    ("cell", "tensor", "rest"),
-    [
-        (loop(instructions=16.0), 2048, 2048),
-        (loop(instructions=7.0), 2048, 1024),  # 896 of instructions, 1,024 of exponentials
-        (loop("backward_keys", (64, 128), 16.0), 2048, 1024),  # four products
-        (loop("backward_queries", (64, 128), 16.0), 1536, 1024),  # three
-    ],
-)
-def test_what_a_tile_costs(cell, tensor, rest):
-    assert gpu_model.of_tile(cell) == {"tensor": tensor, "rest": rest}
-
-
-def test_a_speed_counts_two_products_or_five():
-    """The peak of the matrix units is 132 · 1.83 GHz · 4096 = 989 TFLOP/s; here the rest takes a third of the time."""
-    cell = loop(instructions=8.0)
-    assert gpu_model.speed([cell], 2) == pytest.approx(989.43 * 2 / 3, abs=0.01)
-    walks = [cell | {"kernel": "backward_keys"}, cell | {"kernel": "backward_queries"}]
-    assert gpu_model.speed(walks, 5) == pytest.approx(989.43 * 5 / 9, abs=0.01)
-
-
-def test_the_fit_is_what_was_measured_by_what_is_modelled():
-    assert gpu_model.fitted(928.84) == pytest.approx(0.5)
-
-
-def test_the_recorded_model_says_so_and_is_of_the_recorded_kernels():
-    record = json.loads((gpu_model.RESULTS / "gpu_model.json").read_text(encoding="utf-8"))
-    assert record["what"].startswith("a MODEL")
-    by_name = {cell["name"]: cell["TFLOP/s"] for cell in record["cells"]}
-    compiled = json.loads((gpu_model.RESULTS / "gpu_compiled.json").read_text(encoding="utf-8"))["cells"]
-    asked = {"source": "attnbook", "capability": 90, "dtype": "bfloat16", "d": 128, "causal": False}
-    (of,) = [c for c in compiled if c["kernel"] == "forward_kernel" and asked.items() <= c.items()]
-    modelled = gpu_model.speed([of], 2) * record["part"]
-    assert by_name["forward, d 128"] == pytest.approx(modelled, abs=1), "the kernels were compiled anew since"
