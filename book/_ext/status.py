@@ -109,6 +109,8 @@ def benchmarks():
     for path in sorted(RESULTS.glob("*.json")):
         known = json.loads(path.read_text(encoding="utf-8"))
         machine = ", ".join(str(known["machine"][key]) for key in ("cpu", "memory"))
+        if "driver" in known.get("gpu", {}):  # one that was there
+            machine = f"{known['gpu']['name']}; {machine}"
         of = (known.get("commit") or {}).get("name")
         rows.append(
             (
