@@ -9,18 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnbook.diagnose.adapters.numpy import WithAutograd
+
 QUICKLY = {"xla_backend_optimization_level": 0}
 """For the compiler: what runs once need not run fast."""
 
 
-class Arrays:
+class Arrays(WithAutograd):
     """Arrays of JAX; ``autograd`` is ``jax.vjp``."""
 
     name = "jax"
-    dtypes = ("float64", "float32", "float16", "bfloat16")
-    devices = ("",)
     memory = ()
-    takes_back = ("vjp", "pair", "autograd")
 
     def __init__(self):
         self.type = jax.Array
@@ -35,19 +34,11 @@ class Arrays:
 
         return enable_x64()
 
-    def owns(self, T):
-        """Whether T is an array of JAX."""
-        return isinstance(T, jax.Array)
-
     def make(self, T, dtype, memory="", device=""):
         """T as an array of JAX, which lies in memory as its compiler likes."""
         if memory:
             raise NotImplementedError("arrays of JAX have no strides")
         return jnp.asarray(np.asarray(T), dtype=dtype)
-
-    def dtype_name(self, T):
-        """The name of T's dtype."""
-        return str(T.dtype)
 
     def wide(self, T):
         """T in float64 NumPy, a copy; None where it does not hold real floating numbers."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import mlx.core as mx
 import numpy as np
 
-from attnbook.diagnose.adapters.numpy import equal_axes
+from attnbook.diagnose.adapters.numpy import WithAutograd, equal_axes
 
 DTYPES = {
     "float64": mx.float64,
@@ -19,14 +19,11 @@ DTYPES = {
 }
 
 
-class Arrays:
+class Arrays(WithAutograd):
     """Arrays of MLX; ``autograd`` is ``mx.vjp``."""
 
     name = "mlx"
-    dtypes = ("float64", "float32", "float16", "bfloat16")
-    devices = ("",)
     memory = ("transposed", "heads last", "expanded", "sliced")
-    takes_back = ("vjp", "pair", "autograd")
 
     def __init__(self):
         self.type = mx.array
@@ -34,10 +31,6 @@ class Arrays:
     def context(self, dtype):
         """The CPU's stream, for float64."""
         return mx.stream(mx.cpu) if dtype == "float64" else nullcontext()
-
-    def owns(self, T):
-        """Whether T is an array of MLX."""
-        return isinstance(T, mx.array)
 
     def make(self, T, dtype, memory="", device=""):
         """T as an array of MLX, lying in ``memory`` as asked."""

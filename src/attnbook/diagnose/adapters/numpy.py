@@ -41,6 +41,13 @@ class Arrays:
         return np.array(T, dtype=np.float64) if np.dtype(T.dtype).kind == "f" else None
 
 
+class WithAutograd(Arrays):
+    """Those of a library that differentiates, by ``autograd``."""
+
+    dtypes = (*Arrays.dtypes, "bfloat16")
+    takes_back = (*Arrays.takes_back, "autograd")
+
+
 def laid_out(xp, T, memory):
     """The same values in other memory, for libraries whose arrays have strides. ValueError where it cannot be."""
     if not memory:

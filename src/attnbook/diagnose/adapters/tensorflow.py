@@ -1,30 +1,19 @@
 """TensorFlow's tensors, with ``tf.GradientTape``. Chapter: :doc:`/chapters/in_the_wild`."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import tensorflow as tf
 
+from attnbook.diagnose.adapters.numpy import WithAutograd
 
-class Arrays:
+
+class Arrays(WithAutograd):
     """Tensors of TensorFlow; ``autograd`` is a gradient tape."""
 
     name = "tensorflow"
-    dtypes = ("float64", "float32", "float16", "bfloat16")
-    devices = ("",)
     memory = ()
-    takes_back = ("vjp", "pair", "autograd")
 
     def __init__(self):
         self.type = tf.Tensor
-
-    def context(self, dtype):
-        """Nothing has to hold."""
-        return nullcontext()
-
-    def owns(self, T):
-        """Whether T is a tensor of TensorFlow."""
-        return isinstance(T, tf.Tensor)
 
     def make(self, T, dtype, memory="", device=""):
         """T as a tensor, which lies densely in memory."""

@@ -1,32 +1,20 @@
 """PyTorch's tensors, on the device that a function wants, with autograd. Chapter: :doc:`/chapters/in_the_wild`."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import torch
 
-from attnbook.diagnose.adapters.numpy import MEMORY, equal_axes
+from attnbook.diagnose.adapters.numpy import MEMORY, WithAutograd, equal_axes
 
 
-class Arrays:
+class Arrays(WithAutograd):
     """Tensors; ``autograd`` is their way back."""
 
     name = "torch"
-    dtypes = ("float64", "float32", "float16", "bfloat16")
     memory = tuple(kind for kind in MEMORY if kind != "reversed")
-    takes_back = ("vjp", "pair", "autograd")
 
     def __init__(self):
         self.type = torch.Tensor
         self.devices = ("", "cuda") if torch.cuda.is_available() else ("",)
-
-    def context(self, dtype):
-        """Nothing has to hold: each tensor has a dtype and a device of its own."""
-        return nullcontext()
-
-    def owns(self, T):
-        """Whether T is a tensor."""
-        return isinstance(T, torch.Tensor)
 
     def make(self, T, dtype, memory="", device=""):
         """T as a tensor, lying in ``memory`` as asked. NotImplementedError for strides that torch has not."""
