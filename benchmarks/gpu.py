@@ -43,7 +43,8 @@ HOW = (
     "and high; peak memory of one call, above inputs and masks"
 )
 BARS = (
-    # what of whom, at most how much of whose, in which passes, at which width: by the first run, on an H200
+    # what of whom, at most how much of whose, in which passes, at which width. Set by the first run, on an H200: they
+    # show in a later one what has become slower.
     ("attnbook fused", 0.8, "SDPA flash", "backward", 128),
     ("attnbook fused", 1.55, "SDPA cuDNN", "backward", 128),
     ("attnbook fused", 0.75, "SDPA flash", "backward", 64),
@@ -338,6 +339,7 @@ def run(parser, args, torch):
     if not done:
         sys.exit(f"No cell was measured: {stopped}. Nothing was written.")
     record.note(skipped=[cell_name(cell) for cell in cells[done:]], stopped=stopped, state_at_end=clock.state())
+    record.note(host_late={"calls": clock.calls, "late": clock.late})
     if stopped in (None, "the budget was spent"):
         record.note(rates_at_end=rates(clock, measured, n=64 if args.quick else 8192))
     report(record.data)

@@ -167,7 +167,7 @@ def _compiled(f):
     """f, compiled once for all cells: an error, and not f itself, where that fails or has been done too often."""
     if f not in _KEPT:
         torch._dynamo.config.recompile_limit = 100
-        _KEPT[f] = torch.compile(f, fullgraph=True)
+        _KEPT[f] = torch.compile(f, fullgraph=True, dynamic=False)  # else slower kernels, for any length
     return _KEPT[f]
 
 
