@@ -34,7 +34,7 @@ import test_top_k
 import test_torch_layout
 import test_workers
 from cases import BLOCKS, CASE, DOCUMENTS, MULTI_HEAD_CASE, PREFIX_LM, Case
-from libraries import NumPy, Strict
+from libraries import NumPy, Strict, Torch
 from planting import first_of_each, module_of, planted
 from routes import on
 
@@ -164,6 +164,7 @@ recurrent, chunks = (
 )  # fmt: skip
 plain, gated, delta = map(recurrent, ("the defaults", "gate, normalized, state", "gated delta rule, state"))
 to_all = recurrent("to all keys, state, grouped")
+delta_on_torch = partial(test_recurrent.test_every_library_gives_the_same, Torch(), "gated delta rule, grouped")
 anew = partial(test_recurrent.test_a_gate_of_minus_infinity_begins_anew, "gated delta rule, state", 4)
 weightless = test_recurrent.test_a_row_that_weighs_nothing_is_0
 sigmoid = partial(test_sigmoid.test_values_and_derivatives, CASE["grouped, masked and biased"], "tiled")
@@ -307,11 +308,11 @@ MISTAKES = {
          gradients("relative bias of T5", ENGINE)),
         ("RelativeBias.jvp", "its own tangent forgotten", "tS + self._spread(self.here(tile, tparam), tile)", "tS",
          alone("relative bias, op 0")),
-        ("RelativeBias._of_diagonals", "the sign of the distance", "xp.clip(distances, -R, R)",
-         "xp.clip(-distances, -R, R)", of_distances),
+        ("RelativeBias._of_diagonals", "the sign of the distance", "clip(distances, -R, R)",
+         "clip(-distances, -R, R)", of_distances),
         ("RelativeBias._of_diagonals", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')",
          of_distances),
-        ("RelativeBias._of_diagonals", "far keys are forgotten, not clipped", "xp.clip(distances, -R, R) + R",
+        ("RelativeBias._of_diagonals", "far keys are forgotten, not clipped", "clip(distances, -R, R) + R",
          "(distances + R) % (2 * R + 1)", of_distances),
         ("RelativeBias._of_diagonals", "distances within the tile", "tile.cols.start - tile.rows.stop + 1",
          "1 - len(tile.rows)", on_tiles("relative bias, op 0"), values("relative bias", ENGINE)),
@@ -319,8 +320,8 @@ MISTAKES = {
          "[:, None] + (r - 1) - (r - 1 + c - 1)", of_distances),
         ("_sum_diagonals", "across, not along", "xp.flip(T, axis=-2)", "T", gradients("relative bias")),
         ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5(True)),
-        ("T5Buckets.__call__", "later keys count in one direction", "xp.clip(-distances, 0, None)", "xp.abs(distances)",
-         of_t5(False)),
+        ("T5Buckets.__call__", "later keys count in one direction",
+         "xp.where(distances < 0, -distances, xp.zeros_like(distances))", "xp.abs(distances)", of_t5(False)),
         ("T5Buckets._limits", "the integer below", "n + (n**shared < exact ** (shared - k) * self.max_distance**k)",
          "n", of_t5(True)),
         ("T5Buckets._limits", "evenly in n, not in log n", "exact * (self.max_distance / exact) ** (k / shared)",
@@ -585,6 +586,7 @@ MISTAKES = {
         ("vjp", "the readings do not reach the state", "dH = dH - mT(x.k) @ (G.since * dv)", "pass", delta),
         ("vjp", "β is not in the system", "+ _rowsum(dN * products)", "", delta),
         ("vjp", "the system is not transposed", "mT(system)", "system", delta),
+        ("_solved", "the other triangle, of zeros", "upper=upper", "upper=not upper", delta_on_torch),
         ("vjp", "gates do not decay what keys read", "since=dG.since - _rowsum(dv * (x.k @ H))", "since=dG.since",
          delta),
         ("vjp", "nor what keys meet", "within=dG.within + x.beta * dN * (x.k @ mT(x.k))", "within=dG.within", delta),
