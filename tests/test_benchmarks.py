@@ -522,6 +522,18 @@ def test_the_call_for_all_says_so_too():
     assert "numpy" in done.stdout
 
 
+def test_the_call_for_all_knows_every_test_of_all_libraries():
+    said = re.search(r"for name in (gpu .*?); do", (FOLDER / "gpu_all.sh").read_text(encoding="utf-8"), re.DOTALL)
+    asks = re.compile(r"^def test_\w+\([^)]*\bxp\b", re.MULTILINE)
+    others = re.compile(r"parametrize\([^)]*\bxp\b(?![^)]*indirect)")  # than the fixture of all libraries
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    needed = {
+        name.removeprefix("test_") for name, text in texts.items() if asks.search(text) and not others.search(text)
+    }
+    assert len(needed) > 10
+    assert needed <= set(said[1].replace("\\", "").split())
+
+
 def test_the_call_for_all_names_what_is_too_old(tmp_path):
     (tmp_path / "array_api_compat.py").write_text('__version__ = "1.2"', encoding="utf-8")
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
