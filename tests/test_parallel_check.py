@@ -114,7 +114,10 @@ def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
 def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
     """And where only one rank fails, the others don't wait for ever."""
     (tmp_path / "own.py").write_text(OWN)
-    code, out, _ = on_two("--function", f"own.py:{name}", "--timeout", "3", cwd=tmp_path)
+    limit = (
+        [] if name in ("kept", "broken") else ["--timeout", "3"]
+    )  # these do not wait for it, and may be slow under load
+    code, out, _ = on_two("--function", f"own.py:{name}", *limit, cwd=tmp_path)
     assert code == 1
     assert words in " ".join(out.split())
     assert ("right: O, dQ\n" in out) == (name == "kept")
