@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 # --- options --------------------------------------------------------------------------------------------------
 
 
-def options(doc, threads=True):
+def options(doc, threads=True, device=False):
     """A parser with what every script understands. ``doc`` is the script's own docstring."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run? The figures mean nothing")
@@ -19,7 +20,22 @@ def options(doc, threads=True):
     parser.add_argument("--replace", action="store_true", help="a file in results/ of another machine, too")
     if threads:
         parser.add_argument("--threads", type=int, default=2, help="for NumPy, attnbook and torch (default 2)")
+    if device:
+        parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: for a trial, with --quick")
     return parser
+
+
+def on_gpu_or_trial(parser, args):
+    """End with a line where there is no GPU to measure on; ``--device cpu`` is for trials, by Triton's interpreter."""
+    if args.device == "cpu":
+        if not args.quick:
+            parser.error("--device cpu is for trials: add --quick")
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit(f"No GPU here: {Path(sys.argv[0]).name} measures on one. Nothing was written.")
 
 
 def chosen(parser, kind, asked, known):

@@ -15,12 +15,11 @@ FlashAttention does: 4·B·H·n²·d for the forward, 2.5 times that for the bac
 
 import gc
 import math
-import os
 import signal
 import sys
 import time
 
-from common import cell_name, chosen, geometric_mean, options, table, tell
+from common import cell_name, chosen, geometric_mean, on_gpu_or_trial, options, table, tell
 from record import RESULTS, Record
 from timing import rounded, summary, unsteady
 from tqdm import tqdm
@@ -276,22 +275,16 @@ def report(data):
 
 
 def main(argv=None):
-    parser = options(__doc__, threads=False)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: for a trial, with --quick")
+    parser = options(__doc__, threads=False, device=True)
     parser.set_defaults(budget=300.0)
     parser.add_argument("--dtypes", help=", ".join(DTYPES))
     parser.add_argument("--masks", help=", ".join(MASKS))
     parser.add_argument("--widths", help="128, 64, or both with a comma")
     parser.add_argument("--contenders", help="names with commas; all without it")
     args = parser.parse_args(argv)
-    if args.device == "cpu":
-        if not args.quick:
-            parser.error("--device cpu is for trials: add --quick")
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+    on_gpu_or_trial(parser, args)
     import torch
 
-    if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("No GPU here: gpu.py measures on one. Nothing was written.")
     run(parser, args, torch)
 
 

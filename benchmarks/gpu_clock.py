@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from timing import rounded
 
-WAIT = 5_000_000  # cycles, about 2.5 ms: a host was seen to need more than one for forward and backward
+WAIT = 5_000_000  # cycles, about 2.5 ms; with half of one, launches showed in the times
 STATE = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
 
 

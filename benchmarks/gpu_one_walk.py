@@ -9,13 +9,12 @@ for this comparison alone: no mask but the causal one, no bias, one width, whole
 those of the two walks.
 """
 
-import sys
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
-from common import options, table
+from common import on_gpu_or_trial, options, table
 from record import RESULTS, Record
 from timing import summary
 from tqdm import tqdm
@@ -99,16 +98,16 @@ def backward(dO, res, size, tma):
     if n_q % size.rows:
         raise ValueError(f"res: expected a number of queries that {size.rows} divides, got {n_q}")
     D, G = (torch.empty((*lead, n_q), dtype=torch.float32, device=dO.device) for _ in "DG")
-    of_rows, small = launch.rows(dO.to(call.like.dtype), lead), Blocks(64, 0, 4, 1)
+    cotangent, small = launch.rows(dO.to(call.like.dtype), lead), Blocks(64, 0, 4, 1)
     O = launch.rows(res.O.to(call.like.dtype), lead)
     shape = {"D_V": width, "WIDE_V": call.widths["WIDE_V"], "ROWS": small.rows}
     programs = launch.heads(call) * triton.cdiv(n_q, small.rows)
-    launch.run(backward_kernels.row_sums, programs, small, of_rows, O, res.M.contiguous(), res.Z.contiguous(), D, G,
+    launch.run(backward_kernels.row_sums, programs, small, cotangent, O, res.M.contiguous(), res.Z.contiguous(), D, G,
                call.table.h, n_q, call.table.unit, **shape)  # fmt: skip
     dQ = torch.zeros((*lead, n_q, width), dtype=torch.float32, device=dO.device)
     dK, dV = (launch.empty(tuple(T.shape), T, call) for T in (res.K, res.V))
     programs = launch.heads(call) * triton.cdiv(call.table.n_k, size.cols)
-    launch.start(walk, programs, size, call, call.Q, call.K, call.V, of_rows, launch.rows(dK, lead),
+    launch.start(walk, programs, size, call, call.Q, call.K, call.V, cotangent, launch.rows(dK, lead),
                  launch.rows(dV, lead), dQ, G, D, call.table, call.scale, dQ.numel() // width, TMA=tma)  # fmt: skip
     return dQ.to(res.Q.dtype), dK, dV
 
@@ -140,13 +139,11 @@ def cell_of(d, causal, clock, quick):
 
 
 def main(argv=None):
-    parser = options(__doc__, threads=False)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: for a trial, with --quick")
+    parser = options(__doc__, threads=False, device=True)
     args = parser.parse_args(argv)
-    if args.device == "cpu" and not (args.quick and launch.INTERPRETED):
-        parser.error("--device cpu is for trials: add --quick, and set TRITON_INTERPRET=1")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("No GPU here: gpu_one_walk.py measures on one. Nothing was written.")
+    on_gpu_or_trial(parser, args)
+    if args.device == "cpu" and not launch.INTERPRETED:
+        parser.error("--device cpu: set TRITON_INTERPRET=1 before")
     from gpu_clock import OnCPU, OnGPU
 
     clock = OnGPU() if args.device == "cuda" else OnCPU()

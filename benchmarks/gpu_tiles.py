@@ -12,10 +12,9 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import sys
 import time
 
-from common import options, table, tell
+from common import on_gpu_or_trial, options, table, tell
 from record import RESULTS, Record
 from timing import summary
 from tqdm import tqdm
@@ -148,18 +147,10 @@ def used_and_best(taken, places, todo):
 
 
 def main(argv=None):
-    parser = options(__doc__, threads=False)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: for a trial, with --quick")
+    parser = options(__doc__, threads=False, device=True)
     parser.set_defaults(budget=120.0)
     args = parser.parse_args(argv)
-    if args.device == "cpu":
-        if not args.quick:
-            parser.error("--device cpu is for trials: add --quick")
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
-    import torch
-
-    if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("No GPU here: gpu_tiles.py measures on one. Nothing was written.")
+    on_gpu_or_trial(parser, args)
     from gpu_clock import OnCPU, OnGPU
 
     todo = list(cases(args.quick))

@@ -522,6 +522,11 @@ def test_the_call_for_all_says_so_too():
     assert "numpy" in done.stdout
 
 
+def test_a_copy_says_what_it_is_a_copy_of(monkeypatch):
+    monkeypatch.setenv("COMMIT", "abc123")
+    assert recording.commit() == {"name": "abc123", "dirty": None}
+
+
 def test_the_call_for_all_knows_every_test_of_all_libraries():
     said = re.search(r"for name in (gpu .*?); do", (FOLDER / "gpu_all.sh").read_text(encoding="utf-8"), re.DOTALL)
     asks = re.compile(r"^def test_\w+\([^)]*\bxp\b", re.MULTILINE)

@@ -1,5 +1,5 @@
-"""The sizes of tiles. ROOMY and FLOAT32, up to a width of 128: among the fastest of benchmarks/gpu_tiles.py on an H200.
-The others: what others use, and so that the compiler spills few registers."""
+"""The sizes of tiles. ROOMY and FLOAT32, to a width of 128: the fastest of benchmarks/gpu_tiles.py on an H200, or near.
+The others, and all for the bias: what others use, and so that the compiler spills few registers."""
 
 from functools import cache
 from typing import NamedTuple
