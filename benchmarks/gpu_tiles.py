@@ -1,7 +1,7 @@
 """Sizes of the fused kernels' tiles, timed on a GPU: those of ``attnbook.spines.fused.sizes`` beside others.
 
     python benchmarks/gpu_tiles.py                # two minutes; writes results/gpu_tiles.json
-    python benchmarks/gpu_tiles.py --budget 60    # what is compiled by then
+    python benchmarks/gpu_tiles.py --dtypes float32 --masks full --budget 60  # what is compiled by then
     python benchmarks/gpu_tiles.py --quick --device cpu  # a trial without a GPU
 
 One kernel's tiles are changed at a time, the others stay: the forward's time tells of the forward, that of the backward
@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import time
 
-from common import on_gpu_or_trial, options, table, tell
+from common import chosen, on_gpu_or_trial, options, table, tell
 from record import RESULTS, Record
 from timing import summary
 from tqdm import tqdm
@@ -36,17 +36,17 @@ TRIED = {
         "queries": "128x64.8.3 64x128.4.3 64x64.4.2 64x64.4.4 64x32.4.3 64x32.4.4 128x32.4.3 128x128.8.3",
     },
     ("float32", 128): {
-        "forward": "64x32.8.1 32x32.8.1 32x32.4.1 32x128.8.1 32x64.4.1",
-        "keys": "32x32.8.1 32x64.8.1 64x32.8.1 16x64.4.1",
-        "queries": "32x32.8.1 64x32.8.1 32x64.8.1 64x16.4.1",
+        "forward": "128x32.8.1 64x32.4.1 64x64.4.1 32x64.8.1 64x32.4.2 32x32.4.1 32x64.4.1",
+        "keys": "32x32.4.1 64x32.4.1 64x16.4.1 32x64.4.1 16x64.4.1 32x64.8.1 32x32.8.1",
+        "queries": "64x32.4.1 64x16.4.1 32x32.4.1 32x64.4.1 128x16.8.1 64x32.8.1 32x16.4.1",
     },
     ("float32", 64): {
-        "forward": "64x32.8.1 32x64.8.1 32x64.4.1 64x64.8.1",
-        "keys": "32x32.8.1 32x64.8.1 32x64.4.1 64x64.8.1",
-        "queries": "32x32.8.1 64x32.8.1 32x64.8.1 64x32.4.1",
+        "forward": "128x64.8.1 64x64.4.1 64x64.4.2 64x32.4.1 64x32.4.2 128x32.8.1 32x32.4.1",
+        "keys": "64x64.4.2 64x64.4.1 64x32.4.1 64x32.4.2 32x64.4.1 64x128.8.1 32x64.8.1 32x32.4.1",
+        "queries": "64x64.4.2 64x64.4.1 64x32.4.1 64x32.4.2 128x32.8.1 128x64.8.1 32x64.8.1",
     },
 }
-LENGTH = {"bfloat16": 4096, "float32": 1024}
+LENGTH, MASKS = {"bfloat16": 4096, "float32": 1024}, ("full", "causal")
 
 
 def blocks(text):
@@ -67,11 +67,13 @@ def in_use(dtype, d):
     return tiles(4 if dtype == "float32" else 2, (d, d), False, ROOM)
 
 
-def cases(quick):
+def cases(quick, dtypes=tuple(LENGTH), masks=MASKS):
     """(dtype, d, causal, kernel, tiles): that in use, and each tried one."""
     for (dtype, d), tried in TRIED.items():
+        if dtype not in dtypes:
+            continue
         used = in_use(dtype, d)
-        for causal in (False, True):
+        for causal in (mask == "causal" for mask in masks):
             for walk in WALKS:
                 for size in dict.fromkeys([written(getattr(used, walk)), *tried[walk].split()][: 2 if quick else None]):
                     yield dtype, d, causal, walk, used._replace(**{walk: blocks(size)})
@@ -149,11 +151,14 @@ def used_and_best(taken, places, todo):
 def main(argv=None):
     parser = options(__doc__, threads=False, device=True)
     parser.set_defaults(budget=120.0)
+    parser.add_argument("--dtypes", help=", ".join(LENGTH))
+    parser.add_argument("--masks", help=", ".join(MASKS))
     args = parser.parse_args(argv)
+    asked = chosen(parser, "dtype", args.dtypes, LENGTH), chosen(parser, "mask", args.masks, MASKS)
     on_gpu_or_trial(parser, args)
     from gpu_clock import OnCPU, OnGPU
 
-    todo = list(cases(args.quick))
+    todo = list(cases(args.quick, *asked))
     todo = todo[:2] if args.quick else todo
     said = compile_all(todo, args.device, args.quick, START + COMPILING * args.budget)
     clock = OnGPU() if args.device == "cuda" else OnCPU()

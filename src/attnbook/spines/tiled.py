@@ -31,9 +31,9 @@ class Tiles(NamedTuple):
     cols: int = 256
 
 
-SCORES_ON_A_GPU, SIDE_ON_A_GPU = 2**24, 128
+SCORES_ON_A_GPU, SIDE_ON_A_GPU = 2**25, 128
 """Scores that the tiles of all heads hold at once on a GPU, where each pass over them should take longer than its
-launch; and the unit of a tile's side. By reckoning, not by measurement."""
+launch; and the unit of a tile's side."""
 
 
 class Residuals(NamedTuple):
