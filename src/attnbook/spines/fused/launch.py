@@ -200,10 +200,10 @@ def empty(shape, T, call):
 
 
 def start(kernel, programs, size, call, *args, **constants):
-    """Run a kernel that visits tiles. "tf32x3": each product as three of rounded parts, off by no more than float32."""
+    """Run a kernel that visits tiles."""
     float32 = call.like.dtype == torch.float32
     run(kernel, programs, size, *args, **call.widths, **constants, ROWS=size.rows, COLS=size.cols, EXACT=float32,
-        PRODUCTS=("tf32" if tf32_is_allowed() else "tf32x3") if float32 else "ieee")  # fmt: skip
+        PRODUCTS="tf32" if float32 and tf32_is_allowed() else "ieee")  # fmt: skip
 
 
 def tf32_is_allowed():
