@@ -96,7 +96,7 @@ def upright_and_lying_products_differ():
 
 @contextlib.contextmanager
 def wired(calls):
-    """``attnbook.torch`` takes the way of a GPU, here too; ``calls`` gets the name of each pass that it launches."""
+    """``attnbook.torch`` takes the kernels where it can, for all dtypes; ``calls`` gets the name of each pass."""
     from attnbook.spines.fused import launch
     from attnbook.torch import _passes as passes
 
@@ -110,9 +110,8 @@ def wired(calls):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "forward", counted(launch.forward))
         patch.setattr(launch, "vjp", counted(launch.vjp))
-        if DEVICE == "cpu":
-            homes = {"auto": ("kernels", "torch"), "fused": ("kernels",)}
-            patch.setattr(passes, "homes", lambda Q, method: homes.get(method, ("torch",)))
+        homes = {"auto": ("kernels", "torch"), "fused": ("kernels",)}
+        patch.setattr(passes, "homes", lambda Q, method: homes.get(method, ("torch",)))
         yield
 
 

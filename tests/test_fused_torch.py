@@ -1,6 +1,7 @@
 """attnbook.torch on the fused kernels: torch's function beside plain torch, and what goes another way."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import kernels
 import pytest
@@ -12,6 +13,7 @@ from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
 from torch import func
 
 from attnbook.ops import Segments, Sink, Softcap
+from attnbook.torch import _passes as passes
 from attnbook.torch import attention, scaled_dot_product_attention
 
 kernels.triton_or_skip()
@@ -168,6 +170,38 @@ def test_the_operator_is_one_that_torch_can_rely_on(scale, calls):
     Q, K, V = (T.half().requires_grad_() for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE))
     torch.library.opcheck(torch.ops.attnbook.attention, (Q, K, V, None, None, "top-left", scale, "auto"))
     assert bool(calls) == (scale is None)
+
+
+@pytest.mark.parametrize("first", ["kernels", "torch"])
+def test_the_backward_is_worked_on_where_its_forward_was(first, calls, monkeypatch):
+    """Also if TF32 is allowed in between, or no longer: what the two keep has not the same unit."""
+    inputs = [T.float().requires_grad_() for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13), device=DEVICE)]
+    attend = compiled(partial(attention, scale=3.0))
+    homes, second = passes.homes, {"kernels": "torch", "torch": "kernels"}[first]
+    monkeypatch.setattr(passes, "homes", lambda Q, method: (first,) if method == "auto" else homes(Q, method))
+    O = attend(*inputs)
+    monkeypatch.setattr(passes, "homes", lambda Q, method: (second,) if method == "auto" else homes(Q, method))
+    found = torch.autograd.grad(O.square().sum(), inputs)
+    assert calls == ["forward", "vjp"] * (first == "kernels")
+    wanted = torch.autograd.grad(attention(*inputs, scale=3.0, method="dense").square().sum(), inputs)
+    for T, right in zip(found, wanted, strict=True):
+        assert torch.allclose(T, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["true float32", "TF32"])
+def test_who_works_on_a_call(allowed):
+    """On a GPU, the kernels first in 16 bits; in float32 only with products on the matrix units."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32" if allowed else "ieee"
+        there = {T: SimpleNamespace(dtype=T, is_cpu=False, is_cuda=True) for T in (FLOAT16, BFLOAT16, FLOAT32)}
+        found = {T: passes.homes(Q, "auto")[0] for T, Q in there.items()}
+        assert found == dict.fromkeys((FLOAT16, BFLOAT16), "kernels") | {FLOAT32: "kernels" if allowed else "torch"}
+        assert {passes.homes(Q, "fused") for Q in there.values()} == {("kernels",)}
+        assert {passes.homes(Q, "tiled") for Q in there.values()} == {("torch",)}
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_compiled_code_refuses_what_the_kernels_cannot_do(calls):

@@ -1,8 +1,7 @@
 """What the compiler gets: attention and its vjp as operators of ``torch.library``, which it does not look into.
 
-When they run they go where the same call goes without a compiler: to NumPy's spines, to the fused kernels, or, where
-these cannot, to the tiled lines in torch. Shapes must be known before that, so which of O's two forms is kept hangs on
-the first of these homes alone.
+When they run they go where the same call goes without a compiler, and a backward where its forward was. Shapes must be
+known before that, so which of O's two forms is kept hangs on the first of the homes alone.
 """
 
 import torch
@@ -13,7 +12,7 @@ from attnbook.spines import SPINES
 from attnbook.torch import _passes as passes
 from attnbook.torch._passes import Call, Kept
 
-INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale, str method"
+INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
 
 
 def attend(call, *tensors):
@@ -31,18 +30,19 @@ def attend(call, *tensors):
 @torch.library.custom_op(
     "attnbook::attention",
     mutates_args=(),
-    schema=f"({INPUTS}) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
+    schema=f"({INPUTS}, str method) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
 )
 def attention(Q, K, V, bias, mask, causal, scale, method):
     """O, L, and what the tiled spine and the kernels keep: O before it was rounded (empty where it was not, and where
-    kernels may take it, whose backward reads the rounded one), M, Z and the unit of M.
+    kernels may take it, whose backward reads the rounded one), M, Z and the unit of M, negative where kernels have
+    made it.
     """
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
     O, L, kept = passes.forward(call, *tensors, places=passes.homes(Q, method))
     (unrounded, M, Z), (_, unit) = kept.tensors, kept.rest
     if unrounded is O or _keeps_rounded(Q, method):
         unrounded = O.new_empty(0, dtype=Z.dtype)
-    return O, L, unrounded, M, Z, torch.tensor(unit, dtype=torch.float64)
+    return O, L, unrounded, M, Z, torch.tensor(-unit if kept.home == "kernels" else unit, dtype=torch.float64)
 
 
 @attention.register_fake
@@ -59,17 +59,18 @@ def _(Q, K, V, bias, mask, causal, scale, method):
     mutates_args=(),
     schema=f"(Tensor? dO, Tensor? dL, {INPUTS}, Tensor O, Tensor M, Tensor Z, Tensor unit, bool of_bias) -> Tensor[]",
 )
-def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
-    """dQ, dK, dV, and that of the bias if it is asked for."""
+def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+    """dQ, dK, dV, and that of the bias if it is asked for; found where O was."""
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
-    home, _, plan = passes.settled(call, tensors, passes.homes(Q, method))
-    kept = Kept(home, SPINES[plan.spine].Residuals, (plan, unit.item()), (O, M, Z))
+    unit = unit.item()
+    home, _, plan = passes.settled(call, tensors, passes.homes(Q, "fused" if unit < 0 else "tiled"))
+    kept = Kept(home, SPINES[plan.spine].Residuals, (plan, abs(unit)), (O, M, Z))
     needed = [True] * 3 + [of_bias and T is bias for T in tensors[3:]]
     return list(passes.vjp(call, kept, needed, dO, dL, *tensors))
 
 
 @attention_vjp.register_fake
-def _(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
+def _(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
     return [T.new_empty(T.shape) for T in (Q, K, V, bias)[: 3 + of_bias]]
 
 
@@ -84,7 +85,7 @@ def _call(Q, K, V, bias, mask, causal, scale):
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.causal, ctx.scale, ctx.method = inputs
+    *tensors, ctx.causal, ctx.scale, _ = inputs
     O, _, unrounded, M, Z, unit = output
     ctx.save_for_backward(*tensors, unrounded if unrounded.numel() else O, M, Z, unit)
     ctx.set_materialize_grads(False)
@@ -93,8 +94,7 @@ def _save(ctx, inputs, output):
 def _vjp(ctx, dO, dL, *_):
     *tensors, O, M, Z, unit = ctx.saved_tensors
     of_bias = ctx.needs_input_grad[3]
-    options = ctx.causal, ctx.scale, ctx.method
-    grads = attention_vjp(dO, dL, *tensors, *options, O, M, Z, unit, of_bias)
+    grads = attention_vjp(dO, dL, *tensors, ctx.causal, ctx.scale, O, M, Z, unit, of_bias)
     return *grads, *(None,) * (8 - len(grads))
 
 

@@ -19,6 +19,7 @@ from attnbook.arguments import scores_shape
 from attnbook.ops.op import UndeclaredError
 from attnbook.plan import resolve
 from attnbook.spines import SPINES
+from attnbook.spines.fused.limits import tf32_is_allowed
 
 WRAPPED = ("Python", "Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper", "Batched", "ZeroTensor")
 HIDDEN = reduce(or_, (DispatchKeySet(_parse_dispatch_key(name)).raw_repr() for name in WRAPPED))
@@ -215,12 +216,13 @@ def settle_on(call, arrays, method):
 
 
 def homes(Q, method):
-    """Where a call may be worked on, best first: by NumPy's spines, by the "kernels", or by those in "torch"."""
+    """Where to work on a call, best first: NumPy's spines, the "kernels", or "torch", faster in true float32."""
     if method == "fused":
         return ("kernels",)
     if Q.is_cpu:
         return ("numpy",)
-    return ("kernels", "torch") if Q.is_cuda and method == "auto" else ("torch",)
+    fast = Q.is_cuda and (Q.dtype.itemsize == 2 or tf32_is_allowed())
+    return ("kernels", "torch") if fast and method == "auto" else ("torch",)
 
 
 def arrays_of(tensors, home):

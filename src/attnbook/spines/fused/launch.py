@@ -9,6 +9,7 @@ import triton
 
 from attnbook.spines.fused import backward_kernels as kernels
 from attnbook.spines.fused.forward_kernel import forward_kernel
+from attnbook.spines.fused.limits import tf32_is_allowed
 from attnbook.spines.fused.sizes import Blocks
 from attnbook.spines.fused.tile import Pairs, Rows, Table
 from attnbook.spines.operands import less_dL
@@ -204,12 +205,6 @@ def start(kernel, programs, size, call, *args, **constants):
     float32 = call.like.dtype == torch.float32
     run(kernel, programs, size, *args, **call.widths, **constants, ROWS=size.rows, COLS=size.cols, EXACT=float32,
         PRODUCTS="tf32" if float32 and tf32_is_allowed() else "ieee")  # fmt: skip
-
-
-def tf32_is_allowed():
-    """Whether torch has been told, in the newer way or the older one, that products of float32 may be rounded so."""
-    matmul = torch.backends.cuda.matmul
-    return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
 
 
 def run(kernel, programs, size, *args, **constants):

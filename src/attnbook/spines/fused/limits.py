@@ -57,6 +57,13 @@ def has_triton():
     return importlib.util.find_spec("triton") is not None
 
 
+def tf32_is_allowed():
+    """Whether torch has been told, in the newer way or the older, that products of float32 may be rounded."""
+    from torch.backends.cuda import matmul
+
+    return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+
+
 def _of_device(name, Q):
     from attnbook.spines.fused import launch
 
