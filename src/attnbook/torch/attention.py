@@ -86,14 +86,14 @@ def attention(
     leading axis.
     Tensors on the CPU are read in place by the NumPy engine, with as many threads as ``torch.get_num_threads()``
     says, if :func:`~attnbook.spines.workers.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels
-    for what they can do, in float32 only where TF32 is allowed, and else the tiled lines in torch's operations. Memory
+    for what they can do, in float32 only where TF32 is allowed, else the tiled lines in torch's operations. Memory
     is linear in n_q and n_k, small tables apart, and so it is for second derivatives: a gradient of a gradient, and one
     mode over the other. Forward mode over itself, and third derivatives, hold whole tables; so do second ones of an op
     that saves something and has no ``vjp_jvp``.
 
     What is no plain tensor (FakeTensor, DTensor, a subclass), or traced (``make_fx``, any dispatch mode), goes through
     the dense lines in torch's own operations, with tables. Under ``torch.compile`` a call without ops is one operator
-    that is not looked into (on a GPU the fused kernels), and compiled code has first derivatives of it; inside of a
+    that is not looked into (on a GPU the same choice), and compiled code has first derivatives of it; inside of a
     transform, or with ops, it is the dense lines. Chapter: :doc:`/chapters/13_every_order`.
 
     Examples
