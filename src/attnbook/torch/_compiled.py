@@ -12,7 +12,7 @@ from attnbook.spines import SPINES
 from attnbook.torch import _passes as passes
 from attnbook.torch._passes import Call, Kept
 
-INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale"
+INPUTS = "Tensor Q, Tensor K, Tensor V, Tensor? bias, Tensor? mask, str? causal, float? scale, str method"
 
 
 def attend(call, *tensors):
@@ -30,7 +30,7 @@ def attend(call, *tensors):
 @torch.library.custom_op(
     "attnbook::attention",
     mutates_args=(),
-    schema=f"({INPUTS}, str method) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
+    schema=f"({INPUTS}) -> (Tensor O, Tensor L, Tensor unrounded, Tensor M, Tensor Z, Tensor unit)",
 )
 def attention(Q, K, V, bias, mask, causal, scale, method):
     """O, L, and what the tiled spine and the kernels keep: O before it was rounded (empty where it was not, and where
@@ -59,8 +59,8 @@ def _(Q, K, V, bias, mask, causal, scale, method):
     mutates_args=(),
     schema=f"(Tensor? dO, Tensor? dL, {INPUTS}, Tensor O, Tensor M, Tensor Z, Tensor unit, bool of_bias) -> Tensor[]",
 )
-def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
-    """dQ, dK, dV, and that of the bias if it is asked for; found where O was."""
+def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
+    """dQ, dK, dV, and that of the bias if it is asked for."""
     call, tensors = _call(Q, K, V, bias, mask, causal, scale)
     unit = unit.item()
     home, _, plan = passes.settled(call, tensors, passes.homes(Q, "fused" if unit < 0 else "tiled"))
@@ -70,7 +70,7 @@ def attention_vjp(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_
 
 
 @attention_vjp.register_fake
-def _(dO, dL, Q, K, V, bias, mask, causal, scale, O, M, Z, unit, of_bias):
+def _(dO, dL, Q, K, V, bias, mask, causal, scale, method, O, M, Z, unit, of_bias):
     return [T.new_empty(T.shape) for T in (Q, K, V, bias)[: 3 + of_bias]]
 
 
@@ -85,7 +85,7 @@ def _call(Q, K, V, bias, mask, causal, scale):
 
 
 def _save(ctx, inputs, output):
-    *tensors, ctx.causal, ctx.scale, _ = inputs
+    *tensors, ctx.causal, ctx.scale, ctx.method = inputs
     O, _, unrounded, M, Z, unit = output
     ctx.save_for_backward(*tensors, unrounded if unrounded.numel() else O, M, Z, unit)
     ctx.set_materialize_grads(False)
@@ -94,7 +94,8 @@ def _save(ctx, inputs, output):
 def _vjp(ctx, dO, dL, *_):
     *tensors, O, M, Z, unit = ctx.saved_tensors
     of_bias = ctx.needs_input_grad[3]
-    grads = attention_vjp(dO, dL, *tensors, ctx.causal, ctx.scale, O, M, Z, unit, of_bias)
+    options = ctx.causal, ctx.scale, ctx.method
+    grads = attention_vjp(dO, dL, *tensors, *options, O, M, Z, unit, of_bias)
     return *grads, *(None,) * (8 - len(grads))
 
 
