@@ -604,6 +604,7 @@ def test_each_size_of_tiles_is_tried_beside_the_one_in_use():
         size = getattr(tiles, walk)
         assert gpu_tiles.blocks(gpu_tiles.written(size)) == size
         assert tiles._replace(**{walk: getattr(used, walk)}) == used, "another kernel's tiles changed, too"
+    assert {case[:3:2] for case in gpu_tiles.cases(False, ["float32"], ["causal"])} == {("float32", True)}
     first = {case[:4]: case for case in reversed(every)}
     assert all(case[4] == gpu_tiles.in_use(*case[:2]) for case in first.values())
     times = {"64x64.4.3": {"median": 0.002}, "128x64.8.3": {"median": 0.001}}
