@@ -347,6 +347,26 @@ def test_gradcheck_and_gradgradcheck_entry_by_entry(name):
     passes_gradchecks([shape[1:] for shape in shapes], options)
 
 
+def takes_torchs_exponentials(bits):
+    """Those of torch where NumPy has no vector code for its own, in parts that no thread of torch's helps with; the
+    values and derivatives are the same: of plain scores, of masked ones, and of some so large that they need a shift.
+    """
+    sizes, exp2_ = [], torch.Tensor.exp2_
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spines.numpy_work, "BITS", bits)
+        patch.setattr(torch.Tensor, "exp2_", lambda T: (sizes.append(T.numel()), exp2_(T))[1])
+        for options in ({}, {"is_causal": True}, {"attn_mask": some(401, 370)}, {"scale": 30.0}):
+            agrees_with_torch(draw(*LARGE), options)
+            agree(*(func.jvp(lambda *x: f(*x, **options), *map(tuple, (draw(*LARGE), draw(*LARGE)))) for f in BOTH))  # noqa: B023
+    assert bool(sizes) is not bits
+    assert max(sizes, default=0) <= 2**15  # at::internal::GRAIN_SIZE
+
+
+@pytest.mark.parametrize("bits", [True, False])
+def test_exponentials_of_the_faster_library(bits):
+    takes_torchs_exponentials(bits)
+
+
 def test_large_tables_too():
     """Where the forward ran in tiles, on a gradient's gradient, and on a tangent."""
     inputs = [T.requires_grad_() for T in draw(*LARGE)]
@@ -706,6 +726,12 @@ PLANTED = {
         lambda: agrees_transformed(*TRANSFORMS["third order"])),
     "a tangent of another input": (
         "_passes", "jvp", "(*zeros, *tangents", "(2 * zeros[0], *zeros[1:], *tangents", gradchecks("plain")),
+    "exponentials of another base": (
+        "_passes", "exp2", "exp2_()", "exp_()", lambda: takes_torchs_exponentials(False)),
+    "exponentials of the first part alone": (
+        "_passes", "exp2", "split(2**15)", "split(2**15)[:1]", lambda: takes_torchs_exponentials(False)),
+    "exponentials in parts that torch divides": (
+        "_passes", "exp2", "2**15", "2**20", lambda: takes_torchs_exponentials(False)),
     "causal where it was not asked for": (
         "attention", "_checked", "bias, causal,", "bias, True,", lambda: agrees_with_torch(draw(*THREE), {})),
     "vmap with an input in another order": (

@@ -136,7 +136,8 @@ def _forward_block(work, block, O, M, Z):
             if shifted:
                 highest = np.maximum(m, np.max(E, axis=-1, keepdims=True))
                 shift = np.where(highest == -np.inf, work.dtype.type(0), highest)
-                fade = work.exp(m - shift)
+                fade = m - shift
+                work.exp(fade, out=fade)
                 E = np.subtract(E, shift, out=E if work.fast else None)  # an op may have saved E itself
                 A *= fade
                 z *= fade

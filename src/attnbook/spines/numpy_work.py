@@ -34,7 +34,7 @@ BITS = faster_in_bits(opt_func_info("exp"), sys.platform)
 
 def unit_of(plan):
     """Nats that a score of this call has: those of a bit, where no op but masks is run on them, and that is faster."""
-    return LN2 if plan.only_forbids and BITS else 1.0
+    return LN2 if plan.only_forbids and (BITS or plan.kernel) else 1.0
 
 
 class Visit(NamedTuple):
@@ -58,7 +58,7 @@ class Work:
         self.masks = [op for _, op in plan.scores] if self.fast else ()
         self.heads_differ = not all(op.heads_alike for op in plan.ops)
         # Q takes the unit of the scores in, with the scale; what is made from that Q needs it back at the end.
-        self.exp = np.exp if unit == 1 else np.exp2
+        self.exp = np.exp if unit == 1 else plan.kernel or np.exp2
         self.in_q, self.in_dQ, self.in_dK = plan.scale / unit, plan.scale, unit
         if self.plain and not self.heads_differ:
             self.merge()

@@ -18,7 +18,7 @@ from torch._C import DispatchKeySet, _parse_dispatch_key
 from attnbook.arguments import scores_shape
 from attnbook.ops.op import UndeclaredError
 from attnbook.plan import resolve
-from attnbook.spines import SPINES
+from attnbook.spines import SPINES, numpy_work
 from attnbook.spines.fused.limits import tf32_is_allowed
 
 WRAPPED = ("Python", "Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper", "Batched", "ZeroTensor")
@@ -237,12 +237,24 @@ def arrays_of(tensors, home):
     return found
 
 
+def exp2(T, out):
+    """On NumPy's memory, in place, in parts so small that torch starts no threads: two to three times as fast as NumPy
+    where that has no vector code for it.
+    """
+    for part in torch.from_numpy(T.reshape(-1)).split(2**15):
+        part.exp2_()
+    return out
+
+
 def settled(call, tensors, places=None):
     """The first home that can do it, the tensors as its arrays, and the plan."""
     home, *others = places or homes(tensors[0], call.method)
     try:
         arrays = arrays_of(tensors, home)
-        return home, arrays, settle_on(call, arrays, "fused" if home == "kernels" else call.method)
+        plan = settle_on(call, arrays, "fused" if home == "kernels" else call.method)
+        if home == "numpy" and not numpy_work.BITS:
+            plan = plan._replace(kernel=exp2)
+        return home, arrays, plan
     except (TypeError, ValueError, ModuleNotFoundError):  # it cannot
         if not others:
             raise
