@@ -5,6 +5,7 @@ One line a mistake: the call, the type of the error, the whole message. ``…`` 
 
 import importlib
 import inspect
+import math
 import re
 
 import array_api_strict
@@ -455,6 +456,7 @@ OPS = [
     (lambda: T5Buckets(32, 8), ValueError, "max_distance: expected more than the 8 distances …, got 8"),
     (lambda: T5Buckets(32, True), ValueError, f"max_distance: expected {WHOLE} 1, got True"),
     (lambda: T5Buckets(32, 128, 1), TypeError, "bidirectional: expected True or False, got 1"),
+    (lambda: attention(Q, K, V, ops=ones(3)), TypeError, "ops: expected objects of classes derived from … got float64"),
     (lambda: alibi_slopes(0), ValueError, "h: expected a whole number of heads, at least 1, got 0"),
     (lambda: alibi_slopes(2.0), ValueError, "h: expected a whole number of heads, at least 1, got 2.0"),
     (lambda: LogitScale(2.0), TypeError, "t: expected an array, a number a head, got 2.0"),
@@ -1170,6 +1172,19 @@ LAYERS = [
         lambda: layers.differential_attention(Q2, K2, V2, ones(5)),
         ValueError,
         "lam: expected a shape that broadcasts to the leading axes of Q, (2, 6), got shape (5,)",
+    ),
+    (
+        lambda: layers.differential_attention(Q2, K2, V2, LAM, caual=True),
+        TypeError,
+        "differential_attention() got an unexpected keyword argument 'caual'",
+    ),
+    (lambda: layers.differential_lambda(*VECTORS, "a"), ValueError, "init: expected a finite number, got 'a'"),
+    (lambda: layers.differential_lambda(*VECTORS, math.nan), ValueError, "init: expected a finite number, got nan"),
+    (lambda: mla(X, absorbed="no"), TypeError, "absorbed: expected True or False, got 'no'"),
+    (
+        lambda: layers.talking_heads_jvp(*(T.astype("f") for T in TALK), TALKING),
+        TypeError,
+        "tQ: expected dtype float64 like Q, got float32",
     ),
     (lambda: layers.differential_attention(Q2, K2, V2, LAM, mask=1), TypeError, "mask: expected a bool array …got int"),
     (lambda: layers.differential_attention_vjp(V2, DIFFERENTIAL), ValueError, "dO: expected shape (2, 6, 5, 13), …"),

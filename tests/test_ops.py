@@ -27,6 +27,7 @@ from attnbook.arrays import narrow, widen
 from attnbook.ops import (
     ALiBi,
     Bias,
+    BlockMask,
     Causal,
     Dropout,
     LogitScale,
@@ -478,6 +479,51 @@ def test_garbage_stays_behind_a_mask(op):
     assert np.array_equal(S, np.where(forbidden, -np.inf, 1.0))
     assert np.array_equal(op.vjp(T, saved, tile)[0], np.where(forbidden, 0.0, 1.0))
     assert np.array_equal(op.jvp(T, saved, tile), np.where(forbidden, 0.0, 1.0))
+
+
+class Strided(Window):
+    """With something that its base does not compare."""
+
+    def __init__(self, step):
+        super().__init__(None, 0, "top-left")
+        object.__setattr__(self, "step", step)
+
+    def allows_all(self, tile):
+        return False
+
+    def allowed(self, S, tile):
+        i, j = np.ogrid[tile.rows.start : tile.rows.stop, tile.cols.start : tile.cols.stop]
+        return (j <= i) & ((i - j) % self.step == 0)
+
+
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+def test_two_masks_of_a_class_of_the_users_are_not_taken_for_one(method):
+    Q, K, V = draw((70, 3), (70, 3), (70, 2))
+    i, j = np.ogrid[:70, :70]
+    for step in (2, 3):
+        O, _ = ab.attention(Q, K, V, ops=[Strided(step)], method=method)
+        wanted, _ = ab.attention(Q, K, V, mask=(j <= i) & ((i - j) % step == 0), method=method)
+        assert np.array_equal(O, wanted)
+
+
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+def test_documents_of_an_empty_batch(method):
+    ids = np.zeros((0, 5), int)
+    assert ab.attention(*draw((0, 5, 3), (0, 5, 3), (0, 5, 2)), ops=[Segments(ids, ids)], method=method)[0].size == 0
+
+
+def test_numbers_of_numpy_are_numbers():
+    """Also those that would overflow."""
+    Q, K, V = draw((9, 3), (9, 3), (9, 2))
+    for ops, others in (
+        ([Softcap(np.float32(0.5))], [Softcap(0.5)]),
+        ([Dropout(np.float16(0.5), 3)], [Dropout(0.5, 3)]),
+        ([Window(np.uint8(3), np.int64(1), "top-left")], [Window(3, 1, "top-left")]),
+        ([BlockMask(np.eye(3, dtype=bool), np.int8(3))], [BlockMask(np.eye(3, dtype=bool), 3)]),
+    ):
+        assert np.array_equal(*(ab.attention(Q, K, V, ops=these)[0] for these in (ops, others)))
+    assert alibi_slopes(np.int64(4)).tolist() == alibi_slopes(4).tolist()
+    assert np.array_equal(*(ab.top_k_mask(Q, K, k) for k in (np.int64(2), 2)))
 
 
 def test_infinity_in_a_bias_forbids():

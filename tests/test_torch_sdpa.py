@@ -1,7 +1,9 @@
 """attnbook.torch.scaled_dot_product_attention beside torch's own: values, and derivatives of every kind and order."""
 
+import gc
 import itertools
 import math
+import weakref
 
 import compare
 import pytest
@@ -15,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from attnbook import spines
 from attnbook.checks import close
-from attnbook.ops import Dropout, Tile
+from attnbook.ops import Dropout, Softcap, Tile
 from attnbook.torch import _passes as passes
-from attnbook.torch import scaled_dot_product_attention
+from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 
@@ -541,6 +543,32 @@ def test_what_is_kept_is_saved_by_torch_and_no_table_where_it_is_large():
         assert scaled_dot_product_attention(*inputs).grad_fn is None
 
 
+def is_let_go(method, keep):
+    """A mask, and what an op has saved, live after a backward only as long as the graph is kept."""
+    Q, K, V = (T.requires_grad_() for T in draw(*THREE))
+    held, forward = [], Softcap.forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Softcap, "forward", lambda *args: (held.append(forward(*args)), held[-1])[1])
+        mask = some(5, 7)
+        O = attention(Q, K, V, mask=mask, ops=[Softcap(2.0)], method=method)
+    kept = [weakref.ref(mask), *(weakref.ref(saved) for _, saved in held if method == "dense")]
+    del mask
+    held.clear()
+    first = torch.autograd.grad(O.sum(), (Q, K, V), retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(O.sum(), (Q, K, V), retain_graph=keep)))
+    gc.collect()
+    assert [ref() is not None for ref in kept] == [keep] * len(kept)
+    if not keep:
+        with pytest.raises(RuntimeError, match="second time"):
+            O.sum().backward()
+
+
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_graph_holds_no_mask_after_its_backward(method, keep):
+    is_let_go(method, keep)
+
+
 def test_without_gradients():
     inputs = draw(*THREE)
     wanted = torchs(*inputs)
@@ -656,6 +684,7 @@ def test_the_operator_is_one_that_torch_can_rely_on(dtype):
 Q, K, V = draw(*THREE)
 MASK = torch.ones(5, 7, dtype=torch.bool)
 REFUSED = [
+    ((Q, K, V), {"scale": torch.tensor(0.5, requires_grad=True)}, TypeError, "scale: expected a real number, got .*"),
     ((Q.numpy(), K, V), {}, TypeError, "query: expected a tensor, got ndarray"),
     ((Q, K, V, [[1.0]]), {}, TypeError, "attn_mask: expected a tensor, got list"),
     ((Q.int(), K.int(), V.int()), {}, TypeError, "query: expected torch.float64 or .*, got torch.int32"),
@@ -705,6 +734,36 @@ def test_it_is_refused(inputs, options, error, message):
     assert isinstance(caught.value, RuntimeError)  # as torch raises it
 
 
+@pytest.mark.parametrize("name", ["scale", "dropout_p"])
+def test_a_number_whose_derivative_would_be_lost_is_refused(name):
+    number = torch.tensor(0.5)
+
+    def f(x):
+        return scaled_dot_product_attention(Q, K, V, **{name: x})
+
+    assert f(number).shape == (2, 3, 5, 13)
+    with pytest.raises(TypeError, match=f"{name}: expected a real number"):
+        func.jvp(f, (number,), (number,))
+    with forward_ad.dual_level(), pytest.raises(TypeError, match=f"{name}: expected a real number"):
+        f(forward_ad.make_dual(number, number))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": "tilled"}, ValueError, "method: expected one of 'auto', .*, got 'tilled'"),
+        ({"with_L": 1}, TypeError, "with_L: expected True or False, got 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_every_mode(options, error, message):
+    def f(Q):
+        return attention(Q, K, V, ops=[Dropout(0.5, torch.tensor(3))], **options)
+
+    for run in (f, func.vmap(f), torch.compile(f, backend="eager")):
+        with pytest.raises(error, match=message):
+            run(Q)
+
+
 # --- planted mistakes: the checks above notice them ---------------------------------------------------------------
 
 
@@ -732,6 +791,12 @@ PLANTED = {
         "_passes", "exp2", "split(2**15)", "split(2**15)[:1]", lambda: takes_torchs_exponentials(False)),
     "exponentials in parts that torch divides": (
         "_passes", "exp2", "2**15", "2**20", lambda: takes_torchs_exponentials(False)),
+    "a call that is held": (
+        "_autograd", "_let_go", "ctx.call =", "held =", lambda: is_let_go("dense", False)),
+    "tables that are held": (
+        "_autograd", "_let_go", "ctx.kept =", "held =", lambda: is_let_go("dense", False)),
+    "a call that is let go too early": (
+        "_autograd", "_let_go", "not torch", "torch", lambda: is_let_go("dense", True)),
     "causal where it was not asked for": (
         "attention", "_checked", "bias, causal,", "bias, True,", lambda: agrees_with_torch(draw(*THREE), {})),
     "vmap with an input in another order": (
@@ -753,5 +818,5 @@ PLANTED = {
 @pytest.mark.parametrize(("file", "name", "right", "wrong", "check"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_mistake_is_noticed(file, name, right, wrong, check):
     check()
-    with planted(f"torch/{file}.py", name, right, wrong), pytest.raises((AssertionError, RuntimeError)):
+    with planted(f"torch/{file}.py", name, right, wrong), pytest.raises((AssertionError, RuntimeError, AttributeError)):
         check()

@@ -111,6 +111,13 @@ def check_count(name: str, n: Any) -> int:
     return count
 
 
+def whole(name: str, n: Any, least: int, wanted: str) -> int:
+    """``n`` as an int, NumPy's too; an error where it is none, or less."""
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < least:
+        raise ValueError(expected(name, wanted, repr(n)))
+    return int(n)
+
+
 def check_positive(**numbers: Any) -> None:
     for name, x in numbers.items():
         if not is_real(x) or not 0 < as_float(x) < math.inf:
@@ -136,6 +143,11 @@ def choose(name: str, came: Any, choices: dict[Any, Any]) -> Any:
         if came is choice or (isinstance(came, str) and came == choice):
             return meaning
     raise ValueError(expected(name, "one of " + ", ".join(map(repr, choices)), reprlib.repr(came)))
+
+
+def check_res(res: Any, function: str, *kinds: type) -> None:
+    if type(res) not in kinds:
+        raise TypeError(expected("res", f"the residuals that {function} returned", type(res).__name__))
 
 
 def check_shape(name: str, T: Any, shape: tuple[int, ...]) -> None:

@@ -50,7 +50,7 @@ def on_host(T: Any) -> bool:
         return True
     try:
         return T.__dlpack_device__()[0] in (1, 3)
-    except (BufferError, TypeError, ValueError):  # an array without memory, such as torch's on "meta"
+    except (BufferError, TypeError, ValueError, RuntimeError):  # as torch's on "meta", or under vmap
         return False
 
 

@@ -6,7 +6,7 @@ Arguments are checked here, turned into a plan, and handed to a spine; no mathem
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_flags, check_shape, scores_shape
+from attnbook.arguments import check_flags, check_res, check_shape, scores_shape
 from attnbook.arrays import agree, expected
 from attnbook.ops import Op
 from attnbook.plan import resolve
@@ -374,6 +374,5 @@ def check_tangents(tQ: Any, tK: Any, tV: Any, tbias: Any, tops: Any, res: Any) -
 
 
 def _plan_of(res: Any) -> Any:
-    if type(res) not in RESIDUALS:
-        raise TypeError(expected("res", "the residuals that attention returned", type(res).__name__))
+    check_res(res, "attention", *RESIDUALS)
     return res.plan

@@ -8,7 +8,7 @@ Self-attention and cross-attention are one set of lines: without a memory, keys 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, NamedTuple
 
-from attnbook.arguments import check_count, check_shape
+from attnbook.arguments import check_count, check_res, check_shape
 from attnbook.arrays import agree, expected, kind, narrow, widen
 from attnbook.attention import split_by_asker
 from attnbook.gates import Gate
@@ -221,8 +221,7 @@ def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGra
     -----
     For the memory: :doc:`/chapters/07_cross`.
     """
-    if not isinstance(res, MultiHeadResiduals):
-        raise TypeError(expected("res", "the residuals that multi_head_attention returned", type(res).__name__))
+    check_res(res, "multi_head_attention", MultiHeadResiduals)
     agree(X=res.X, dY=dY)
     check_shape("dY", dY, (*res.C.shape[:-1], res.params.W_O.shape[-1]))
     x, m, w = _operands(res.X, res.memory, res.params)

@@ -2,7 +2,8 @@
 :doc:`/chapters/09_variants`.
 
 Both are one formula, with another m: the width for the mean square, 1 for the length. Where eps = 0, a row of zeros has
-no direction; it stays 0, and so does its gradient.
+no direction; it stays 0, and so does its gradient. So does a row whose squares are
+too small for a number, and one whose squares are too large.
 """
 
 from typing import Any, Generic, NamedTuple, Self

@@ -1,5 +1,6 @@
 """A call of attention, resolved once, at the door: what every pass reads, so that none asks again."""
 
+from numbers import Number
 from typing import Any, NamedTuple, Self
 
 from attnbook.arguments import check_scale, choose
@@ -93,7 +94,7 @@ def resolve(
 
 def steps_of(mask: Any = None, bias: Any = None, causal: Any = False, ops: Any = ()) -> list[Any]:
     """All ops of a call in order, each after the argument that asked for it."""
-    steps = [("ops", op) for op in _ops(ops)] if ops != () else []
+    steps = [("ops", op) for op in _ops(ops)] if not isinstance(ops, tuple) or ops else []
     if bias is not None:
         steps.append(("bias", Bias(bias)))
     if mask is not None:
@@ -121,7 +122,8 @@ def _ops(ops: Any) -> tuple[Any, ...]:
             raise TypeError(expected("ops", f"{type(op).__name__} with forward, vjp and jvp", f"no {missing[0]}"))
         if missing := [name for name in op.arrays if not hasattr(op, name)]:
             raise TypeError(expected(f"{name}.arrays", "names of its fields", repr(missing[0])))
-        if more := [field for field, T in vars(op).items() if field not in op.arrays and is_array(T)]:
+        others = {field: T for field, T in vars(op).items() if field not in op.arrays and not isinstance(T, Number)}
+        if more := [field for field, T in others.items() if is_array(T)]:
             raise TypeError(expected(f"{name}.arrays", f"also {more[0]!r}, which is an array", op.arrays))
         if op.learns is not None and op.learns not in op.arrays:
             raise TypeError(expected(f"{name}.learns", f"one of {op.arrays}", repr(op.learns)))

@@ -84,8 +84,8 @@ def rotary(
     TypeError
         X is no array of floats, positions no array of integers or floats, dims no integer, or scaling no callable.
     ValueError
-        X has fewer than two axes; positions do not fit it, or are NaN or infinite; dims is odd, or more than X has
-        columns; base is not a finite number over 1, or layout no such word; or scaling returns
+        X has fewer than two axes; positions do not fit it, or are NumPy's and not finite; dims is odd, or more than X
+        has columns; base is not a finite number over 1, or layout no such word; or scaling returns
         other angles than it should, or a temperature that is not positive.
 
     Notes

@@ -7,7 +7,7 @@ With no normalizer nothing joins the tiles of a row but a sum, so nothing is kep
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from attnbook.arguments import check_shape, choose, scores_shape
+from attnbook.arguments import check_res, check_shape, choose, scores_shape
 from attnbook.arrays import agree, array_namespace, device, expected, mT, narrow, widen
 from attnbook.attention import AttentionGrads, check_tangents, split_by_asker
 from attnbook.ops import Op, Tile, chain
@@ -214,6 +214,5 @@ def _zeros(like: Any, *shape: int) -> Any:
 
 
 def _plan_of(res: Any) -> Any:
-    if type(res) is not Residuals:
-        raise TypeError(expected("res", "the residuals that sigmoid_attention returned", type(res).__name__))
+    check_res(res, "sigmoid_attention", Residuals)
     return res.plan

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from attnbook.arguments import scores_shape
-from attnbook.arrays import agree, array_namespace, expected, mT, quietly_on_numpy
+from attnbook.arguments import scores_shape, whole
+from attnbook.arrays import agree, array_namespace, mT, quietly_on_numpy
 from attnbook.ops import Op, Tile, chain
 from attnbook.plan import resolve
 from attnbook.spines.operands import operands, stretch
@@ -66,8 +66,7 @@ def top_k_mask(
     with this one fixed, that of attention is right, except where two scores tie for the k-th place.
     """
     xp = agree(Q=Q, K=K)
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ValueError(expected("k", "a whole number of keys, at least 1", repr(k)))
+    k = whole("k", k, 1, "a whole number of keys, at least 1")
     shape, widths = scores_shape(Q, K, K), (Q.shape[-1], Q.shape[-1])
     options: dict[str, Any] = {
         "mask": mask,

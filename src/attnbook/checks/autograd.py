@@ -25,7 +25,7 @@ def has_flint() -> bool:
 
 def output_of(result: Any) -> Any:
     """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
-    return result[0] if isinstance(result, tuple) else result
+    return result[0] if isinstance(result, tuple) and result else result
 
 
 def autograd_vjp(f: Callable[..., Any], at: Sequence[Any], cotangent: Any) -> list[np.ndarray[Any, Any]]:

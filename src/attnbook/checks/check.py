@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attnbook.arguments import check_flags, whole
 from attnbook.arrays import expected
 from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
@@ -93,9 +94,9 @@ def check_vjp(
     """
     at = _as_tuple(at)
     _check_function(f)
+    check_flags(autograd=autograd)
     for name, value, least in (("trials", trials, 1), ("seed", seed, 0)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(expected(name, f"an integer, {least} or more", repr(value)))
+        whole(name, value, least, f"an integer, {least} or more")
     _check_float64(at=at, cotangent=(cotangent,))
     if not _runs_on_balls(grads, digits):
         grads = _as_tuple(grads)
@@ -159,6 +160,7 @@ def check_jvp(
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
     _check_function(f)
+    check_flags(autograd=autograd)
     if len(at) != len(tangents):
         raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
     _check_float64(at=at, tangents=tangents)
@@ -275,8 +277,7 @@ def _runs_on_balls(claimed: Any, digits: Any) -> bool:
 
 def _enclosed(digits: Any) -> Any:
     """The module of the checks in balls, or an error where it cannot be had."""
-    if not isinstance(digits, int) or isinstance(digits, bool) or digits < 1:
-        raise ValueError(expected("digits", "None or a positive integer", repr(digits)))
+    whole("digits", digits, 1, "None or a positive integer")
     if not has_flint():
         raise ModuleNotFoundError(expected("digits", "None where python-flint is not installed", digits))
     from attnbook.checks import enclosed

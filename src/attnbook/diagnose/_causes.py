@@ -8,8 +8,7 @@ import numpy as np
 
 from attnbook.diagnose._infer import factors, patterns, precisions
 from attnbook.diagnose._likely import likely
-from attnbook.diagnose._match import SMALL, cost, explains, predicted, untouched
-from attnbook.diagnose._near import near
+from attnbook.diagnose._match import SMALL, cost, explains, near, predicted, untouched
 from attnbook.diagnose._run import LOWER
 from attnbook.diagnose.faults import WAYS
 from attnbook.diagnose.steps import with_mistakes

@@ -3,6 +3,7 @@
 A mistake that changes little is near everything. It explains an error only where it leaves a tenth of it at most.
 """
 
+import math
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +20,9 @@ SMALL = 4096
 
 KEPT = 2048
 """So many predictions of a case, at most, are kept."""
+
+LARGE = 1024
+"""A result of more entries is not looked at here."""
 
 _KEPT = WeakKeyDictionary()
 
@@ -140,3 +144,36 @@ def _growth_of(run):
     if not Q.size or not K.size:
         return 1.0
     return 1 + np.sqrt(np.mean(Q * Q) * np.mean(K * K)) * float(run.came.options.get("scale") or Q.shape[-1] ** -0.5)
+
+
+def near(run, name, steps, level=""):
+    """A bool for each of these, in one calculation: False where what it predicts is too far from what came to explain
+    it; :func:`explains` looks at what is left.
+
+    ``steps`` is a tuple that lives on: what it predicts of a case is kept for the next function.
+    """
+    came = run.came.values[name]
+    if came.size > LARGE or not all(map(np.size, run.came.inputs)):
+        return np.full(len(steps), True)
+    wanted, which, sizes = keep(run, (name, came.shape, id(steps)), lambda: _stacked(run, name, came.shape, steps))
+    with np.errstate(all="ignore"):
+        off = wanted - came.ravel()
+        off = np.where(np.isfinite(off), np.abs(off), 0.0)
+        maybe = np.full(len(steps), False)
+        maybe[which] = off.max(axis=1, initial=0.0) <= allowed(run, name, sizes[0])
+        if level:
+            many = np.maximum(np.isfinite(wanted).sum(axis=1), 1)
+            maybe[which] |= (off * off).sum(axis=1) <= allowed(run, name, sizes[1], level) ** 2 * many
+    return maybe
+
+
+def _stacked(run, name, shape, steps):
+    """(the predictions of this shape, a row each; which these are; the largest and the mean size of each)."""
+    predictions = [predicted(run, each) for each in steps]
+    fits = [p is not None and p.get(name) is not None and p[name].shape == shape for p in predictions]
+    rows = [p[name].ravel() for p, fit in zip(predictions, fits, strict=True) if fit]
+    wanted = np.array(rows).reshape(len(rows), math.prod(shape))
+    finite = np.where(np.isfinite(wanted), wanted, 0.0)
+    many = np.maximum(np.isfinite(wanted).sum(axis=1), 1)
+    mean = np.sqrt((finite * finite).sum(axis=1) / many)
+    return wanted, np.array(fits, dtype=bool), (np.abs(finite).max(axis=1, initial=0.0), mean)

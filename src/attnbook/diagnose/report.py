@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attnbook.arguments import whole
 from attnbook.arrays import expected
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose._asked import swallowed
@@ -195,8 +196,7 @@ def diagnose(
     if dtype not in DTYPES or (dtype == "bfloat16" and library in ("numpy", "cupy", "onnx")):
         few = "one of " + ", ".join(map(repr, DTYPES)) + " (bfloat16: none of NumPy)"
         raise ValueError(expected("dtype", few, repr(dtype)))
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(expected("seed", "an integer of at least 0", repr(seed)))
+    seed = whole("seed", seed, 0, "an integer of at least 0")
     call = Caller(fn, library, limit, dtype)
     manners, runs = call.manners, []
     late = int(call.learner.too_long)

@@ -4,14 +4,18 @@ Its layer projects and splits heads as any other, with d columns twice in each h
 head's output, :func:`~attnbook.norms.rms_norm`, with a gain; and multiplies it by 1 − λ_init.
 """
 
+import math
+import reprlib
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_broadcasts, check_shape, scores_shape
+from attnbook.arguments import as_float, check_broadcasts, check_res, check_shape, is_real, scores_shape
 from attnbook.arrays import agree, array_namespace, expected, narrow, unbroadcast, widen
 from attnbook.attention import split_by_asker
+from attnbook.ops import Op
 from attnbook.plan import resolve
-from attnbook.spines import SPINES
-from attnbook.types import AnyArray, Array, described
+from attnbook.spines import SPINES, Way
+from attnbook.types import AnyArray, Array, Corner, Method, described
 
 
 class DifferentialResiduals(NamedTuple):
@@ -44,7 +48,17 @@ class DifferentialGrads(NamedTuple, Generic[Array]):
 
 
 def differential_attention(
-    Q: Array, K: Array, V: Array, lam: AnyArray, **options: Any
+    Q: Array,
+    K: Array,
+    V: Array,
+    lam: AnyArray,
+    *,
+    mask: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    causal: bool | Corner = False,
+    scale: float | None = None,
+    ops: Sequence[Op] = (),
+    method: Method | Way = "auto",
 ) -> tuple[Array, DifferentialResiduals]:
     """Subtract from one attention λ times another, to the same values.
 
@@ -60,8 +74,8 @@ def differential_attention(
     V : array (..., n_k, d_v)
     lam : array
         λ: one number, of shape (), or what broadcasts to the leading axes, such as one a head, (h,).
-    **options
-        Those of :func:`~attnbook.attention.attention`, for both.
+    mask, bias, causal, scale, ops, method
+        As :func:`~attnbook.attention.attention` takes them, for both.
 
     Returns
     -------
@@ -97,7 +111,9 @@ def differential_attention(
             raise ValueError(expected(name, wanted, f"shape {tuple(T.shape)}"))
     check_broadcasts("lam", tuple(lam.shape), tuple(Q.shape[:-2]), "the leading axes of Q")
     (Q1, Q2), (K1, K2) = _halves(Q), _halves(K)
-    plan = resolve({"Q": Q, "K": K, "V": V}, scores_shape(Q1, K1, V), (Q1.shape[-1], V.shape[-1]), **options)
+    options: dict[str, Any] = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops}
+    shape, widths = scores_shape(Q1, K1, V), (Q1.shape[-1], V.shape[-1])
+    plan = resolve({"Q": Q, "K": K, "V": V}, shape, widths, **options, method=method)
     v = widen(V)
     (O1, first), (O2, second) = (
         SPINES[plan.spine].forward(widen(q), widen(k), v, plan) for q, k in ((Q1, K1), (Q2, K2))
@@ -201,11 +217,13 @@ def differential_lambda(q1: Array, k1: Array, q2: Array, k2: Array, init: float)
     TypeError
         A vector is no array of floats, or unlike q1.
     ValueError
-        q1 has no axis, or another shape than one of the others.
+        q1 has no axis, or another shape than one of the others; or init is no finite number.
     """
     _check_vectors(q1, k1, q2, k2)
+    if not is_real(init) or not math.isfinite(as_float(init)):
+        raise ValueError(expected("init", "a finite number", reprlib.repr(init)))
     e1, e2 = _exponentials(q1, k1, q2, k2)
-    return narrow(e1 - e2 + init, q1.dtype)
+    return narrow(e1 - e2 + float(init), q1.dtype)
 
 
 def differential_lambda_vjp(
@@ -263,6 +281,5 @@ def _of_heads(lam: Any) -> Any:
 
 
 def _plan_of(res: Any) -> Any:
-    if not isinstance(res, DifferentialResiduals):
-        raise TypeError(expected("res", "the residuals that differential_attention returned", type(res).__name__))
+    check_res(res, "differential_attention", DifferentialResiduals)
     return res.first.plan

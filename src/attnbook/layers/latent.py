@@ -7,7 +7,7 @@ part may be moved to the queries: the absorbed form attends to c itself, all tha
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_count, check_eps, check_scale, check_shape
+from attnbook.arguments import check_count, check_eps, check_flags, check_res, check_scale, check_shape
 from attnbook.arrays import agree, array_namespace, expected, kind, mT, narrow, unbroadcast, widen
 from attnbook.attention import split_by_asker
 from attnbook.heads import merge_heads, split_heads
@@ -153,6 +153,7 @@ def latent_attention(
         "ops": ops,
         "method": method,
     }
+    check_flags(absorbed=absorbed)
     shape, widths = (*X.shape[:-2], h, X.shape[-2], X.shape[-2]), (d_c + d_r, d_c) if absorbed else (d_n + d_r, d_v)
     plan = resolve({"X": X, **p._asdict()}, shape, widths, **options)
     x, w = widen(X), LatentParams(*(None if W is None else widen(W) for W in p))
@@ -204,8 +205,7 @@ def latent_attention_vjp(dY: Array, res: LatentResiduals) -> LatentGrads[Array]:
     ValueError
         dY lacks the shape of Y.
     """
-    if not isinstance(res, LatentResiduals):
-        raise TypeError(expected("res", "the residuals that latent_attention returned", type(res).__name__))
+    check_res(res, "latent_attention", LatentResiduals)
     X = res.X
     agree(X=X, dY=dY)
     check_shape("dY", dY, (*X.shape[:-1], res.params.W_O.shape[1]))

@@ -7,7 +7,7 @@ The table is kept, as in the dense spine.
 
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_scale, check_shape, scores_shape
+from attnbook.arguments import check_res, check_scale, check_shape, scores_shape
 from attnbook.arrays import agree, array_namespace, expected, mT, narrow, widen
 from attnbook.ops import Tile
 from attnbook.plan import steps_of
@@ -126,10 +126,9 @@ def talking_heads_vjp(dO: Array, res: TalkingResiduals) -> TalkingGrads[Array]:
     ValueError
         dO lacks the shape of O.
     """
-    _check_res(res)
+    check_res(res, "talking_heads", TalkingResiduals)
     agree(dO=dO)
-    if dO.dtype != res.dtype:
-        raise TypeError(expected("dO", f"dtype {res.dtype} like Q", dO.dtype))
+    _check_dtype("dO", dO, res)
     check_shape("dO", dO, (*res.V.shape[:-2], res.S.shape[-2], res.V.shape[-1]))
     dO = widen(dO)
     dmixed, dV = dO @ mT(res.V), mT(_mix(res.P, res.W_P)) @ dO
@@ -164,8 +163,9 @@ def talking_heads_jvp(tQ: Array, tK: Array, tV: Array, tW_S: AnyArray, tW_P: Any
     ValueError
         The shape of a tangent is not its variable's.
     """
-    _check_res(res)
+    check_res(res, "talking_heads", TalkingResiduals)
     agree(tQ=tQ, tK=tK, tV=tV, tW_S=tW_S, tW_P=tW_P)
+    _check_dtype("tQ", tQ, res)
     tangents = {"tQ": tQ, "tK": tK, "tV": tV, "tW_S": tW_S, "tW_P": tW_P}
     for (name, T), like in zip(tangents.items(), (res.Q, res.K, res.V, res.W_S, res.W_P), strict=True):
         check_shape(name, T, tuple(like.shape))
@@ -207,6 +207,6 @@ def _check(Q: Any, K: Any, V: Any, W_S: Any, W_P: Any, mask: Any, causal: Any) -
     return shape, steps
 
 
-def _check_res(res: Any) -> None:
-    if not isinstance(res, TalkingResiduals):
-        raise TypeError(expected("res", "the residuals that talking_heads returned", type(res).__name__))
+def _check_dtype(name: str, T: Any, res: Any) -> None:
+    if T.dtype != res.dtype:
+        raise TypeError(expected(name, f"dtype {res.dtype} like Q", T.dtype))

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays import array_namespace, device, expected
+from attnbook.arguments import whole
+from attnbook.arrays import array_namespace, device
 from attnbook.ops.of_heads import OfHeads
 from attnbook.ops.op import Kernel, Placed, Tile, check_corner
 from attnbook.types import Corner
@@ -82,8 +83,7 @@ def alibi_slopes(h: int) -> Any:
     >>> alibi_slopes(4).tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
-    if not isinstance(h, int) or isinstance(h, bool) or h < 1:
-        raise ValueError(expected("h", "a whole number of heads, at least 1", repr(h)))
+    h = whole("h", h, 1, "a whole number of heads, at least 1")
     lower = 2 ** (h.bit_length() - 1)
     steps = [*range(2, 2 * lower + 1, 2), *range(1, 2 * (h - lower), 2)]
     return 2.0 ** (-4 * np.array(steps) / lower)

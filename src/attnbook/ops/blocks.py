@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from attnbook.arguments import check_mask
 from attnbook.arrays import array_namespace, device, expected, is_numpy, on_host
 from attnbook.ops.masks import Masking, live_part
@@ -38,8 +40,14 @@ class BlockMask(Masking):
 
     def __post_init__(self) -> None:
         sizes = self.size if isinstance(self.size, tuple) else (self.size,)
-        if len(sizes) > 2 or not sizes or not all(type(n) is int and n > 0 for n in sizes):
+        if (
+            len(sizes) > 2
+            or not sizes
+            or not all(isinstance(n, int | np.integer) and type(n) is not bool and n > 0 for n in sizes)
+        ):
             raise ValueError(expected("size", "a number of tokens, at least 1, or a pair of them", repr(self.size)))
+        sizes = tuple(map(int, sizes))
+        object.__setattr__(self, "size", sizes if isinstance(self.size, tuple) else sizes[0])
 
     @property
     def grid(self) -> tuple[Any, Any]:  # type: ignore[override]

@@ -75,7 +75,7 @@ class Dropout(Op):
         for places in (*lead[added:], tile.rows, tile.cols):  # one more axis of the tile at a time
             place = xp.arange(places.start, places.stop, places.step, dtype=xp.int64, device=device(T))
             number = _mix(number[..., None] ^ _mix(place + 1))
-        return number >= int(self.p * 2**32)
+        return number >= int(float(self.p) * 2**32)
 
     def _drop(self, T: Any, tile: Tile) -> Any:
         return array_namespace(T).where(self.kept(T, tile), T * (1 / (1 - float(self.p))), scalar(0.0, like=T))

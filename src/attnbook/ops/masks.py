@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arguments import check_broadcasts, check_mask
-from attnbook.arrays import array_namespace, device, expected, on_host, scalar
+from attnbook.arguments import check_broadcasts, check_mask, whole
+from attnbook.arrays import array_namespace, device, on_host, scalar
 from attnbook.ops.op import Kernel, Op, Placed, Tile, between, check_corner, end
 from attnbook.types import Corner
 
@@ -103,8 +103,9 @@ class Window(Masking, Placed):
     def __post_init__(self) -> None:
         for name, none in (("left", ", or None"), ("right", ", or None"), ("global_tokens", "")):
             size = getattr(self, name)
-            if (size is not None or not none) and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-                raise ValueError(expected(name, f"a whole number of keys, at least 0{none}", repr(size)))
+            if size is not None or not none:
+                wanted = f"a whole number of keys, at least 0{none}"
+                object.__setattr__(self, name, whole(name, size, 0, wanted))
         check_corner(self.corner)
 
     def allowed(self, S: Any, tile: Tile) -> Any:

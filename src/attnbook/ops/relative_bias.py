@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arguments import check_flags
+from attnbook.arguments import check_flags, whole
 from attnbook.arrays import array_namespace, clip, device, expected, unbroadcast
 from attnbook.ops.op import Op, Placed, Tile, check_corner
 from attnbook.types import Corner
@@ -24,9 +24,8 @@ class T5Buckets:
     def __post_init__(self) -> None:
         least = 4 if self.bidirectional else 2
         for name, low in (("num_buckets", least), ("max_distance", 1)):
-            n = getattr(self, name)
-            if not isinstance(n, int) or isinstance(n, bool) or n < low:
-                raise ValueError(expected(name, f"a whole number, at least {low}", repr(n)))
+            n = whole(name, getattr(self, name), low, f"a whole number, at least {low}")
+            object.__setattr__(self, name, n)
         check_flags(bidirectional=self.bidirectional)
         if self.bidirectional and self.num_buckets % 2:
             raise ValueError(expected("num_buckets", "an even number, half of it a direction", self.num_buckets))

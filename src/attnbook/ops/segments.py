@@ -87,7 +87,7 @@ class Segments(Masking):
         return (q == k) & (j <= i)
 
     def allows_all(self, tile: Tile) -> bool:
-        if not is_numpy(self.q_ids) or not tile:
+        if not is_numpy(self.q_ids) or not (tile and self.q_ids.size and self.k_ids.size):
             return False
         if len({T for ids in self._cut(tile, 0) for T in (ids.min(), ids.max())}) > 1:
             return False

@@ -5,7 +5,7 @@ Chapter: :doc:`/chapters/14_many_devices`.
 
 from typing import Any
 
-from attnbook.arguments import check_count
+from attnbook.arguments import check_count, whole
 from attnbook.arrays import expected
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.parallel.collectives import all_reduce
@@ -38,8 +38,9 @@ def split_layer(
     h, h_kv = check_count("num_heads", num_heads), check_count("num_kv_heads", num_kv_heads or num_heads)
     if h % h_kv:
         raise ValueError(expected("num_kv_heads", f"a number that divides num_heads, {h}", h_kv))
-    if not isinstance(ranks, int) or not 1 <= ranks <= h_kv:
-        raise ValueError(expected("ranks", f"1 to {h_kv}, a head of keys for each at least", repr(ranks)))
+    ranks = whole("ranks", ranks, 1, wanted := f"1 to {h_kv}, a head of keys for each at least")
+    if ranks > h_kv:
+        raise ValueError(expected("ranks", wanted, ranks))
     found = []
     for r in range(ranks):
         keys = r * h_kv // ranks, (r + 1) * h_kv // ranks

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape
+from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape, whole
 from attnbook.arrays import accumulation_dtype, agree, agree_on_place, array_namespace, expected
 from attnbook.recurrent.features import FEATURES
 from attnbook.types import AnyArray, Array, described
@@ -74,8 +74,8 @@ def resolve(
         check_broadcasts(
             "state", tuple(state.shape), of_state, "(..., d_k, d_v + 1)" if normalize else "(..., d_k, d_v)"
         )
-    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
-        raise ValueError(expected("chunk", "a whole number of tokens, at least 1, or None for all", repr(chunk)))
+    if chunk is not None:
+        chunk = whole("chunk", chunk, 1, "a whole number of tokens, at least 1, or None for all")
     scale, chunk = check_scale(scale, Q.shape[-1]), chunk or max(1, n_k)
     return Plan(shape, of_state, beta is not None, scale, feature, normalize, causal, chunk)
 

@@ -1,6 +1,5 @@
 """Where masks cut through a tile, for NumPy: only that part is written to, and what recurs is remembered."""
 
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,10 +23,20 @@ def cuts_of(masks, tile, dtype):
     found = []
     for op in masks:
         if not op.allows_all(tile):
-            remembered = isinstance(op, Hashable) and len(tile.rows) * len(tile.cols) <= REMEMBERED
-            pattern = op.pattern(tile) if remembered else None
-            found.append(Cut((...,), _forbidden(op, tile)) if pattern is None else _recurring(op, pattern, dtype))
+            key = _key(op) if len(tile.rows) * len(tile.cols) <= REMEMBERED else None
+            pattern = op.pattern(tile) if key else None
+            found.append(Cut((...,), _forbidden(op, tile)) if pattern is None else _recurring(key, pattern, dtype))
     return found
+
+
+def _key(op):
+    """The op and all that is set on it, if that can be compared: a class derived from ours may set more than fields."""
+    key = (op, *vars(op).items())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def put(T, cuts, value):
@@ -44,9 +53,9 @@ def _forbidden(op, tile):
 
 
 @lru_cache(maxsize=16)
-def _recurring(op, tile, dtype):
+def _recurring(key, tile, dtype):
     """The smallest cut with all the forbidden pairs, at most as large as a tile. Another call will need it, too."""
-    forbidden = np.broadcast_to(_forbidden(op, tile), (len(tile.rows), len(tile.cols)))
+    forbidden = np.broadcast_to(_forbidden(key[0], tile), (len(tile.rows), len(tile.cols)))
     if not forbidden.any():
         return Cut((...,), np.asarray(False))
     rows, cols = (np.flatnonzero(forbidden.any(axis)) for axis in (1, 0))

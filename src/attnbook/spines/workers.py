@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int | None) -> None:
-    """Let the NumPy engine use ``n`` threads, in this process and from now on; None for one a core.
+    """Let the NumPy engine use ``n`` threads, in this process and from now on; None for as many as if none were set.
 
     Raises
     ------
@@ -114,11 +115,11 @@ def _groups() -> Iterator[Path]:
 
 
 def _count(name: str, n: Any) -> Any:
-    if not isinstance(n, int) or isinstance(n, bool):
+    if not isinstance(n, Integral) or isinstance(n, bool):
         raise TypeError(expected(name, "a whole number of threads", repr(n)))
     if n < 1:
         raise ValueError(expected(name, "at least 1 thread", n))
-    return n
+    return int(n)
 
 
 def run(task: Any, todo: Any, apart: bool = False) -> None:

@@ -47,9 +47,8 @@ class Attention(_Function):
         if dO is None and dL is None:
             return None, *[None] * len(needed)
         tensors, kept = _recalled(ctx, ctx.saved_tensors)
-        return _spread(
-            (False, *needed), (passes.vjp if _last() else VJP.apply)(ctx.call, kept, needed, dO, dL, *tensors)
-        )
+        found = (passes.vjp if _last() else VJP.apply)(_let_go(ctx), kept, needed, dO, dL, *tensors)
+        return _spread((False, *needed), found)
 
     @staticmethod
     def jvp(ctx, _, *tangents):
@@ -91,7 +90,7 @@ class VJP(_Derivative):
         (dO, dL, *tensors), kept = _recalled(ctx, ctx.saved_tensors)
         given = iter(cotangents)
         along, asked = [next(given) if need else None for need in ctx.needed], ctx.needs_input_grad[3:]
-        return _spread(ctx.needs_input_grad, _hvp()(ctx.call, kept, asked, None, None, dO, dL, *along, *tensors))
+        return _spread(ctx.needs_input_grad, _hvp()(_let_go(ctx), kept, asked, None, None, dO, dL, *along, *tensors))
 
     @staticmethod
     def jvp(ctx, *tangents):
@@ -124,12 +123,12 @@ class JVP(_Derivative):
         changes, kept = _recalled(ctx, ctx.saved_tensors)
         (tangents, tensors), (dO, dL) = passes.halves(changes), (*cotangents, None)[:2]
         of_tangents, of_tensors = passes.halves(ctx.needs_input_grad[2:])
-        found = ()
+        call, found = _let_go(ctx), ()
         if any(of_tangents):
-            found += (passes.vjp if _last() else VJP.apply)(ctx.call, kept, of_tangents, dO, dL, *tensors)
+            found += (passes.vjp if _last() else VJP.apply)(call, kept, of_tangents, dO, dL, *tensors)
         if any(of_tensors):
             asked = False, False, *of_tensors
-            found += _hvp()(ctx.call, kept, asked, None, None, dO, dL, *tangents, *tensors)
+            found += _hvp()(call, kept, asked, None, None, dO, dL, *tangents, *tensors)
         return _spread(ctx.needs_input_grad, found)
 
     @staticmethod
@@ -172,6 +171,14 @@ def _last():
 
 def _hvp():
     return passes.hvp if _last() else HVP.apply
+
+
+def _let_go(ctx):
+    """The call. Its arrays, and those of what was kept, are gone with the rest of the graph."""
+    call = ctx.call
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.call = ctx.kept = ctx.f = None
+    return call
 
 
 def _spread(needed, found):

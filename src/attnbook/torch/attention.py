@@ -16,11 +16,11 @@ from torch.autograd import forward_ad
 from torch.nn.functional import pad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from attnbook.arguments import check_broadcasts, check_scale, scores_shape
+from attnbook.arguments import check_broadcasts, check_flags, check_scale, choose, scores_shape
 from attnbook.arrays import expected
 from attnbook.ops import Dropout, Op
 from attnbook.plan import name_of, steps_of
-from attnbook.spines import Way
+from attnbook.spines import WAYS, Way
 from attnbook.torch import _compiled as compiled
 from attnbook.torch import _passes as passes
 from attnbook.torch._autograd import Attention
@@ -106,6 +106,9 @@ def attention(
     >>> (dQ,) = torch.autograd.grad(O.square().sum() + L.sum(), Q, create_graph=True)
     >>> dQ.sum().backward()  # a gradient of a gradient
     """
+    check_flags(with_L=with_L)
+    if not isinstance(method, Way):
+        choose("method", method, WAYS)
     options = {"mask": mask, "bias": bias, "causal": causal, "scale": scale, "ops": ops, "method": method}
     if has_torch_function((Q, K, V, mask, bias)):
         return handle_torch_function(attention, (Q, K, V, mask, bias), Q, K, V, **options, with_L=with_L)
@@ -310,8 +313,9 @@ def _corner_of(attn_mask: Any, is_causal: Any) -> Corner | None:
 
 def _number(name: str, x: Any) -> float:
     """A float, from all that torch takes for one."""
-    if isinstance(x, torch.Tensor) and x.ndim == 0 and not x.requires_grad and not x.is_complex():
-        x = x.item()
+    if isinstance(x, torch.Tensor) and x.ndim == 0 and not x.is_complex():
+        wrapped = _functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
+        x = x if wrapped or x.requires_grad else x.item()  # its derivative would be lost
     if not isinstance(x, Real):
         raise TypeError(expected(name, "a real number", reprlib.repr(x)))
     return float(x)

@@ -1,5 +1,6 @@
 """All cases put to the ranks of a :class:`attnbook.diagnose.Ranks`. Chapter: :doc:`/chapters/08_checking`."""
 
+from attnbook.arguments import whole
 from attnbook.arrays import expected
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.ranks.calls import Calls
@@ -45,8 +46,7 @@ def _check(library, dtype, limit, seed):
         raise ValueError(expected("library", "'numpy' or 'torch' for ranks", repr(library)))
     if dtype not in DIAGNOSE or (dtype == "bfloat16" and library == "numpy"):
         raise ValueError(expected("dtype", "one of " + ", ".join(map(repr, DIAGNOSE)) + " (torch only)", repr(dtype)))
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(expected("seed", "an integer of at least 0", repr(seed)))
+    whole("seed", seed, 0, "an integer of at least 0")
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise ValueError(expected("limit", "a number of seconds above 0", repr(limit)))
 
