@@ -443,6 +443,14 @@ def test_auto_picks_by_size():
         assert spines.pick(like, huge) == spines.WAYS["tiled"]
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=str)
+def test_torchs_vmap_over_tiles(options):
+    """Under it no tensor says where it lies."""
+    (Q,) = map(torch.tensor, draw((2, 7, 5)))
+    O = torch.vmap(lambda Q: ab.attention(Q, Q, Q, method="tiled", **options)[0])(Q)
+    assert checks.close(O.numpy(), ab.attention(Q, Q, Q, method="tiled", **options)[0].numpy())
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("method", ["auto", "dense", "tiled"])
 def test_a_backward_knows_its_forward(method, library):
