@@ -43,9 +43,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(session, config, items):
     """Add what fails for each file of the ini file that is not there, so that the others are graded."""
     if not _files_only(config):
-        for path, name in _of_the_ini(config).items():
+        for path, names in _of_the_ini(config).items():
             if not path.is_file():
-                items += Submission.from_parent(session, path=path, exercise=name).collect()
+                items += Submission.from_parent(session, path=path, exercises=names).collect()
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -65,19 +65,20 @@ def _files_only(config):
 
 def pytest_collect_file(file_path, parent):
     """A test for a file of the ini file, or one that says at its top which exercise it is."""
-    name = _of_the_ini(parent.config).get(file_path) or (_at_the_top(file_path) if file_path.suffix == ".py" else None)
-    return Submission.from_parent(parent, path=file_path, exercise=name) if name else None
+    names = _of_the_ini(parent.config).get(file_path) or (_at_the_top(file_path) if file_path.suffix == ".py" else ())
+    return Submission.from_parent(parent, path=file_path, exercises=names) if names else None
 
 
 class Submission(pytest.File):
     """A file that was handed in."""
 
-    def __init__(self, exercise, **kwargs):
+    def __init__(self, exercises, **kwargs):
         super().__init__(**kwargs)
-        self.exercise = exercise
+        self.exercises = exercises
 
     def collect(self):
-        yield Graded.from_parent(self, name=self.exercise)
+        for name in self.exercises:
+            yield Graded.from_parent(self, name=name)
 
 
 class Graded(pytest.Item):
@@ -107,12 +108,13 @@ class NotRightError(Exception):
 
 
 def _of_the_ini(config):
-    """{file: the name of its exercise}, from the ini file."""
-    lines = [line.partition(":") for line in config.getini("attnbook_exercise")]
+    """{file: the names of its exercises}, from the ini file."""
+    found, lines = {}, [line.partition(":") for line in config.getini("attnbook_exercise")]
     for name, colon, file in lines:
         if not (name.strip() and colon and file.strip()):
             raise pytest.UsageError(f"attnbook_exercise: expected NAME: FILE, got {name + colon + file!r}")
-    return {(config.rootpath / file.strip()).resolve(): name.strip() for name, _, file in lines}
+        found.setdefault((config.rootpath / file.strip()).resolve(), []).append(name.strip())
+    return found
 
 
 def _at_the_top(path):
@@ -120,5 +122,5 @@ def _at_the_top(path):
         with Path(path).open(encoding="utf-8", errors="replace") as opened:
             found = LINE.search(opened.read(TOP))
     except OSError:
-        return None
-    return found[1] if found else None
+        return ()
+    return (found[1],) if found else ()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from compare import draw
 
+import attnbook
 from attnbook import checks
 from attnbook.checks import check
 
@@ -127,6 +128,25 @@ def test_no_trial_is_no_check(trials):
     x, c = draw((5,), (5,))
     with pytest.raises(ValueError, match=r"^trials: expected an integer, 1 or more, got "):
         checks.check_vjp(np.square, 77 * x, at=x, cotangent=c, trials=trials)
+
+
+def test_a_function_that_writes_into_its_arguments_is_refused():
+    def softmax(z):
+        z -= z.max(axis=-1, keepdims=True)
+        np.exp(z, out=z)
+        z /= z.sum(axis=-1, keepdims=True)
+        return z
+
+    (S,) = draw((2, 3))
+    P, before = attnbook.softmax(S), S.copy()
+    right = attnbook.softmax_vjp(S, P)
+    for asks in (
+        lambda: checks.check_vjp(softmax, right, at=S, cotangent=S, autograd=False),
+        lambda: checks.check_jvp(softmax, right, at=S, tangents=S, autograd=False),
+    ):
+        with pytest.raises(ValueError, match="f: expected a function that leaves its arguments as they are"):
+            asks()
+        assert np.array_equal(S, before)
 
 
 def test_what_the_function_raises_comes_through_and_says_what_it_was_given():

@@ -151,9 +151,11 @@ def test_a_folder_that_is_missing_is_noticed_before_anything_runs(run, tmp_path)
         assert (status, out) == (2, "")
         assert "'no'" in err
         assert not (tmp_path / "ran").exists()
-    status, *_ = run("diagnose", "ran.py:f", "--junit", "there/report.xml")
-    assert status == 2
+    assert run("diagnose", "ran.py:f", "--junit", "there/report.xml")[0] == 2
     assert (tmp_path / "ran").exists()
+    status, out, _ = run("diagnose", "attnbook:attention,attention_vjp", "--junit", "there")
+    assert status == 2
+    assert "right: O, dQ, dK, dV" in out  # the report is not lost with the file
 
 
 def test_a_function_that_ends_the_process(tmp_path):
@@ -616,6 +618,15 @@ def test_a_file_that_is_not_there_is_one_that_fails(course):
     assert "2 failed, 1 passed" in out
     assert "FAILED none.py::softmax" in out
     assert "there is no such file" in out
+
+
+def test_a_file_may_have_several_exercises(course):
+    (course / "pytest.ini").write_text(
+        "[pytest]\nattnbook_exercise =\n    softmax: mine.py\n    softmax-vjp: mine.py\n", encoding="utf-8"
+    )
+    _, out = pytest_in(course)
+    assert "2 failed, 1 passed" in out
+    assert "FAILED mine.py::softmax-vjp" in out
 
 
 def test_what_is_not_graded_is_said_in_a_line(course):

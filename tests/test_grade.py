@@ -478,6 +478,14 @@ def test_bad_arguments(options, words):
         grade([], "softmax", **options)
 
 
+def test_bad_files_and_seeds():
+    with pytest.raises(TypeError, match="files: expected a sequence of paths, got"):
+        grade("mine.py", "softmax")
+    for seed in (-1, 1.5, True):
+        with pytest.raises(ValueError, match=f"seed: expected an integer of at least 0, got {seed}"):
+            grade([], "softmax", seed=seed)
+
+
 def test_its_folder_comes_with_it_where_it_is_alone(tmp_path):
     (tmp_path / "helper.py").write_text(HEAD, encoding="utf-8")
     (tmp_path / "mine.py").write_text("from helper import head", encoding="utf-8")

@@ -130,6 +130,12 @@ def test_a_rank_that_ends_is_told(tmp_path):
     assert "rank 0 of 2: another rank has ended; torchrun says which, unless it ended with 0" in err
 
 
+def test_one_row_is_right(capsys):
+    """There dQ and dK are 0, and no error can be relative to them."""
+    assert check.main(["--quick", "--rows", "1"]) == 0
+    assert "WRONG" not in capsys.readouterr().out
+
+
 def test_too_few_cases_are_no_success(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     code, out, err = on_two("--function", "own.py:without_causal", "--at-least", "1000", cwd=tmp_path)
@@ -171,6 +177,7 @@ BYTES = check.bytes_of
         (["--function", "nowhere.py:fn"], "there is no file nowhere.py"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
         (["--at-least", "3"], "--at-least counts the cases of --function"),
+        (["--split", "heads"], "--split is what --function has"),
     ],
 )
 def test_what_does_not_fit_is_told(words, said, capsys, monkeypatch):

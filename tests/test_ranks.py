@@ -85,6 +85,16 @@ def test_a_pair_and_autograd():
     assert {"plain, 4 ranks", "large scores, 3 ranks"} <= set(report.compared)
 
 
+@pytest.mark.parametrize("axis", [1, 2])
+def test_wrong_with_more_axes_is_wrong(axis):
+    """The width is axis −1: counted from the front, that is right with fewer axes alone."""
+
+    def fn(Q, K, V, dO, comm, causal=False, scale=None):
+        return ring(Q, K, V, dO, comm, causal, Q.shape[axis] ** -0.5 if scale is None else scale)
+
+    assert not ab.diagnose(Ranks(fn)).ok
+
+
 @pytest.mark.parametrize("axes", [2, 3])
 def test_fewer_axes(axes):
     def strict(Q, K, V, dO, comm, causal=False, scale=None):

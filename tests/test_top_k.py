@@ -34,6 +34,16 @@ def test_k_are_kept_and_they_are_the_best(case, k):
     assert not np.any(allowed & ~M & (worst_kept + 1e-9 < S)), "better than one that is kept"
 
 
+def test_nan_does_not_vanish():
+    """As without the mask, a query with NaN has NaN for an output; a key with NaN is kept."""
+    Q, K, V = draw((3, 2), (5, 2), (5, 4))
+    Q[1, 0] = np.nan
+    O, _ = quietly(ab.attention, Q, K, V, mask=quietly(ab.top_k_mask, Q, K, 2))
+    assert np.isnan(O).all(axis=-1).tolist() == [False, True, False]
+    K[3, 1] = np.nan
+    assert quietly(ab.top_k_mask, Q, K, 2)[:, 3].all()
+
+
 def test_all_that_tie_for_the_last_place_stay():
     Q = np.ones((1, 1))
     assert ab.top_k_mask(Q, np.array([[1.0], [2.0], [1.0], [0.0]]), 2).tolist() == [[True, True, True, False]]

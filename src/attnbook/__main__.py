@@ -17,7 +17,7 @@ from attnbook.loading import load
 
 STATUS = "Exit status: 0 nothing is wrong, 1 something is{}, 2 the command cannot be understood."
 
-ENDED = " Where fn ends the process (os.abort), it is the shell's, 128 + the signal, and no file is written."
+ENDED = " Where fn ends the process (os.abort), it is the shell's, 128 + the signal, or its own; nothing is written."
 
 
 def main(arguments=None):
@@ -35,11 +35,11 @@ def main(arguments=None):
 def _diagnose(options, out):
     settings = {"dtype": options.dtype, "limit": options.limit, "seed": options.seed}
     report = diagnose(load(options.target), options.library, **settings)
+    _print(report.as_json() if options.json else report, out)
     if options.junit or options.html:
         from attnbook import reports
 
         _write(options, partial(reports.as_junit, at_least=options.at_least), reports.as_html, report, options.target)
-    _print(report.as_json() if options.json else report, out)
     few = len(report.compared) < options.at_least
     if few:
         from attnbook import reports
@@ -68,12 +68,12 @@ def _grade(options, out):
             folder = Path(options.feedback)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / pages[len(rows) - 1]).write_text(grade.feedback(row, exercise), encoding="utf-8")
+    text = grade.as_csv(rows) if options.csv else grade.as_json(rows) if options.json else grade.as_table(rows)
+    _print(text.rstrip("\n"), out)
     if options.junit or options.html:
         from attnbook import reports
 
         _write(options, reports.graded_junit, reports.graded_html, rows, exercise)
-    text = grade.as_csv(rows) if options.csv else grade.as_json(rows) if options.json else grade.as_table(rows)
-    _print(text.rstrip("\n"), out)
     return 0 if all(row.verdict == "right" for row in rows) else 1
 
 

@@ -89,5 +89,5 @@ def _of_rows(Q: Any, K: Any, k: int, plan: Any, rows: range) -> Any:
     S = stretch(q @ mT(key), (*lead, len(rows), n_k))
     S, _ = chain.forward(plan.scores, S, Tile(rows, range(n_k), n_q, n_k))
     xp = array_namespace(S)
-    allowed = -xp.inf < S
-    return allowed if k >= n_k else allowed & (xp.sort(S, axis=-1)[..., n_k - k : n_k - k + 1] <= S)
+    allowed = -xp.inf != S  # NaN is: it must not vanish here
+    return allowed if k >= n_k else allowed & ~(xp.sort(S, axis=-1)[..., n_k - k : n_k - k + 1] > S)

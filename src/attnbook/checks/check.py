@@ -253,13 +253,17 @@ MOVED = " a step away from at,"
 
 def _call(f: Callable[..., Any], at: tuple[Any, ...], where: str = "") -> Any:
     """The output of f; what f itself raises goes on, with a note on which function that was, and which call."""
+    given = tuple(np.array(x) for x in at)
     try:
-        return output_of(f(*at))
+        Y = output_of(f(*given))
     except Exception as error:
         name = "" if getattr(f, "__name__", "f") in ("f", "<lambda>") else f", {f.__name__},"
         shapes = ", ".join(str(np.shape(x)) for x in at)
         error.add_note(f"f{name} was called{where} with float64 NumPy arrays of the shapes {shapes}")
         raise
+    if not all(np.array_equal(*pair, equal_nan=True) for pair in zip(given, at, strict=True)):
+        raise ValueError(expected("f", "a function that leaves its arguments as they are", "one that writes into them"))
+    return Y
 
 
 def _output(f: Callable[..., Any], at: tuple[Any, ...]) -> Any:

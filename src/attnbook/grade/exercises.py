@@ -132,7 +132,7 @@ EXERCISES = {
         ),
         Exercise(
             "linear-vjp",
-            "linear_vjp(dY, X, W) -> (dX, dW) of Y = X @ W",
+            "linear_vjp(dY, X, W) -> (dX, dW) of Y = X @ W, for X of two to four axes",
             ("linear_vjp", "linear_backward"),
             formula(linear_vjp, _linear_cases),
             ("dX", "dW"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from attnbook.arguments import whole
 from attnbook.arrays import expected
 from attnbook.grade.exercises import Exercise
 from attnbook.grade.exercises import exercise as exercise_of
@@ -85,15 +86,18 @@ def grade(
 
     Raises
     ------
-    ValueError, OSError
-        No such exercise, a rubric that does not fit, or a system without fork. What files do is never raised.
+    TypeError, ValueError, OSError
+        One path alone, no such exercise, a rubric that does not fit, or a system without fork. What files do is never
+        raised.
     """
     chosen = exercise_of(exercise) if isinstance(exercise, str) else exercise
     scale = rubric if isinstance(rubric, Rubric) else rubric_of(chosen, rubric)
     for name, value in (("limit", limit), ("memory", memory)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise ValueError(expected(name, "a number above 0", repr(value)))
-    paths = [Path(file) for file in files]
+    if isinstance(files, str | Path):
+        raise TypeError(expected("files", "a sequence of paths", repr(files)))
+    seed, paths = whole("seed", seed, 0, "an integer of at least 0"), [Path(file) for file in files]
     folders = Counter(path.resolve().parent for path in paths)
     settings = {"limit": limit, "memory": int(memory)}
 

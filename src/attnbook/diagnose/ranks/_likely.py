@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 
-from attnbook.diagnose._common import FEATURES as OF_ONE
-from attnbook.diagnose._common import in_common
+from attnbook.diagnose._likely import FEATURES as OF_ONE
+from attnbook.diagnose._likely import in_common
 from attnbook.diagnose._match import cost, right_in
 from attnbook.diagnose.ranks._parts import near, of_parts
 

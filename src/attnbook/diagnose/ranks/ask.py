@@ -7,7 +7,7 @@ from attnbook.diagnose.ranks.calls import Calls
 from attnbook.diagnose.ranks.cases import cases
 from attnbook.diagnose.ranks.comm import simulate
 from attnbook.diagnose.ranks.group import Group
-from attnbook.diagnose.ranks.one import NAMES, OneRank
+from attnbook.diagnose.ranks.one import OneRank
 from attnbook.diagnose.ranks.processes import Processes
 from attnbook.diagnose.ranks.run import RanksRun
 from attnbook.diagnose.safely import within
@@ -30,15 +30,12 @@ def runs_of(ranks, library="numpy", dtype="float64", limit=30.0, seed=0):
 
 
 def _axes(ranks, calls, dtype, seed):
-    """The most axes with which the first case comes right; else with which it gives values; else four."""
-    came = {}
+    """The most axes with which the first case gives values; else four."""
     for axes in (4, 3) if ranks.split == "heads" else (4, 3, 2):
         case = cases(ranks.split, ranks.ranks[:1], axes, seed, dtype)[0]
-        run = RanksRun(case, calls.once(case))
-        if run.compared and all(map(run.right_in, NAMES)):
+        if RanksRun(case, calls.once(case)).compared:
             return axes
-        came[axes] = run.compared
-    return next((axes for axes, compared in came.items() if compared), 4)
+    return 4
 
 
 def _check(library, dtype, limit, seed):
