@@ -111,13 +111,6 @@ def check_count(name: str, n: Any) -> int:
     return count
 
 
-def whole(name: str, n: Any, least: int, wanted: str) -> int:
-    """``n`` as an int, NumPy's too; an error where it is none, or less."""
-    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < least:
-        raise ValueError(expected(name, wanted, repr(n)))
-    return int(n)
-
-
 def check_positive(**numbers: Any) -> None:
     for name, x in numbers.items():
         if not is_real(x) or not 0 < as_float(x) < math.inf:

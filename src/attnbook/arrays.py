@@ -146,6 +146,13 @@ def expected(name: str, wanted: Any, came: Any) -> str:
     return f"{name}: expected {wanted}, got {came}"
 
 
+def whole(name: str, n: Any, least: int, wanted: str) -> int:
+    """``n`` as an int, NumPy's too; an error where it is none, or less."""
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < least:
+        raise ValueError(expected(name, wanted, repr(n)))
+    return int(n)
+
+
 def kind(x: Any) -> str:
     """What came, in messages: its type, but a class or a function by its name, as it may be there uncalled."""
     if isinstance(x, type | FunctionType | BuiltinFunctionType):

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from attnbook.arguments import scores_shape, whole
-from attnbook.arrays import agree, array_namespace, mT, quietly_on_numpy
+from attnbook.arguments import scores_shape
+from attnbook.arrays import agree, array_namespace, mT, quietly_on_numpy, whole
 from attnbook.ops import Op, Tile, chain
 from attnbook.plan import resolve
 from attnbook.spines.operands import operands, stretch

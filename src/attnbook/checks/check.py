@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnbook.arguments import check_flags, whole
-from attnbook.arrays import expected
+from attnbook.arrays import expected, whole
 from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
@@ -93,8 +92,7 @@ def check_vjp(
         cannot run on balls, or where a comparison hangs in the balance, and what stays too wide to be compared.
     """
     at = _as_tuple(at)
-    _check_function(f)
-    check_flags(autograd=autograd)
+    _check_function(f, autograd)
     for name, value, least in (("trials", trials, 1), ("seed", seed, 0)):
         whole(name, value, least, f"an integer, {least} or more")
     _check_float64(at=at, cotangent=(cotangent,))
@@ -159,8 +157,7 @@ def check_jvp(
     agrees with differences
     """
     at, tangents = _as_tuple(at), _as_tuple(tangents)
-    _check_function(f)
-    check_flags(autograd=autograd)
+    _check_function(f, autograd)
     if len(at) != len(tangents):
         raise ValueError(expected("tangents", f"{len(at)} arrays, one for each input", len(tangents)))
     _check_float64(at=at, tangents=tangents)
@@ -243,9 +240,11 @@ def _compare(
     errors[by] = max(errors.get(by, 0.0), error)
 
 
-def _check_function(f: Any) -> None:
+def _check_function(f: Any, autograd: Any) -> None:
     if not callable(f):
         raise TypeError(expected("f", "a function of the arrays in at", type(f).__name__))
+    if not isinstance(autograd, bool | np.bool_):
+        raise TypeError(expected("autograd", "True or False", repr(autograd)))
 
 
 MOVED = " a step away from at,"

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnbook.arguments import whole
-from attnbook.arrays import expected
+from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose._asked import swallowed
 from attnbook.diagnose._causes import explain

@@ -11,8 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from attnbook.arguments import whole
-from attnbook.arrays import expected
+from attnbook.arrays import expected, whole
 from attnbook.grade.exercises import Exercise
 from attnbook.grade.exercises import exercise as exercise_of
 from attnbook.grade.remote import ForkServer, Submission

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arguments import whole
-from attnbook.arrays import array_namespace, device
+from attnbook.arrays import array_namespace, device, whole
 from attnbook.ops.of_heads import OfHeads
 from attnbook.ops.op import Kernel, Placed, Tile, check_corner
 from attnbook.types import Corner

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arguments import check_broadcasts, check_mask, whole
-from attnbook.arrays import array_namespace, device, on_host, scalar
+from attnbook.arguments import check_broadcasts, check_mask
+from attnbook.arrays import array_namespace, device, on_host, scalar, whole
 from attnbook.ops.op import Kernel, Op, Placed, Tile, between, check_corner, end
 from attnbook.types import Corner
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnbook.arguments import check_flags, whole
-from attnbook.arrays import array_namespace, clip, device, expected, unbroadcast
+from attnbook.arguments import check_flags
+from attnbook.arrays import array_namespace, clip, device, expected, unbroadcast, whole
 from attnbook.ops.op import Op, Placed, Tile, check_corner
 from attnbook.types import Corner
 

@@ -5,8 +5,8 @@ Chapter: :doc:`/chapters/14_many_devices`.
 
 from typing import Any
 
-from attnbook.arguments import check_count, whole
-from attnbook.arrays import expected
+from attnbook.arguments import check_count
+from attnbook.arrays import expected, whole
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.parallel.collectives import all_reduce
 

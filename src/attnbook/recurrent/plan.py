@@ -2,8 +2,8 @@
 
 from typing import Any, Generic, NamedTuple
 
-from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape, whole
-from attnbook.arrays import accumulation_dtype, agree, agree_on_place, array_namespace, expected
+from attnbook.arguments import check_broadcasts, check_scale, check_shape, choose, scores_shape
+from attnbook.arrays import accumulation_dtype, agree, agree_on_place, array_namespace, expected, whole
 from attnbook.recurrent.features import FEATURES
 from attnbook.types import AnyArray, Array, described
 

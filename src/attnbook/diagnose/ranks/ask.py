@@ -1,7 +1,6 @@
 """All cases put to the ranks of a :class:`attnbook.diagnose.Ranks`. Chapter: :doc:`/chapters/08_checking`."""
 
-from attnbook.arguments import whole
-from attnbook.arrays import expected
+from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.ranks.calls import Calls
 from attnbook.diagnose.ranks.cases import cases
