@@ -149,6 +149,21 @@ def test_a_function_that_writes_into_its_arguments_is_refused():
         assert np.array_equal(S, before)
 
 
+def test_in_balls_too():
+    if not check.has_flint():
+        pytest.skip("python-flint is not installed")
+
+    def square(X):
+        Y = X * X
+        X[0] = 0 * X[0]
+        return Y
+
+    (x,) = draw((3,))
+    for f, gradient in ((square, 2 * x * x), (lambda X: X * X, lambda X, d: 2 * d * square(X) / X)):
+        with pytest.raises(ValueError, match=": expected a function that leaves its arguments as they are"):
+            checks.check_vjp(f, gradient, at=x, cotangent=x, digits=10)
+
+
 def test_what_the_function_raises_comes_through_and_says_what_it_was_given():
     with pytest.raises(ZeroDivisionError) as raised:
         checks.check_vjp(lambda X: 1 / 0, np.ones((2, 3)), at=np.ones((2, 3)), cotangent=np.ones(2))

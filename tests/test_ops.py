@@ -518,10 +518,12 @@ def test_numbers_of_numpy_are_numbers():
     for ops, others in (
         ([Softcap(np.float32(0.5))], [Softcap(0.5)]),
         ([Dropout(np.float16(0.5), 3)], [Dropout(0.5, 3)]),
-        ([Window(np.uint8(3), np.int64(1), "top-left")], [Window(3, 1, "top-left")]),
+        ([Window(np.uint8(3), np.uint8(1), "top-left")], [Window(3, 1, "top-left")]),
         ([BlockMask(np.eye(3, dtype=bool), np.int8(3))], [BlockMask(np.eye(3, dtype=bool), 3)]),
     ):
         assert np.array_equal(*(ab.attention(Q, K, V, ops=these)[0] for these in (ops, others)))
+    far = Tile(range(300, 310), range(295, 306), 400, 400)
+    assert Window(np.uint8(3), np.uint8(1), "top-left").live(far) == Window(3, 1, "top-left").live(far)
     assert alibi_slopes(np.int64(4)).tolist() == alibi_slopes(4).tolist()
     assert np.array_equal(*(ab.top_k_mask(Q, K, k) for k in (np.int64(2), 2)))
 

@@ -21,6 +21,7 @@ from bs4 import BeautifulSoup
 from built_site import PAGES, SITE
 from markdown_it import MarkdownIt
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from test_pages import blocks
 from test_workflows import PINNED, read, steps, tool
@@ -177,6 +178,14 @@ def test_the_classifiers_name_no_python_that_the_weekly_run_leaves_out():
     tried = read(ROOT / ".github/workflows/weekly.yml")["jobs"]["newest"]["strategy"]["matrix"]["python"]
     assert said
     assert set(said) <= set(tried)
+
+
+def test_the_weekly_run_installs_the_newest_of_what_is_pinned():
+    lines = (ROOT / ".ci" / "newest.txt").read_text(encoding="utf-8").splitlines()
+    named = {canonicalize_name(Requirement(line).name) for line in lines if line[0] not in "#-"}
+    ours, others = ({canonicalize_name(name) for name, _ in PIN.findall(part)} for part in PINNED.split("# Everything"))
+    assert named <= ours | others
+    assert ours - named == {"numpy", "array-api-compat", "threadpoolctl", "torch", "matplotlib", "sphinx-book-theme"}
 
 
 def test_the_lock_is_of_the_requirements():

@@ -17,7 +17,7 @@ from attnbook.loading import load
 
 STATUS = "Exit status: 0 nothing is wrong, 1 something is{}, 2 the command cannot be understood."
 
-ENDED = " Where fn ends the process (os.abort), it is the shell's, 128 + the signal, or its own; nothing is written."
+ENDED = " Where fn ends the process, it is what fn ended with (128 + the signal, of os.abort), and nothing is written."
 
 
 def main(arguments=None):

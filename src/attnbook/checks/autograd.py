@@ -23,6 +23,9 @@ def has_flint() -> bool:
     return find_spec("flint") is not None
 
 
+LEAVES = "a function that leaves its arguments as they are", "one that writes into them"
+
+
 def output_of(result: Any) -> Any:
     """The output of a function that may hand back residuals beside it, as :func:`attnbook.attention` does."""
     return result[0] if isinstance(result, tuple) and result else result

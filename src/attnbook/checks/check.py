@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnbook.arrays import expected, whole
-from attnbook.checks.autograd import autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
+from attnbook.checks.autograd import LEAVES, autograd_jvp, autograd_vjp, has_flint, has_torch, output_of
 from attnbook.checks.differences import central_difference
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
 from attnbook.types import described
@@ -261,7 +261,7 @@ def _call(f: Callable[..., Any], at: tuple[Any, ...], where: str = "") -> Any:
         error.add_note(f"f{name} was called{where} with float64 NumPy arrays of the shapes {shapes}")
         raise
     if not all(np.array_equal(*pair, equal_nan=True) for pair in zip(given, at, strict=True)):
-        raise ValueError(expected("f", "a function that leaves its arguments as they are", "one that writes into them"))
+        raise ValueError(expected("f", *LEAVES))
     return Y
 
 

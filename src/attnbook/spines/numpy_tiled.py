@@ -1,6 +1,6 @@
 """The tiled spine on NumPy: the lines of :mod:`attnbook.spines.tiled`, made fast. Each trick is one named step.
 
-Exponentials are base 2, where NumPy is faster at that.
+Exponentials are base 2, where NumPy is faster at that, or the plan's ``kernel`` is an ``exp2`` from elsewhere.
     The scale and log₂e go into Q once, so that the product gives S in bits. Gradients are in nats: what is made from
     the scaled Q is multiplied by ln 2 at the end.
 No shift where none is needed.
