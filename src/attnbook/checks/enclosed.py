@@ -80,11 +80,12 @@ def run(name: str, f: Any, args: Any) -> Any:
 def _run(name: str, f: Any, args: Any, moved: Any) -> tuple[Any, ...]:
     ties.met, ties.moved = False, moved
     try:
-        given = [Balls(T.x.copy(), T.t) for T in args]
+        given = [Balls(T.x.copy(), T.t) if isinstance(T, Balls) else T for T in args]
         outputs = f(*given)
     finally:
         ties.moved = None
-    if any(a is not b for T, own in zip(given, args, strict=True) for a, b in zip(T.x.flat, own.x.flat, strict=True)):
+    pairs = [(T.x.flat, own.x.flat) for T, own in zip(given, args, strict=True) if T is not own]
+    if any(a is not b for pair in pairs for a, b in zip(*pair, strict=True)):
         raise ValueError(expected(name, *LEAVES))
     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
     for T in outputs:
