@@ -135,6 +135,7 @@ def test_what_a_target_may_be(run, target):
         (["broken.py:f"], "broken.py could not be imported: ZeroDivisionError: division by zero"),
         (["mine:right", "--html", "no/such/folder.html"], "No such file or directory"),
         (["mine:right", "--limit", "x"], "invalid float value"),
+        (["mine:right", "--rows", "3"], "diagnose: error: unrecognized arguments: --rows 3"),
     ],
 )
 def test_status_2_and_a_hint(run, arguments, words):
@@ -531,6 +532,7 @@ def test_names_of_pages():
         (["a.py", "--exercise", "softmax", "--rubric", "none.toml"], "No such file"),
         (["a.py", "--exercise", "softmax", "--limit", "-1"], "limit: expected a number above 0"),
         (["a.py", "--exercise", "softmax", "--csv", "--json"], "not allowed with"),
+        (["a.py", "--all"], "grade: error: unrecognized arguments: --all"),
     ],
 )
 def test_grade_status_2(run, arguments, words):

@@ -23,7 +23,9 @@ ENDED = " Where fn ends the process, it is what fn ended with (128 + the signal,
 def main(arguments=None):
     """Run the command with the arguments of the shell; the exit status. From here on only the report goes to stdout."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
     out, sys.stdout = sys.stdout, sys.stderr  # for good: a function that takes too long is left behind, and may print
     try:
         return options.run(options, out)
@@ -125,7 +127,9 @@ def _parser():
         help="or file.py:function: fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV); module:forward,backward for a pair, "
         "(O, residuals) and backward(dO, residuals), which gets dL, the gradient of the log-sum-exp L, where it takes "
         "a third argument; a class for an instance of it; what Ranks(fn) made in the file, by its name; with torch "
-        "also fn(Q, K, V, **options) -> O, whose backward is autograd's",
+        "also fn(Q, K, V, **options) -> O, whose backward is autograd's. Q is (n_q, d_k), K (n_k, d_k), V (n_k, d_v), "
+        "with h or b, h before; the options are mask, bias, causal, scale, window, softcap, sink, slopes, cos and sin, "
+        "dropout and dL, or what the library calls them, each in the cases that need it: fn takes those it knows",
     )
     command.add_argument("--library", choices=LIBRARIES, help="whose arrays it is given; found out by default")
     command.add_argument("--dtype", choices=DTYPES, default="float64", help="of these arrays")
@@ -174,7 +178,7 @@ def _file(path):
 def _command(commands, name, run, text, or_else="", more=""):
     status = STATUS.format(or_else) + more
     command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=status)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, refuse=command.error)
     return command
 
 
