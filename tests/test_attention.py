@@ -151,7 +151,7 @@ def test_every_library_gives_the_same_in_tiles(xp, case):
         test_every_library_gives_the_same(xp, case)
 
 
-@pytest.mark.parametrize(("name", "case"), thorough_but_for_a_few(ON_TILES, lambda name: "shifted" in name))
+@pytest.mark.parametrize(("name", "case"), by_turns(ON_TILES, CASES, A_FEW))
 def test_the_engine_has_the_dtypes_of_numpy(name, case):
     with taking(name):
         test_every_library_gives_the_same(ReadOnlyNumPy(), case)

@@ -117,9 +117,9 @@ def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
     limit = (
         [] if name in ("kept", "broken") else ["--timeout", "3"]
     )  # these do not wait for it, and may be slow under load
-    code, out, _ = on_two("--function", f"own.py:{name}", *limit, cwd=tmp_path)
+    code, out, err = on_two("--function", f"own.py:{name}", *limit, cwd=tmp_path)
     assert code == 1
-    assert words in " ".join(out.split())
+    assert words in " ".join(out.split()), err
     assert ("right: O, dQ\n" in out) == (name == "kept")
 
 
