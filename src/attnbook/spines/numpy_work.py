@@ -78,7 +78,8 @@ class Work:
         """
         (*outer, h), tiles = self.lead or (1,), self.tiles
         scores = max(1, min(self.n_q, tiles.rows) * min(self.n_k, tiles.cols))
-        size = min(h, max(min(tiles.scores // scores, h // tiles.tasks), tiles.scores_a_task // scores))
+        most = math.prod(self.lead) // tiles.tasks
+        size = min(h, max(min(tiles.scores // scores, most), tiles.scores_a_task // scores))
         for T in (self.k, self.v):  # query heads that share a head of K or V go together, others apart
             if T.ndim > 2 and T.shape[-3] not in (1, h):
                 size = math.gcd(size, h // T.shape[-3])
