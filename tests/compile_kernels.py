@@ -1,8 +1,8 @@
 """Compiles the fused kernels as they are launched, for GPUs that need not be here: python compile_kernels.py FOLDER.
 
 Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With a compute
-capability, such as 80, after the folder: every size of its tiles, with each kind of bias, of mask and of op. With the
-word "chapter" before it: the kernels of chapter 12.
+capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask, and three ops.
+With the word "chapter" before it: the kernels of chapter 12.
 """
 
 import contextlib

@@ -886,8 +886,9 @@ NEEDS = {
 }  # and what such a cell asks
 
 
-# A browser's integers have 32 bits, its matplotlib is older, it has no threads, and no Triton.
+# A browser's integers have 32 bits, and its matplotlib is older; it has no Triton; it has no threads.
 IN_SHORT = ("02_gradients", "12_gpu", "14_many_devices")
+assert set(IN_SHORT) < set(CHAPTERS)
 
 
 @needs_wheels

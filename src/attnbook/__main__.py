@@ -128,8 +128,9 @@ def _parser():
         "(O, residuals) and backward(dO, residuals), which gets dL, the gradient of the log-sum-exp L, where it takes "
         "a third argument; a class for an instance of it; what Ranks(fn) made in the file, by its name; with torch "
         "also fn(Q, K, V, **options) -> O, whose backward is autograd's. Q is (n_q, d_k), K (n_k, d_k), V (n_k, d_v), "
-        "with h or b, h before; the options are mask, bias, causal, scale, window, softcap, sink, slopes, cos and sin, "
-        "dropout and dL, or what the library calls them, each in the cases that need it: fn takes those it knows",
+        "all with h or b, h before, or as fn is found to take them. The options: mask (True: may attend), bias, "
+        "causal, scale, window, softcap, sink, slopes, cos and sin, dropout, dL, or the library's names for them; "
+        "cases whose option fn does not take are left out",
     )
     command.add_argument("--library", choices=LIBRARIES, help="whose arrays it is given; found out by default")
     command.add_argument("--dtype", choices=DTYPES, default="float64", help="of these arrays")

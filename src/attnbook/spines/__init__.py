@@ -30,7 +30,7 @@ WAYS: dict[str, Any] = {"auto": None, "dense": Way("dense"), "tiled": Way("tiled
 """What the names that ``attention(method=...)`` takes mean; "auto" looks at the size of the table."""
 
 DENSE_UP_TO = {True: 2**18, False: 2**20}
-"""How many scores "auto" still gives to "dense", on NumPy and on other arrays. Measured by benchmarks/crossover.py."""
+"""How many scores "auto" still gives to "dense", on NumPy and on other arrays: benchmarks/crossover.py with AVX2."""
 
 
 def pick(like: Any, shape: tuple[int, ...]) -> Way:
