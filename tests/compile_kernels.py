@@ -1,8 +1,8 @@
 """Compiles the fused kernels as they are launched, for GPUs that need not be here: python compile_kernels.py FOLDER.
 
 Prints, as JSON, what each needs of shared memory, and whether its products run on tensor cores. With a compute
-capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask, and three ops.
-With the word "chapter" before it: the kernels of chapter 12.
+capability, such as 80, after the folder: every size of its tiles, with each kind of bias and of mask. With the word
+"chapter" before it: the kernels of chapter 12.
 """
 
 import contextlib
@@ -77,13 +77,12 @@ CELLS = (
     *("step-3-run", "step-4", "step-5-kernel", "step-5-run", "step-6-kernel", "step-6-run", "ex-5-stub"),
     "ex-5-solution",
 )
+OPS = [Softcap(2.0), ALiBi(torch.zeros(2, dtype=bf16)), Window(9, 3, "top-left")]
 TABLE, OF_SCORES, UNEVEN = DIVISIBLE, (2, *DIVISIBLE), (2, *RAGGED)
 if sys.argv[2:3] == ["chapter"]:
     EACH = of_chapter(int(sys.argv[3]))
 elif len(sys.argv) > 2:
-    capability, ops = int(sys.argv[2]), [Softcap(2.0), Window(9, 3, "top-left")]
-    EACH = compiled(capability, bf16, 80, 40, RAGGED, torch.zeros(RAGGED), RAGGED, ops=ops)
-    EACH += compiled(capability, bf16, 64, n=RAGGED, ops=[ALiBi(torch.zeros(2, dtype=bf16))], causal=True)
+    EACH, capability = [], int(sys.argv[2])
     for d in (64, 128, 256):
         for of_bias, mask in itertools.product((None, bf16, f32), (None, TABLE)):
             bias = None if of_bias is None else torch.zeros(OF_SCORES, dtype=of_bias)
@@ -99,6 +98,7 @@ else:
     EACH = [
         *compiled(90, bf16, 128, causal=True, in_full=True),
         *compiled(80, bf16, 64, n=RAGGED, bias=torch.zeros(UNEVEN), mask=RAGGED),
+        *compiled(90, bf16, 80, 40, RAGGED, mask=RAGGED, ops=OPS, causal=True),
         *compiled(90, f32, 64, causal="bottom-right"),
     ]
     torch.backends.cuda.matmul.fp32_precision = "tf32"

@@ -28,6 +28,8 @@ from cpu import compared, ratios, with_floors
 from record import Record
 from timing import measure, summary
 
+from attnbook.spines import DENSE_UP_TO
+
 FOLDER = Path(common.__file__).parent
 SCRIPTS = (
     "cpu",
@@ -200,6 +202,12 @@ def test_the_limit_between_two_methods_is_where_they_cross():
     cells = [cell(16, 1, 2), cell(32, 1, 1.5), cell(64, 3, 1), cell(128, 9, 1)]
     assert crossover.best_limit(cells) == 32**2
     assert crossover.best_limit(cells[2:]) == 0
+
+
+def test_auto_changes_where_the_record_says():
+    found = json.loads((FOLDER / "results" / "crossover_amd-avx2.json").read_text(encoding="utf-8"))
+    assert dict(zip((True, False), found["limits"].values(), strict=True)) == DENSE_UP_TO
+    assert found["limits"] == crossover.limits(found["cells"])
 
 
 def test_growth_is_fitted_to_one_head_in_float32():

@@ -382,6 +382,21 @@ def test_heads_of_full_size(name):
         agrees_with_dense((2, 6, 130, 8), (2, 2, 140, 8), (2, 3, 140, 5), causal=True)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_that_stand_side_by_side_are_put_together_as_others(causal):
+    """A layer's, which cannot become one axis."""
+    heads = np.zeros((4, 8, 512, 64), np.float32)
+    beside = np.zeros((4, 512, 8, 64), np.float32).swapaxes(1, 2)
+    blocks = []
+    for T in (heads, beside):
+        res = ab.attention(T, T, T, causal=causal, method="tiled")[1]
+        work = numpy_work.Work(T, T, T, res.plan, res.unit)
+        blocks.append(work.blocks(res.plan.tiles.rows, 512))
+    of_heads, of_beside = blocks
+    assert [len(block.lead[-1]) for block in of_heads] == [len(block.lead[-1]) for block in of_beside]
+    assert len(of_beside) < 32
+
+
 def test_heads_may_be_grouped_anew():
     """One head with large scores needs a shift, and so do those in its task; in the backward, tasks may be others."""
     Q, K, V, dO = draw((4, 5, 3), (4, 7, 3), (4, 7, 2), (4, 5, 2))
