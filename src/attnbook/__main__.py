@@ -128,7 +128,7 @@ def _parser():
         "(O, residuals) and backward(dO, residuals), which gets dL, the gradient of the log-sum-exp L, where it takes "
         "a third argument; a class for an instance of it; what Ranks(fn) made in the file, by its name; with torch "
         "also fn(Q, K, V, **options) -> O, whose backward is autograd's. Q is (n_q, d_k), K (n_k, d_k), V (n_k, d_v), "
-        "all with h or b, h before, or as fn is found to take them. The options: mask (True: may attend), bias, "
+        "all with axes (h,) or (b, h) before, or as fn is found to take them. Options: mask (True: may attend), bias, "
         "causal, scale, window, softcap, sink, slopes, cos and sin, dropout, dL, or the library's names for them; "
         "cases whose option fn does not take are left out",
     )
