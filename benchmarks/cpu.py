@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from common import cell_name, chosen, error, geometric_mean, options, shape_of, table, use_threads
 from contenders import CONTENDERS, ONLY, those_here
-from peers import started
+from peers import anew, started
 from rates import TILES, floor, floor_rates, scores
 from record import Record, output_of
-from timing import HOW, measure, rounded
+from timing import HOW, HURRIED, measure, rounded
 
 SHAPES = [(1, 1, 128, 64), (8, 8, 128, 64), (4, 8, 512, 64), (1, 8, 2048, 64), (1, 4, 4096, 64), (1, 1, 8192, 64)]
 DTYPES = ("float32", "float64")
@@ -56,7 +56,7 @@ def cell_of(shape, dtype, causal, names, args, too_slow, record):
         for peer in peers.values():
             record.saw(peer.about)
         errors = compared(peers, dtype, cell_name(cell))
-        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {}
+        how = HURRIED if args.quick else {"anew": anew}
         seconds, refused = measure(peers, **how)
     for name, one in seconds.items():
         if one:

@@ -11,10 +11,10 @@ import importlib.util
 import math
 
 from common import cell_name, options, problem, table
-from peers import started
+from peers import anew, started
 from rates import scores
 from record import Record, output_of
-from timing import HOW, measure
+from timing import HOW, HURRIED, measure
 
 import attnbook as ab
 
@@ -54,7 +54,7 @@ def cell_of(library, shape, dtype, causal, args, record):
         if left_out:
             raise SystemExit(f"{library} {shape}: {left_out}")
         record.saw(peers["dense"].about)
-        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"budget": 2.0, "rounds": (5, 7)}
+        how = HURRIED if args.quick else {"budget": 2.0, "rounds": (5, 7), "anew": anew}
         seconds, refused = measure(peers, **how)
     about = {"library": library, "shape": shape, "dtype": dtype, "causal": causal}
     return about | {"seconds": seconds, "refused": refused}

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from common import cell_name, chosen, error, options
 from cpu import DTYPES, MASKS, WRONG, report
-from peers import started
+from peers import anew, started
 from record import Record, output_of
-from timing import HOW, measure, rounded
+from timing import HOW, HURRIED, measure, rounded
 
 import attnbook as ab
 
@@ -123,7 +123,7 @@ def cell_of(sizes, dtype, causal, args, record):
             errors[name] = rounded(error(found, reference))
             if not errors[name] < WRONG[dtype]:
                 raise SystemExit(f"{name} is wrong in {cell_name(cell)}: error {errors[name]:.1e}")
-        how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {}
+        how = HURRIED if args.quick else {"anew": anew}
         seconds, refused = measure(peers, **how)
     return cell | {"seconds": seconds, "refused": refused, "errors": errors, "left out": left_out}
 

@@ -26,15 +26,19 @@ class Peer:
     """A call of another process. ``about``: the versions and BLAS that it has loaded."""
 
     def __init__(self, script, asked, threads):
+        self._asked, self.about = json.dumps([script, asked, threads]), None
+        self.begin()
+
+    def begin(self):
+        """A process; the one before has ended."""
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps([script, asked, threads])],
+            [sys.executable, __file__, self._asked],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,
         )
-        self.about = None
 
     def wait(self):
         """Until it is ready."""
@@ -90,6 +94,13 @@ def started(script, asked, threads):
     finally:
         for peer in all_peers.values():
             peer.end()
+
+
+def anew(peers):
+    """Each in another process: where its memory lies, and so its time, is another."""
+    for step in (Peer.end, Peer.begin, Peer.wait):
+        for peer in peers.values():
+            step(peer)
 
 
 # --- in the child ---------------------------------------------------------------------------------------------

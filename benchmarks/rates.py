@@ -17,9 +17,9 @@ import time
 
 import numpy as np
 from common import options, table, use_threads
-from peers import started
+from peers import anew, started
 from record import Record, output_of
-from timing import SHORT, measure, rounded
+from timing import HURRIED, SHORT, measure, rounded
 
 from attnbook.spines.workers import get_num_threads, one_blas_thread, run
 
@@ -168,7 +168,7 @@ def cells_of(threads, dtype, todo, args, record):
     """The rates of one group, in turns."""
     todo = todo[::7] if args.quick else todo
     least = 1e-4 if args.quick else SHORT
-    how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"rounds": (7, 9), "pause": 0.02}
+    how = HURRIED if args.quick else {"rounds": (7, 9), "pause": 0.02, "anew": anew}
     asked = {i: (*one, dtype, threads, least) for i, one in enumerate(todo)}
     with started("rates", asked, threads) as (peers, left_out):
         if left_out:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import chosen, error, options, problem, table, use_threads
-from peers import started
+from peers import anew, started
 from record import Record, output_of
-from timing import HOW, measure, rounded
+from timing import HOW, HURRIED, measure, rounded
 
 import attnbook as ab
 from attnbook.ops import Window
@@ -363,7 +363,7 @@ def ready(technique, place, name, quick, threads):
 
 def cells_of(technique, args, record):
     """What is measured of one technique, cell by cell."""
-    how = {"rounds": (2, 2), "pause": 0, "tries": 1} if args.quick else {"budget": 3.0, "rounds": (5, 7)}
+    how = HURRIED if args.quick else {"budget": 3.0, "rounds": (5, 7), "anew": anew}
     for place, group in enumerate(TECHNIQUES[technique](args)):
         about = {"technique": technique} | group.about
         if isinstance(group, Amounts):

@@ -1,9 +1,10 @@
 """How a time is taken, the same for all: each peer is a process of its own, and they take turns, A B C A B C …
 
 Before each turn there is a pause, in which the threads of the one before stop spinning; then one call that is not
-timed, then those that are: one, or as many as take 20 ms. After five rounds or more, a peer whose quartiles lie more
-than a quarter of the median apart is unsteady: the whole cell is measured again, and once more, and what is still
-unsteady is refused. A refused figure is None, with the reason beside it.
+timed, then those that are: one, or as many as take 20 ms. Halfway all begin anew, as the same code can be a third
+slower in one process than in another. After five rounds or more, a peer whose quartiles lie more than a quarter of the
+median apart is unsteady: the whole cell is measured again, and once more, and what is still unsteady is refused. A
+refused figure is None, with the reason beside it.
 """
 
 import math
@@ -16,19 +17,20 @@ SHORT = 0.02  # seconds: calls that take less are timed several at once
 SPREAD = 0.25  # quartile to quartile, as a part of the median: the most that is believed
 TRIES = 3
 ROUNDS = (5, 9)
+HURRIED = {"rounds": (2, 2), "pause": 0, "tries": 1}  # does it run?
 HOW = (
-    "each contender in a process of its own, which keeps the pages of freed arrays, in turns; "
+    "each contender in two processes of its own, one after the other, which keep the pages of freed arrays, in turns; "
     f"before each turn a pause of {PAUSE} s and one untimed call; "
     f"calls under {1e3 * SHORT:.0f} ms: mean of several; median, and quartiles as low and high; where they are more "
     f"than {SPREAD:.0%} of the median apart, the cell was measured up to {TRIES} times, and what stayed so is null"
 )
 
 
-def measure(peers, budget=8.0, rounds=ROUNDS, pause=PAUSE, sleep=time.sleep, tries=TRIES):
+def measure(peers, budget=8.0, rounds=ROUNDS, pause=PAUSE, sleep=time.sleep, tries=TRIES, anew=None):
     """The summary of each peer's seconds, None where they were refused; and why, by name.
 
     A peer has ``seconds(repeats)``: of a call, after one that is not timed. ``budget``: seconds of one try, which are
-    not kept to where ``rounds[0]`` rounds take longer.
+    not kept to where ``rounds[0]`` rounds take longer. ``anew(peers)`` is called halfway.
     """
     estimates = {name: min(peer.seconds(1) for _ in range(2)) for name, peer in peers.items()}
     repeats = {name: max(1, math.ceil(SHORT / max(seconds, 1e-7))) for name, seconds in estimates.items()}
@@ -36,7 +38,9 @@ def measure(peers, budget=8.0, rounds=ROUNDS, pause=PAUSE, sleep=time.sleep, tri
     n = max(rounds[0], min(rounds[1], int(budget / max(round_takes, 1e-9))))
     for _ in range(tries):
         times = {name: [] for name in peers}
-        for _ in range(n):
+        for i in range(n):
+            if anew and i == n // 2:
+                anew(peers)
             for name, peer in peers.items():
                 sleep(pause)
                 times[name].append(peer.seconds(repeats[name]))

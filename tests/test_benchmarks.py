@@ -96,11 +96,11 @@ class Peer:
         return next(self.times)
 
 
-def measured(rounds=(2, 9), tries=3, budget=8.0, **times):
+def measured(rounds=(2, 9), tries=3, budget=8.0, anew=None, **times):
     """What is measured of peers that take these times, the first two of them for the estimate; and what was done."""
     told = []
     made = {name: Peer(name, seconds, told) for name, seconds in times.items()}
-    return measure(made, budget, rounds, sleep=lambda s: told.append(s), tries=tries), told
+    return measure(made, budget, rounds, sleep=lambda s: told.append(s), tries=tries, anew=anew), told
 
 
 def test_peers_take_turns_with_a_pause_before_each():
@@ -109,6 +109,17 @@ def test_peers_take_turns_with_a_pause_before_each():
     assert told[4:] == [timing.PAUSE, ("a", 1), timing.PAUSE, ("b", 1)] * 2
     assert found["a"] == {"median": 1.0, "low": 1.0, "high": 1.0, "runs": 2}
     assert not refused
+
+
+def test_halfway_all_begin_anew_and_one_process_that_is_slower_is_not_believed():
+    begun = []
+    (found, refused), told = measured(
+        (4, 4), tries=2, anew=begun.append, a=[1.0] * 10, b=[1.0] * 4 + [1.5] * 4 + [1.0] * 2
+    )
+    assert [list(peers) for peers in begun] == [["a", "b"]] * 2
+    assert found["b"] is None
+    assert refused == {"b": "40% from quartile to quartile"}
+    assert sum(one == ("b", 1) for one in told) == 2 + 2 * 4
 
 
 def test_a_short_call_is_timed_often():
@@ -152,6 +163,10 @@ def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
         assert pid[0] != os.getpid()
         assert 0 < ready["right"].seconds(5) < 1
         assert "numpy" in ready["right"].about["versions"]
+        peers.anew(ready)
+        values, (other,) = ready["right"].save(tmp_path / "found.npz")
+        assert values.tolist() == [3, 3]
+        assert other not in (os.getpid(), *pid)
         ready["right"]._process.kill()
         with pytest.raises(peers.PeerError):
             ready["right"].seconds(1)
