@@ -98,9 +98,14 @@ def started(script, asked, threads):
 
 def anew(peers):
     """Each in another process: where its memory lies, and so its time, is another."""
-    for step in (Peer.end, Peer.begin, Peer.wait):
-        for peer in peers.values():
-            step(peer)
+    for peer in peers.values():
+        peer.end()
+        peer.begin()
+    for name, peer in peers.items():
+        try:
+            peer.wait()
+        except PeerError as failed:
+            raise PeerError(f"{name} did not begin anew: {failed}") from None
 
 
 # --- in the child ---------------------------------------------------------------------------------------------

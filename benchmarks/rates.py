@@ -200,9 +200,9 @@ def main(argv=None):
         "rates of products, exponentials and memory",
         output,
         threads=[1, 2],
-        how="each rate in a process of its own, in turns with the others of its dtype; all threads together; copy "
-        "counts what is read and what is written, first touch what is written; median and quartiles, null where "
-        "unsteady",
+        how="each rate in two processes of its own, one after the other, in turns with the others of its dtype; all "
+        "threads together; copy counts what is read and what is written, first touch what is written; median and "
+        "quartiles, null where unsteady",
         like={"Q Kᵀ": "dO Vᵀ", "P V": "dS K", "Pᵀ dO": "dSᵀ Q"},
     )
     todo = list(groups(4 if args.quick else MEGABYTES))

@@ -1,7 +1,7 @@
 """How a time is taken, the same for all: each peer is a process of its own, and they take turns, A B C A B C …
 
 Before each turn there is a pause, in which the threads of the one before stop spinning; then one call that is not
-timed, then those that are: one, or as many as take 20 ms. Halfway all begin anew, as the same code can be a third
+timed, then those that are: one, or as many as take 20 ms. Halfway all begin anew, as the same code can be much
 slower in one process than in another. After five rounds or more, a peer whose quartiles lie more than a quarter of the
 median apart is unsteady: the whole cell is measured again, and once more, and what is still unsteady is refused. A
 refused figure is None, with the reason beside it.
@@ -30,16 +30,18 @@ def measure(peers, budget=8.0, rounds=ROUNDS, pause=PAUSE, sleep=time.sleep, tri
     """The summary of each peer's seconds, None where they were refused; and why, by name.
 
     A peer has ``seconds(repeats)``: of a call, after one that is not timed. ``budget``: seconds of one try, which are
-    not kept to where ``rounds[0]`` rounds take longer. ``anew(peers)`` is called halfway.
+    not kept to where ``rounds[0]`` rounds take longer. ``anew(peers)`` is called halfway, and before another try: of
+    two processes with as many rounds each, a slow one is seen, whichever it is.
     """
     estimates = {name: min(peer.seconds(1) for _ in range(2)) for name, peer in peers.items()}
     repeats = {name: max(1, math.ceil(SHORT / max(seconds, 1e-7))) for name, seconds in estimates.items()}
     round_takes = sum(pause + seconds * (1 + repeats[name]) for name, seconds in estimates.items())
     n = max(rounds[0], min(rounds[1], int(budget / max(round_takes, 1e-9))))
-    for _ in range(tries):
+    n += anew is not None and n % 2
+    for tried in range(tries):
         times = {name: [] for name in peers}
         for i in range(n):
-            if anew and i == n // 2:
+            if anew and (i == n // 2 or (tried and i == 0)):
                 anew(peers)
             for name, peer in peers.items():
                 sleep(pause)
