@@ -30,8 +30,8 @@ def measure(peers, budget=8.0, rounds=ROUNDS, pause=PAUSE, sleep=time.sleep, tri
     """The summary of each peer's seconds, None where they were refused; and why, by name.
 
     A peer has ``seconds(repeats)``: of a call, after one that is not timed. ``budget``: seconds of one try, which are
-    not kept to where ``rounds[0]`` rounds take longer. ``anew(peers)`` is called halfway, and before another try: of
-    two processes with as many rounds each, a slow one is seen, whichever it is.
+    not kept to where ``rounds[0]`` rounds take longer. ``anew(peers)`` is called halfway, and before another try: where
+    one process takes 30 % longer than the other, that is unsteady.
     """
     estimates = {name: min(peer.seconds(1) for _ in range(2)) for name, peer in peers.items()}
     repeats = {name: max(1, math.ceil(SHORT / max(seconds, 1e-7))) for name, seconds in estimates.items()}

@@ -56,12 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if device == "cuda" and not torch.cuda.is_available():
         print("--device cuda: torch sees no GPU here.", file=sys.stderr)
         return 1
-    # A function that waits in vain is told by diagnose, which says of which rank, before the group gives up.
+    # diagnose says whom a function waits for, before the group gives up.
     with _group(torch, device, args.timeout + (60 if args.function else 0)) as (rank, ranks):
         try:
+            group = torch.distributed.new_group(backend="gloo")
             right = (
                 _function(rank, ranks, args, device) if args.function else _schemes(torch, rank, ranks, args, device)
             )
+            sys.stdout.flush()
+            torch.distributed.barrier(group)  # torchrun ends all with the first that fails
         except (RuntimeError, TypeError, ValueError, ImportError, AttributeError) as error:
             print(f"rank {rank} of {ranks}: {error}", file=sys.stderr)
             return 1
@@ -125,7 +128,7 @@ def _at_least(least: int) -> Any:
 
 @contextmanager
 def _group(torch: Any, device: str, timeout: int) -> Any:
-    """(rank, ranks) of the group that torchrun's variables describe; without them, of a group of one."""
+    """(rank, ranks) of torchrun's group; without it, of a group of one."""
     dist = torch.distributed
     backend = "nccl" if device == "cuda" else "gloo"
     more = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
@@ -140,7 +143,7 @@ def _group(torch: Any, device: str, timeout: int) -> Any:
 
 
 def _left_behind() -> bool:
-    """Whether a function still runs, in a thread that cannot be ended: then nothing that it uses can be taken away."""
+    """Whether a function still runs, in a thread that cannot be ended: what it uses stays."""
     from attnbook.diagnose.ranks.group import LEFT_BEHIND
 
     return any(thread.name == LEFT_BEHIND for thread in threading.enumerate())
@@ -206,7 +209,7 @@ def _call(
     ranks: int,
     device: str,
 ) -> tuple[float, int, list[float]]:
-    """This rank's error, the bytes that it sent, and the seconds of its forward and backward, of a second call."""
+    """This rank's error, the bytes it sent, and the seconds of a second call, forward and backward."""
 
     def mine(T: Any, of_queries: bool) -> Any:
         return T if of_queries and scheme == "tree" else split(T, ranks, placement)[rank]
@@ -255,7 +258,7 @@ def _of_a_hop(torch: Any, ranks: int, block: list[Any]) -> str:
 
 
 def _function(rank: int, ranks: int, args: argparse.Namespace, device: str) -> bool:
-    """Ask ``diagnose`` about the user's function, on these ranks; print its report; whether all is right."""
+    """Ask ``diagnose`` about the user's function; print its report; whether all is right."""
     from attnbook.diagnose import Ranks, diagnose
     from attnbook.loading import load
 
