@@ -96,10 +96,11 @@ class Peer:
         return next(self.times)
 
 
-def measured(rounds=(2, 9), tries=3, budget=8.0, anew=None, **times):
+def measured(rounds=(2, 9), tries=3, budget=8.0, begins=False, **times):
     """What is measured of peers that take these times, the first two of them for the estimate; and what was done."""
     told = []
     made = {name: Peer(name, seconds, told) for name, seconds in times.items()}
+    anew = (lambda peers: told.append(list(peers))) if begins else None
     return measure(made, budget, rounds, sleep=lambda s: told.append(s), tries=tries, anew=anew), told
 
 
@@ -113,15 +114,19 @@ def test_peers_take_turns_with_a_pause_before_each():
 
 @pytest.mark.parametrize("first", [1.0, 1.35])
 def test_halfway_all_begin_anew_and_a_process_that_is_slower_is_seen(first):
-    begun, other = [], 2.35 - first
-    times = [first] * (2 + 3) + [other] * 3
-    (found, refused), _ = measured((5, 5), tries=1, anew=begun.append, a=[1.0] * 8, b=times)
-    assert [list(peers) for peers in begun] == [["a", "b"]]
+    times = [first] * (2 + 3) + [2.35 - first] * 3
+    (found, refused), told = measured((5, 5), tries=1, begins=True, a=[1.0] * 8, b=times)
+    half = [timing.PAUSE, ("a", 1), timing.PAUSE, ("b", 1)] * 3
+    assert told[4:] == [*half, ["a", "b"], *half]
     assert found["a"]["runs"] == 6
     assert found["b"] is None
     assert refused == {"b": "30% from quartile to quartile"}
-    measured((4, 4), tries=2, anew=begun.append, b=[1.0] * 4 + [1.5] * 6)
-    assert len(begun) == 1 + 3  # another try is of two other processes
+
+
+def test_another_try_is_of_two_other_processes():
+    _, told = measured((2, 2), tries=2, begins=True, b=[1.0] * 3 + [2.0] * 3)
+    turn = [timing.PAUSE, ("b", 1)]
+    assert told[2:] == [*turn, ["b"], *turn, ["b"], *turn, ["b"], *turn]
 
 
 def test_a_short_call_is_timed_often():
