@@ -235,7 +235,12 @@ function stopNow() {
   const again = stopping;
   stopping = true;
   if (!interrupts || again) return kill(); // a second press does not wait
-  interrupts[0] = 2; // raises KeyboardInterrupt in the cell, and the variables stay
+  const raise = () => {
+    if (!stopped || waiting !== stopped) return;
+    interrupts[0] = 2; // raises KeyboardInterrupt in the cell, and the variables stay
+    setTimeout(raise, 3000); // once more, where the cell caught it, or a callback lost it
+  };
+  raise();
   setTimeout(kill, 10_000); // a slow machine takes a while to say so
 }
 

@@ -31,11 +31,12 @@ FORMS = (("text/html", "_repr_html_"), ("image/svg+xml", "_repr_svg_"), ("text/m
 
 
 class Runner:
-    """A fresh ``__main__`` in which cells run. ``tell(text)`` is called with what a cell prints, while it runs."""
+    """A fresh ``__main__`` in which cells run. ``tell(text)`` is called with what a cell prints, while it runs;
+    ``heed(True)`` and ``heed(False)`` where an interrupt may come: into a cell, and not into the lines here."""
 
-    def __init__(self, tell=lambda text: None):
+    def __init__(self, tell=lambda text: None, heed=lambda on: None):
         self.module = types.ModuleType("__main__")
-        self.tell, self.outputs = tell, []
+        self.tell, self.heed, self.outputs = tell, heed, []
         self.lost = {}  # names that a cell which was passed over would have made, and why it was
         self.of_absent = {}  # names made by a cell that does less without torch or Triton, and which of them
         sys.modules["__main__"] = self.module
@@ -58,7 +59,11 @@ class Runner:
         before = set(vars(self.module))
         sys.stdout, sys.stderr = _Stream(self, "stdout"), _Stream(self, "stderr")
         try:
-            self._execute(source, filename)
+            try:
+                self.heed(True)
+                self._execute(source, filename)
+            finally:
+                self.heed(False)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: the page lives on
             why = self._without(error)
             verdict = "passed over" if why else "error"

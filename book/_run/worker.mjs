@@ -57,12 +57,12 @@ async function start() {
   const { integrity } = site;
   fetchUncounted(new URL(site.numpy, core), { integrity }).then((answer) => answer.arrayBuffer()).catch(() => {});
   pyodide = await Promise.race([boot(loadPyodide), broken]);
-  if (interrupts) pyodide.setInterruptBuffer(interrupts);
   pyodide.FS.mkdirTree("/book/chapters");
   pyodide.FS.chdir("/book/chapters"); // a chapter reads ../benchmarks/results
   pyodide.FS.writeFile("/book/runner.py", await (await fetch(here("runner.py"))).text());
   module = pyodide.runPython("import sys; sys.path += ['/book', '/book/site']; import runner; runner");
-  runner = module.Runner((text) => tell({ printed: text }));
+  const heed = (on) => interrupts && pyodide.setInterruptBuffer(on ? interrupts : undefined);
+  runner = module.Runner((text) => tell({ printed: text }), heed);
 }
 
 // Python takes most of its start to build what is the same each time. Its memory as it then stands is kept with its
