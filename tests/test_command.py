@@ -144,7 +144,7 @@ def test_status_2_and_a_hint(run, arguments, words):
     assert words in err
 
 
-def test_a_folder_that_is_missing_is_noticed_before_anything_runs(run, tmp_path):
+def test_what_cannot_be_written_is_noticed_before_anything_runs(run, tmp_path):
     (tmp_path / "ran.py").write_text("from pathlib import Path\nPath('ran').touch()\n", encoding="utf-8")
     (tmp_path / "there").mkdir()
     for option in ("--junit", "--html"):
@@ -152,6 +152,10 @@ def test_a_folder_that_is_missing_is_noticed_before_anything_runs(run, tmp_path)
         assert (status, out) == (2, "")
         assert "'no'" in err
         assert not (tmp_path / "ran").exists()
+    status, _, err = run("diagnose", "ran.py:f", "--junit", "there/report", "--html", "there/report")
+    assert status == 2
+    assert "--junit and --html: expected two files, got one" in err
+    assert not (tmp_path / "ran").exists()
     assert run("diagnose", "ran.py:f", "--junit", "there/report.xml")[0] == 2
     assert (tmp_path / "ran").exists()
     status, out, _ = run("diagnose", "attnbook:attention,attention_vjp", "--junit", "there")

@@ -190,8 +190,11 @@ BYTES = check.bytes_of
         (["--device", "cuda"], "torch sees no GPU here"),
         (["--function", "nowhere.py:fn"], "there is no file nowhere.py"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
-        (["--at-least", "3"], "--at-least counts the cases of --function"),
-        (["--split", "heads"], "--split is what --function has"),
+        (["--at-least", "3"], "--at-least has a meaning only with --function"),
+        (["--split", "heads"], "--split has a meaning only with --function"),
+        (["--function", "own.py:fn", "--rows", "7"], "--rows has no meaning with --function"),
+        (["--function", "own.py:fn", "--key-heads", "3"], "--key-heads has no meaning with --function"),
+        (["--function", "own.py:fn", "--quick"], "--quick has no meaning with --function"),
     ],
 )
 def test_what_does_not_fit_is_told(words, said, capsys, monkeypatch):

@@ -26,6 +26,8 @@ def main(arguments=None):
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    if options.junit and options.junit == options.html:
+        options.refuse("--junit and --html: expected two files, got one")
     out, sys.stdout = sys.stdout, sys.stderr  # for good: a function that takes too long is left behind, and may print
     try:
         return options.run(options, out)
@@ -139,12 +141,7 @@ def _parser():
         "--at-least", type=_count, default=0, metavar="N",
         help="fail where fewer than N cases were compared: an option that raises reads as one that is not taken",
     )  # fmt: skip
-    command.add_argument("--junit", type=_file, metavar="FILE", help="write the report as JUnit XML too, for CI")
-    command.add_argument(
-        "--html", type=_file, metavar="FILE", help="write it as one HTML file too, with pictures of what is wrong"
-    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     command = _command(commands, "grade", _grade, "grade files that were handed in, each in a process of its own")
     command.add_argument("files", nargs="*", metavar="FILE", help="Python files, one for each submission")
     command.add_argument("--exercise", metavar="NAME", help="which exercise: a name of --list, or a label of the book")
@@ -153,12 +150,9 @@ def _parser():
     command.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="for each file, 60 by default")
     command.add_argument("--memory", type=int, default=2048, metavar="MB", help="for each file, 2048 by default")
     command.add_argument("--feedback", metavar="DIR", help="write a Markdown page for each file there")
-    command.add_argument("--junit", type=_file, metavar="FILE", help="write JUnit XML too, a test for each file")
-    command.add_argument("--html", type=_file, metavar="FILE", help="write one HTML page of all files too")
     how = command.add_mutually_exclusive_group()
     how.add_argument("--csv", action="store_true", help="print the table as CSV")
     how.add_argument("--json", action="store_true", help="print it as JSON")
-    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     return parser
 
 
@@ -180,6 +174,9 @@ def _command(commands, name, run, text, or_else="", more=""):
     status = STATUS.format(or_else) + more
     command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=status)
     command.set_defaults(run=run, refuse=command.error)
+    command.add_argument("--junit", type=_file, metavar="FILE", help="write the report as JUnit XML too, for CI")
+    command.add_argument("--html", type=_file, metavar="FILE", help="write it as one HTML file too, with pictures")
+    command.add_argument("--seed", type=int, default=0, help="other numbers and sizes for another seed")
     return command
 
 
