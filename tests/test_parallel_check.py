@@ -190,11 +190,11 @@ BYTES = check.bytes_of
         (["--device", "cuda"], "torch sees no GPU here"),
         (["--function", "nowhere.py:fn"], "there is no file nowhere.py"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
-        (["--at-least", "3"], "--at-least has a meaning only with --function"),
-        (["--split", "heads"], "--split has a meaning only with --function"),
-        (["--function", "own.py:fn", "--rows", "7"], "--rows has no meaning with --function"),
-        (["--function", "own.py:fn", "--key-heads", "3"], "--key-heads has no meaning with --function"),
-        (["--function", "own.py:fn", "--quick"], "--quick has no meaning with --function"),
+        (["--at-least", "3"], "--at-least: only with --function"),
+        (["--split", "heads"], "--split: only with --function"),
+        (["--function", "own.py:fn", "--rows", "7"], "--rows: not with --function"),
+        (["--function", "own.py:fn", "--key-heads", "3"], "--key-heads: not with --function"),
+        (["--function", "own.py:fn", "--quick"], "--quick: not with --function"),
     ],
 )
 def test_what_does_not_fit_is_told(words, said, capsys, monkeypatch):

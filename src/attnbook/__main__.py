@@ -157,14 +157,14 @@ def _parser():
 
 
 def _count(text):
-    """A number of cases; an error where there can be no such number."""
+    """A number of cases."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected 0 or more, got {text!r}")
     return int(text)
 
 
 def _file(path):
-    """The path of a file to write; an error before anything runs, where its folder is missing."""
+    """The path of a file to write, in a folder that is there."""
     if not Path(path).parent.is_dir():
         raise argparse.ArgumentTypeError(f"No such file or directory: {str(Path(path).parent)!r}")
     return path

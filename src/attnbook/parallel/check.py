@@ -36,9 +36,6 @@ MOST = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 CAUSAL = {False: "no", True: "yes"}
 HOPS = 5
-OF_SCHEMES = ("rows", "heads", "key_heads", "width", "quick")
-"""Options that ``--function`` does not have: ``diagnose`` chooses the shapes."""
-
 LINE = "{:7} {:10} {:6} {:>8} {:>14} {:>14} {:>10} {:>10}  {}"
 
 
@@ -46,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
     parser = _parser()
     args = parser.parse_args(argv)
-    for name in OF_SCHEMES if args.function else ("at_least", "split"):
+    sizes = "rows", "heads", "key_heads", "width", "quick"  # diagnose has its own
+    for name in sizes if args.function else ("at_least", "split"):
         if getattr(args, name) != parser.get_default(name):
-            why = "has no meaning with" if args.function else "has a meaning only with"
-            parser.error(f"--{name.replace('_', '-')} {why} --function")
+            parser.error(f"--{name.replace('_', '-')}: {'not' if args.function else 'only'} with --function")
     import torch
 
     if not torch.distributed.is_available():

@@ -29,7 +29,7 @@ class Way(NamedTuple):
 WAYS: dict[str, Any] = {"auto": None, "dense": Way("dense"), "tiled": Way("tiled"), "fused": Way("fused")}
 """What the names that ``attention(method=...)`` takes mean; "auto" looks at the size of the table."""
 
-DENSE_UP_TO = {True: 2**18, False: 2**20}
+DENSE_UP_TO = {True: 2**18, False: 2**21}
 """How many scores "auto" still gives to "dense", on NumPy and on other arrays: benchmarks/crossover.py with AVX2."""
 
 
