@@ -27,7 +27,7 @@ def main(arguments=None):
     if unknown:
         options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
     if options.junit and options.junit == options.html:
-        options.refuse("--junit and --html: expected two files, got one")
+        options.refuse("--junit and --html: the same file")
     out, sys.stdout = sys.stdout, sys.stderr  # for good: a function that takes too long is left behind, and may print
     try:
         return options.run(options, out)
@@ -82,7 +82,7 @@ def _grade(options, out):
 
 
 def _print(text, out):
-    """Print, or stop where nobody reads any more, as after ``| head``: the exit status still says what was found."""
+    """Print, or stop where nobody reads any more, as after ``| head``."""
     try:
         print(text, file=out, flush=True)
     except BrokenPipeError:
