@@ -705,7 +705,7 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
 
     with Page(browser, address, script=NO_STORAGE, routes={f"{address}**": isolated}) as page:
         assert page.tab.evaluate("crossOriginIsolated")
-        caught = "try:\n    while True: pass\nexcept KeyboardInterrupt: print('caught')\n"
+        caught = "try:\n    while True: abs(0)\nexcept KeyboardInterrupt: print('caught')\n"
         page.write(3, f"own_six = 6\nprint('begun')\n{caught}while True: pass")
         page.cell(3).locator(".run-result", has_text="begun").wait_for()
         page.tab.locator("[data-run=stop]").click()
