@@ -36,7 +36,7 @@ help:
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make atlas      ask diagnose about every incident of the atlas, and record its answers (3 minutes)"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
-	@echo "make benchmarks measure speed and memory beside other libraries (70 minutes, on an idle machine)"
+	@echo "make benchmarks measure speed and memory beside other libraries (two hours, on an idle machine)"
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
 	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"

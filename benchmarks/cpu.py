@@ -1,6 +1,6 @@
 """Forward and backward on the CPU: ours, torch, JAX and HIPS autograd, in turns.
 
-    python benchmarks/cpu.py                                             # an hour; writes results/cpu_MAKER.json
+    python benchmarks/cpu.py                                             # 75 minutes; writes results/cpu_MAKER.json
     python benchmarks/cpu.py --shapes 1,8,2048,64 --dtypes float32       # one shape; prints, and writes nothing
     python benchmarks/cpu.py --contenders "attnbook auto,torch SDPA"
 

@@ -1,6 +1,6 @@
 """Where the methods cross: what "auto" should choose, by the number of scores.
 
-    python benchmarks/crossover.py            # 4 minutes; writes results/crossover_MAKER.json
+    python benchmarks/crossover.py            # 9 minutes; writes results/crossover_MAKER.json
 
 On NumPy arrays "dense" and "tiled", by length and number of heads: from this follows ``DENSE_UP_TO[True]`` of
 attnbook/spines/__init__.py. On torch tensors the same two, of the generic spines: from this follows

@@ -1,6 +1,6 @@
 """What bounds attention on this machine: the rates of products, exponentials, and memory.
 
-    python benchmarks/rates.py            # 1 minute; writes results/rates_MAKER.json
+    python benchmarks/rates.py            # 6 minutes; writes results/rates_MAKER.json
 
 Products are of tiles such as the NumPy engine visits, in a core's own cache. "2 threads" are two workers, each
 with a BLAS of one thread, as in the engine; "2 BLAS threads" would be another thing.

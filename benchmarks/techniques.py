@@ -1,6 +1,6 @@
 """What eight techniques that are often named for a faster backward do, each measured: see chapter 11.
 
-    python benchmarks/techniques.py                # 2 minutes; writes results/techniques_MAKER.json
+    python benchmarks/techniques.py                # 5 minutes; writes results/techniques_MAKER.json
     python benchmarks/techniques.py --only T3,T7
 
 T1 products instead of loops. T2 memory used again. T3 the softmax gradient without its Jacobian. T4 heads side by side.
