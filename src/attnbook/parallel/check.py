@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout",
         type=_at_least(1),
         default=60,
-        help="seconds to wait for other ranks, and for --function; by default %(default)s",
+        help="seconds for other ranks, or a case of --function; by default %(default)s",
     )
     parser.add_argument("--quick", action="store_true", help="smaller: 61 rows of width 8, where nothing else is said")
     parser.add_argument("--function", metavar="FILE:NAME", help="your own attention over ranks")
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--split",
         choices=["rows", "zigzag", "heads"],
         default="rows",
-        help="what a rank of --function has: one run of rows (default), pieces r and 2R - 1 - r, or some heads",
+        help="what a rank of --function has: one run of rows (default), pieces r and 2R - 1 - r of 2R, or some heads",
     )
     parser.add_argument(
         "--at-least",
