@@ -188,6 +188,16 @@ class TestRunner:
         assert made.run("a", source, drawn("<svg>1</svg>", "other words"))["verdict"] == "differs"
         assert made.run("a", source.replace("plot()", "show()"), drawn("<svg>2</svg>", "words"))["verdict"] == "differs"
 
+    def test_an_interrupt_may_come_into_a_cell_and_not_into_the_lines_of_the_runner(self, runner):
+        heeded = []
+        made = runner.Runner(heed=heeded.append)
+        made.module.heeded = heeded
+        for source in ("seen = list(heeded)", "1 / 0", "raise KeyboardInterrupt"):
+            heeded.clear()
+            made.run("mine", source)
+            assert heeded == [True, False]
+        assert made.module.seen == [True]
+
     def test_printing_for_ever_is_cut(self, runner):
         told = []
         answer = runner.Runner(told.append).run("mine", "for _ in range(10**5): print('words')")
