@@ -4,28 +4,28 @@
 
 Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
 double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, as far
-as their tables fit. Those that are compared share a process and take turns. A peak is that of one call and of what it
-needs, residuals or graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
+as their tables fit. Those that are compared take turns. A peak is that of one call and of what it needs, residuals or
+graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
 """
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 from common import exponent, options, table, use_threads
 from memory import forget, held
-from record import Record, blas, output_of, versions
-from timing import measure, rounded
+from peers import anew, started
+from record import Record, output_of
+from timing import HOW, HURRIED, measure, rounded
 
 import attnbook as ab
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 D = 64
 MOST = {"third, attnbook.torch": 2048, "double backward, SDPA math": 4096, "third, SDPA math": 2048}  # n; then tables
-GROUPS = (  # those of a process take turns
+GROUPS = (  # those of a group take turns
     ("forward", "backward", "jvp", "double backward", "Hessian product"),
     ("double backward, attnbook.torch", "double backward, SDPA math"),
     ("third, attnbook.torch", "third, SDPA math"),
@@ -88,46 +88,29 @@ def calls(n, dtype):
     }
 
 
-def child(names, n, dtype, threads):
-    """Print for each of the names the peak in bytes, from the inputs on, and the times, as JSON."""
-    use_threads(threads)
-    if any("torch" in name or "SDPA" in name for name in names):
-        import torch
+def ready(name, n, dtype):
+    """That order's call, in a process of its own."""
+    return calls(n, dtype)[name]()
 
-        torch.set_num_threads(threads)
+
+def child(names, n, dtype, threads):
+    """Print for each of the names the peak in bytes, from the inputs on, as JSON."""
     for name in names:
         calls(64, dtype)[name]()()  # loads what it needs
+    use_threads(threads)
     made, peaks = calls(n, dtype), {}
     for name in names:
         forget()
         before = held("VmRSS")
         made[name]()()
         peaks[name] = held("VmHWM") - before
-    times, refused = measure({name: Here(made[name]()) for name in names})
-    found = {name: {"peak_bytes": peaks[name], "seconds": times[name]} for name in names}
-    for name, why in refused.items():
-        found[name]["refused"] = why
-    print(json.dumps({"found": found, "about": {"versions": versions(), "blas": blas()}}))
-
-
-class Here:
-    """A call as a peer, in this process."""
-
-    def __init__(self, call):
-        self.call = call
-
-    def seconds(self, repeats):
-        self.call()
-        begun = time.perf_counter()
-        for _ in range(repeats):
-            self.call()
-        return (time.perf_counter() - begun) / repeats
+    print(json.dumps(peaks))
 
 
 # --- in the parent --------------------------------------------------------------------------------------------
 
 
-def in_a_process(names, n, dtype, threads):
+def peaks_of(names, n, dtype, threads):
     """What the child printed."""
     asked = json.dumps([names, n, dtype, threads])
     done = subprocess.run(
@@ -177,6 +160,7 @@ def main(argv=None):
         "time of a call of each order, seconds; and most memory above the inputs, bytes, with what it returns",
         output_of(parser, args, "orders", not args.sizes),
         threads=args.threads,
+        how=HOW,
         exponents={},
         ratios=[],
     )
@@ -188,9 +172,17 @@ def main(argv=None):
         names = [name for name in group if n <= MOST.get(name, n)]
         if not names:
             return []
-        said = in_a_process(names, n, dtype, args.threads)
-        record.saw(said["about"])
-        return [dict(shape=(1, 1, n, D), dtype=dtype, order=name, **found) for name, found in said["found"].items()]
+        peaks = peaks_of(names, n, dtype, args.threads)
+        with started("orders", {name: (name, n, dtype) for name in names}, args.threads) as (peers, left_out):
+            if left_out:
+                raise SystemExit(f"n = {n}, {dtype}: {left_out}")
+            record.saw(peers[names[0]].about)
+            seconds, refused = measure(peers, **(HURRIED if args.quick else {"anew": anew}))
+        about = {"shape": (1, 1, n, D), "dtype": dtype}
+        why = {name: {"refused": refused[name]} if name in refused else {} for name in names}
+        return [
+            about | {"order": name, "peak_bytes": peaks[name], "seconds": seconds[name]} | why[name] for name in names
+        ]
 
     record.over(todo, measured, args.budget, lambda one: f"{one[0][0]}, n = {one[1]}", "process")
     cells = record.data["cells"]
