@@ -1,6 +1,6 @@
 """Peak memory of forward and backward, and how it grows with n. Each call in a process of its own; Linux.
 
-    python benchmarks/memory.py            # 3 minutes; writes results/memory_MAKER.json
+    python benchmarks/memory.py            # 6 minutes; writes results/memory_MAKER.json
 
 The child loads its libraries, makes a small call, makes its inputs (and compiles), then has the system forget the most
 memory it has held. The peak is the most that the one call then holds, above what was held when it began: the output and

@@ -1,6 +1,6 @@
 """Time and memory of first, second and third derivatives of one head, and how they grow with n. Linux.
 
-    python benchmarks/orders.py      # 10 minutes; writes results/orders_MAKER.json
+    python benchmarks/orders.py      # 18 minutes; writes results/orders_MAKER.json
 
 Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
 double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, as far
