@@ -129,7 +129,7 @@ anchors: book
 # memory.py last: it does not mind what else the machine does.
 benchmarks: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
-	@for name in cpu multi_head rates crossover techniques memory orders; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@for name in cpu multi_head rates crossover techniques orders memory; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 gpu: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[gpu]"

@@ -3,8 +3,9 @@
     python benchmarks/changes.py results/cpu_amd.json new.json
 
 Cells are matched by all that says what they are. A figure changed where its quartiles and those of the other do not
-touch, and the medians are more than 5 % apart. Records of other machines, threads or libraries can be compared, too;
-then it says in which of these they differ, as that may be the whole reason.
+touch, and the medians are more than 5 % apart; one that was found once, as a peak of orders.py, has no quartiles: the
+5 % must do. Records of other machines, threads, libraries or ways of measuring can be compared, too; then it says in
+which of these they differ, as that may be the whole reason.
 """
 
 import argparse
@@ -25,10 +26,12 @@ def figures(record):
     for cell in record["cells"]:
         key = tuple((name, str(value)) for name, value in sorted(cell.items()) if name not in FIGURES)
         seconds = cell.get("seconds")
+        for name in ("peak_bytes", "rate"):
+            if not isinstance(one := cell.get(name, {}), dict):
+                found[key, name] = one and (one, cell.get("low", one), cell.get("high", one))
         if "method" in cell or "rate" in cell:
-            name = "peak_bytes" if "peak_bytes" in cell else "rate"
-            found[key, name] = cell[name] and (cell[name], cell.get("low", cell[name]), cell.get("high", cell[name]))
-        elif seconds is None or "median" in seconds:
+            continue
+        if seconds is None or "median" in seconds:
             found[key, "seconds"] = seconds and quartiles(seconds) if "seconds" in cell else at_one(cell)
         else:
             found |= {(key, name): one and quartiles(one) for name, one in seconds.items()}
@@ -55,7 +58,7 @@ def changed(before, after):
 
 def differences(a, b):
     """In what the two runs differ besides their figures."""
-    for name in ("commit", "machine", "threads", "environment", "versions", "blas"):
+    for name in ("commit", "machine", "threads", "environment", "versions", "blas", "how"):
         if a.get(name) != b.get(name):
             yield name, a.get(name), b.get(name)
 

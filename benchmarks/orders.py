@@ -3,9 +3,9 @@
     python benchmarks/orders.py      # 18 minutes; writes results/orders_MAKER.json
 
 Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
-double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, as far
-as their tables fit. Those that are compared take turns. A peak is that of one call and of what it needs, residuals or
-graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
+double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, where
+tables of n × n do not grow too large. Those that are compared take turns. A peak is that of one call, made once, and of
+what it needs, residuals or graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
 """
 
 import json
@@ -196,6 +196,9 @@ def main(argv=None):
             for c in cells
         ],
     )
+    print()
+    for name, found in record.data["exponents"].items():
+        print("{}, float32: memory ∝ n^{memory:.2f}, time ∝ n^{time:.2f}".format(name, **found))
     for found in record.data["ratios"]:
         print("{order} ÷ {over}, n = {n}, {dtype}: {ratio:.2f}".format(**found))
     record.close()

@@ -352,6 +352,26 @@ def test_two_records_are_compared_beyond_noise(tmp_path, capsys):
     assert "0 of 4 figures changed" in capsys.readouterr().out
 
 
+def test_two_records_of_orders_are_compared_in_seconds_and_in_peaks_and_in_how(tmp_path, capsys):
+    def record(peak, median, how):
+        seconds = median and {"median": median, "low": median, "high": median, "runs": 5}
+        cells = [{"order": "jvp", "shape": [8], "peak_bytes": peak, "seconds": seconds}]
+        path = tmp_path / f"{how}.json"
+        path.write_text(json.dumps({"what": "one", "how": how, "cells": cells}))
+        return str(path)
+
+    before = record(100, 1.0, "together")
+    changes.main([before, record(200, 1.02, "apart")])
+    said = capsys.readouterr().out
+    assert "how: together → apart" in said
+    assert "1 of 2 figures changed beyond noise" in said
+    assert "jvp [8] peak_bytes" in said
+    changes.main([before, record(100, None, "refused")])
+    said = capsys.readouterr().out
+    assert "0 of 1 figures changed" in said
+    assert "jvp [8] seconds" in said.partition("Refused or missing in one of them, 1:")[2]
+
+
 def check_head(text):
     record = json.loads(text)
     assert {"what", "command", "date", "machine", "versions", "cells"} <= set(record)
