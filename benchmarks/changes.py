@@ -3,9 +3,9 @@
     python benchmarks/changes.py results/cpu_amd.json new.json
 
 Cells are matched by all that says what they are. A figure changed where its quartiles and those of the other do not
-touch, and the medians are more than 5 % apart; one that was found once, as a peak of orders.py, has no quartiles: the
-5 % must do. Records of other machines, threads, libraries or ways of measuring can be compared, too; then it says in
-which of these they differ, as that may be the whole reason.
+touch, and the medians are more than 5 % apart; of one that was found once, the 5 % must do. Records of other machines,
+threads, libraries or ways of measuring can be compared, too; then it says in which of these they differ, as that may be
+the whole reason. Not those of gpu.py and gpu_compiled.py, whose cells are others.
 """
 
 import argparse
@@ -32,7 +32,8 @@ def figures(record):
         if "method" in cell or "rate" in cell:
             continue
         if seconds is None or "median" in seconds:
-            found[key, "seconds"] = seconds and quartiles(seconds) if "seconds" in cell else at_one(cell)
+            name = next(name for name in ("seconds", "bytes", "error") if name in cell)
+            found[key, name] = (cell[name],) * 3 if name != "seconds" else seconds and quartiles(seconds)
         else:
             found |= {(key, name): one and quartiles(one) for name, one in seconds.items()}
     return found
@@ -40,11 +41,6 @@ def figures(record):
 
 def quartiles(one):
     return one["median"], one["low"], one["high"]
-
-
-def at_one(cell):
-    """Bytes or an error: a number that was found once."""
-    return (next(cell[name] for name in ("bytes", "error") if name in cell),) * 3
 
 
 def changed(before, after):
@@ -66,10 +62,13 @@ def differences(a, b):
 def compare(a, b):
     """Rows of what changed; the number of figures in both; what only one has."""
     ours, theirs = figures(a), figures(b)
-    both = [key for key in ours if ours[key] and theirs.get(key)]
+    both = [key for key in ours if ours[key] and theirs.get(key) and ours[key][0] and theirs[key][0]]
     rows = [(name_of(key), ours[key][0], theirs[key][0], changed(ours[key], theirs[key])) for key in both]
     alone = [name_of(key) for key in {**ours, **theirs} if not (ours.get(key) and theirs.get(key))]
-    return [row for row in rows if row[-1]], [theirs[key][0] / ours[key][0] for key in both if ours[key][0]], alone
+    ratios = {}
+    for key in both:
+        ratios.setdefault(key[1] if key[1] in FIGURES else "seconds", []).append(theirs[key][0] / ours[key][0])
+    return [row for row in rows if row[-1]], ratios, alone
 
 
 def name_of(key):
@@ -85,11 +84,14 @@ def main(argv=None):
     a, b = (json.loads(path.read_text(encoding="utf-8")) for path in (args.before, args.after))
     if a["what"] != b["what"]:
         parser.error(f"these measured two things: {a['what']}; {b['what']}")
+    if any({"flops", "registers"} & set(cell) for cell in a["cells"]):
+        parser.error("records of gpu.py and of gpu_compiled.py are not compared")
     for name, one, other in differences(a, b):
         print(f"{name}: {one} → {other}")
     rows, ratios, alone = compare(a, b)
-    count, of_all = f"{len(rows)} of {len(ratios)}", geometric_mean(ratios)
-    print(f"\n{count} figures changed beyond noise; after ÷ before, all: {of_all:.3f}")
+    of_all = ", ".join(f"{name} {geometric_mean(of):.3f}" for name, of in ratios.items())
+    count = f"{len(rows)} of {sum(map(len, ratios.values()))}"
+    print(f"\n{count} figures changed beyond noise; after ÷ before, all: {of_all}")
     table(["", "before", "after", "after ÷ before"], sorted(rows, key=lambda row: -abs(math.log(row[-1]))))
     if alone:
         print(f"\nRefused or missing in one of them, {len(alone)}:", *alone, sep="\n  ")

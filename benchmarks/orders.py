@@ -4,8 +4,9 @@
 
 Forward, backward, jvp, double backward and the Hessian product of ½‖O‖² in NumPy, all from residuals; and in torch,
 double backward of attnbook.torch and of SDPA's own operations (its "math" backend), and a third order of both, where
-tables of n × n do not grow too large. Those that are compared take turns. A peak is that of one call, made once, and of
-what it needs, residuals or graph, above what was held when only the inputs were there. ``ratios`` are those of medians.
+tables of n × n do not grow too large. Those that are compared take turns. A peak is that of one call and of what it
+needs, residuals or graph, above what was held when only the inputs were there: the median of three. ``ratios`` are
+those of medians.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from common import exponent, options, table, use_threads
-from memory import forget, held
+from memory import RUNS, forget, held
 from peers import anew, started
 from record import Record, output_of
 from timing import HOW, HURRIED, measure, rounded
@@ -55,8 +56,8 @@ def calls(n, dtype):
     def of_torch(attend, order):
         import torch
 
-        leaves = [torch.tensor(T, requires_grad=True) for T in (Q, K, V)]
-        along, cotangent = [torch.tensor(T) for T in (tQ, tK, tV)], torch.tensor(dO, requires_grad=True)
+        leaves = [torch.from_numpy(T).requires_grad_() for T in (Q, K, V)]  # no copy: inputs are not in a peak
+        along, cotangent = [torch.from_numpy(T) for T in (tQ, tK, tV)], torch.from_numpy(dO).requires_grad_()
         found = torch.autograd.grad(attend(torch)(*leaves), leaves, cotangent, create_graph=True)
         for _ in range(order - 2):
             turned = sum((dT * t).sum() for dT, t in zip(found, along, strict=True))
@@ -94,16 +95,20 @@ def ready(name, n, dtype):
 
 
 def child(names, n, dtype, threads):
-    """Print for each of the names the peak in bytes, from the inputs on, as JSON."""
+    """Print for each of the names the peak in bytes, from the inputs on, and its quartiles, as JSON."""
     for name in names:
         calls(64, dtype)[name]()()  # loads what it needs
     use_threads(threads)
     made, peaks = calls(n, dtype), {}
     for name in names:
-        forget()
-        before = held("VmRSS")
-        made[name]()()
-        peaks[name] = held("VmHWM") - before
+        several = []
+        for _ in range(RUNS):
+            forget()
+            before = held("VmRSS")
+            made[name]()()
+            several.append(held("VmHWM") - before)
+        low, peak, high = map(int, np.percentile(several, (25, 50, 75)))
+        peaks[name] = {"peak_bytes": peak, "low": low, "high": high}
     print(json.dumps(peaks))
 
 
@@ -160,7 +165,7 @@ def main(argv=None):
         "time of a call of each order, seconds; and most memory above the inputs, bytes, with what it returns",
         output_of(parser, args, "orders", not args.sizes),
         threads=args.threads,
-        how=HOW,
+        how=f"{HOW}; peaks: each group in a process, the median of {RUNS} calls, and quartiles as low and high",
         exponents={},
         ratios=[],
     )
@@ -180,9 +185,7 @@ def main(argv=None):
             seconds, refused = measure(peers, **(HURRIED if args.quick else {"anew": anew}))
         about = {"shape": (1, 1, n, D), "dtype": dtype}
         why = {name: {"refused": refused[name]} if name in refused else {} for name in names}
-        return [
-            about | {"order": name, "peak_bytes": peaks[name], "seconds": seconds[name]} | why[name] for name in names
-        ]
+        return [about | {"order": name, **peaks[name], "seconds": seconds[name]} | why[name] for name in names]
 
     record.over(todo, measured, args.budget, lambda one: f"{one[0][0]}, n = {one[1]}", "process")
     cells = record.data["cells"]
