@@ -101,7 +101,7 @@ def test_no_triton(monkeypatch):
 
 @pytest.mark.parametrize(("capability", "came"), [((7, 5), "7.5"), (None, "another")])
 def test_an_old_gpu(capability, came, monkeypatch):
-    monkeypatch.setattr(launch, "INTERPRETED", False)
+    monkeypatch.setattr(tile, "INTERPRETED", False)
     with pytest.raises(ValueError, match="Q: expected a tensor on a CUDA device"):
         fused_on(*ONES)()
     monkeypatch.setattr(limits, "_capability", lambda index: capability)

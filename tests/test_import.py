@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,24 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}".split(".") for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
+
+
+def modules():
+    """{module: the modules that it imports}, at its top or in a function."""
+    paths = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    return {name: nearest(paths, path) - {name} for name, path in paths.items()}
+
+
+def nearest(paths, path):
+    """Of what a file imports, each name or else the module that has it."""
+    names = map(".".join, imported(path))
+    return {name if name in paths else name.rpartition(".")[0] for name in names} & paths.keys()
+
+
+def test_no_file_imports_what_imports_it():
+    """Not by way of others either, and not in a function."""
+    list(TopologicalSorter(modules()).static_order())  # CycleError says the way around
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnbook.diagnose._run import wrong_in
-from attnbook.diagnose.calling import Came
+from attnbook.diagnose.results import Came
 
 FEW = frozenset({"window", "softcap", "sink", "slopes", "cos", "sin", "dropout", "dL"})
 """Options that few functions know, so that none is asked who does not name them or heed them."""

@@ -7,7 +7,6 @@ import re
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,33 +17,10 @@ from attnbook.diagnose.adapters.words import NoWordsError
 from attnbook.diagnose.handing import Handed, fitted
 from attnbook.diagnose.learn import Learner
 from attnbook.diagnose.manners import Manners
-from attnbook.diagnose.results import NAMES, ReturnedError, a_kind, backward_of, gradients_of, named
+from attnbook.diagnose.results import NAMES, Came, ReturnedError, a_kind, backward_of, gradients_of, named
 from attnbook.diagnose.safely import reached, refuses, sentence, within
 
 __all__ = ["LIBRARIES", "NAMES", "Caller", "Came", "within"]
-
-
-class Came(NamedTuple):
-    """What one call gave: ``values``, NumPy arrays by name, or else why there are none.
-
-    ``kind`` is "values", "raised", "returned" (not what was asked for), "too long" or "not run"; ``text`` says more.
-    ``values`` are O, dQ, dK, dV, and those of a bias and a sink where they came; ``dtypes`` are those that came.
-    ``inputs`` are Q, K, V, dO and ``options`` the options as they were handed over, rounded to the case's dtype, in
-    float64 NumPy, heads first; ``changed`` are the names of the inputs that the function wrote into; ``absent`` those
-    of the gradients for which there was None, in ``values`` 0 for Q, K and V. ``refused``: whether a statement of the
-    function's own raised; ``reached`` how far it came before.
-    """
-
-    kind: str
-    text: str = ""
-    values: dict | None = None
-    inputs: tuple = ()
-    options: dict | None = None
-    changed: tuple = ()
-    dtypes: dict | None = None
-    absent: tuple = ()
-    refused: bool = False
-    reached: tuple = ()
 
 
 class Caller:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attnbook.diagnose import calling
 from attnbook.diagnose.adapters.words import NoWordsError, say, vocabularies
 from attnbook.diagnose.forms import takes_dL
+from attnbook.diagnose.results import Came
 from attnbook.diagnose.steps import Steps
 
 INPUTS = ("Q", "K", "V", "dO")
@@ -38,7 +38,7 @@ def fitted(case, manners):
 
 
 def _not(why):
-    return calling.Came("not run", why)
+    return Came("not run", why)
 
 
 def _of_axes(case, axes):

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnbook.diagnose._run import Run
-from attnbook.diagnose.calling import Came
 from attnbook.diagnose.handing import fitted
+from attnbook.diagnose.results import Came
 
 
 def limited(runs, call):

@@ -17,12 +17,13 @@ from attnbook.diagnose._causes import explain
 from attnbook.diagnose._run import Run, imprecise, wrong_in
 from attnbook.diagnose._words import FEW, WRAP, grouped, headline, in_cases, manners_of, precisions, reasons, wrapped
 from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import NAMES, Caller, Came
+from attnbook.diagnose.calling import Caller
 from attnbook.diagnose.conduct import conduct
 from attnbook.diagnose.faults import KNOWN, TITLES
 from attnbook.diagnose.limits import limited
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
+from attnbook.diagnose.results import NAMES, Came
 from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)

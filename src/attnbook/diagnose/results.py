@@ -1,8 +1,33 @@
 """What a function gives back, by name, in each of its forms. Chapter: :doc:`/chapters/in_the_wild`."""
 
+from typing import NamedTuple
+
 NAMES = ("O", "dQ", "dK", "dV")
 MORE = {"bias": "dbias", "sink": "dsink"}
 """The gradients of options, by the option."""
+
+
+class Came(NamedTuple):
+    """What one call gave: ``values``, NumPy arrays by name, or else why there are none.
+
+    ``kind`` is "values", "raised", "returned" (not what was asked for), "too long" or "not run"; ``text`` says more.
+    ``values`` are O, dQ, dK, dV, and those of a bias and a sink where they came; ``dtypes`` are those that came.
+    ``inputs`` are Q, K, V, dO and ``options`` the options as they were handed over, rounded to the case's dtype, in
+    float64 NumPy, heads first; ``changed`` are the names of the inputs that the function wrote into; ``absent`` those
+    of the gradients for which there was None, in ``values`` 0 for Q, K and V. ``refused``: whether a statement of the
+    function's own raised; ``reached`` how far it came before.
+    """
+
+    kind: str
+    text: str = ""
+    values: dict | None = None
+    inputs: tuple = ()
+    options: dict | None = None
+    changed: tuple = ()
+    dtypes: dict | None = None
+    absent: tuple = ()
+    refused: bool = False
+    reached: tuple = ()
 
 
 class ReturnedError(Exception):

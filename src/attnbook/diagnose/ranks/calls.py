@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from attnbook.diagnose.calling import Came
 from attnbook.diagnose.ranks.one import INPUTS, NAMES
+from attnbook.diagnose.results import Came
 from attnbook.diagnose.safely import sentence
 
 

@@ -11,11 +11,8 @@ from attnbook.spines.fused import backward_kernels as kernels
 from attnbook.spines.fused.forward_kernel import forward_kernel
 from attnbook.spines.fused.limits import tf32_is_allowed
 from attnbook.spines.fused.sizes import Blocks
-from attnbook.spines.fused.tile import Pairs, Rows, Table
+from attnbook.spines.fused.tile import INTERPRETED, Pairs, Rows, Table
 from attnbook.spines.operands import less_dL
-
-INTERPRETED = not isinstance(forward_kernel, triton.JITFunction)
-"""Whether Triton's interpreter runs the kernels: TRITON_INTERPRET was set when Triton was imported."""
 
 LN2, LOG2E = math.log(2), math.log2(math.e)
 FAR = 2**23

@@ -65,9 +65,9 @@ def tf32_is_allowed():
 
 
 def _of_device(name, Q):
-    from attnbook.spines.fused import launch
+    from attnbook.spines.fused import tile
 
-    if launch.INTERPRETED and Q.device.type in ("cpu", "cuda"):
+    if tile.INTERPRETED and Q.device.type in ("cpu", "cuda"):
         return None
     if Q.device.type != "cuda":
         wanted = "a tensor on a CUDA device (or TRITON_INTERPRET=1 before Triton is imported) for method 'fused'"

@@ -185,3 +185,7 @@ def edge(t, first, inner_first, inner_last, STEP: tl.constexpr):
 def edges(first, inner_first, inner_last, last, STEP: tl.constexpr):
     """How many these are."""
     return (inner_first - first) // STEP + tl.cdiv(tl.maximum(last - inner_last, 0), STEP)
+
+
+INTERPRETED = not isinstance(load, triton.JITFunction)
+"""Whether Triton's interpreter runs the kernels: TRITON_INTERPRET was set when Triton was imported."""
