@@ -6,7 +6,7 @@
 SOLUTION = """
 import numpy as np
 import torch
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.steps import Steps, with_mistakes
 
 steps = {steps}

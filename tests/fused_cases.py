@@ -14,7 +14,7 @@ from naive import low_precision, naive_scores
 import attnbook as ab
 from attnbook.ops import ALiBi, Bias, Softcap, Window
 from attnbook.plan import resolve
-from attnbook.spines.fused.limits import kernel_of
+from attnbook.spines.fused.capability import kernel_of
 
 FLOAT32 = torch.float32
 

@@ -9,20 +9,20 @@ from right_ones import with_ops
 
 import attnbook as ab
 from attnbook.arrays import mT
-from attnbook.diagnose._run import Run, imprecise, wrong_in
-from attnbook.diagnose.battery import MEMORY, battery
-from attnbook.diagnose.calling import Caller
-from attnbook.diagnose.manners import Manners
-from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose.cases.battery import MEMORY, battery
+from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
+from attnbook.diagnose.causes.mistakes import MISTAKES
+from attnbook.diagnose.learn.caller import Caller
+from attnbook.diagnose.learn.convention import Convention
 from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
 
 BY_NAME = {case.name: case for case in battery()}
 
-TRITON = Manners(
+TRITON = Convention(
     axes=(4,), equal_lengths=True, length_of=128, length_from=128, equal_widths=True, widths=(16, 32, 64, 128, 256),
     grouped=False, dtypes=("float16",),
 )  # fmt: skip
-FLASH = Manners(axes=(4,), layout="heads third", equal_widths=True, width_of=8, width_from=8, dtypes=("float16",))
+FLASH = Convention(axes=(4,), layout="heads third", equal_widths=True, width_of=8, width_from=8, dtypes=("float16",))
 
 
 def right(Q, K, V, dO, **options):
@@ -32,7 +32,7 @@ def right(Q, K, V, dO, **options):
 def where(fn, about):
     """The cases in which ``about`` is wrong: what diagnose sees, without the search for a cause."""
     call = Caller(fn, "numpy")
-    runs = [Run(case, call(case)) for case in battery(manners=call.manners)]
+    runs = [Run(case, call(case)) for case in battery(convention=call.convention)]
     return {run.name for run in wrong_in([run for run in runs if run.compared]).get(about, [])}
 
 
@@ -95,19 +95,19 @@ def test_no_right_result_is_beyond_its_dtype(dtype):
 # --- what a function takes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manners", [TRITON, FLASH], ids=["as the Triton tutorial", "as flash-attn"])
-def test_cases_fit_what_a_function_takes(manners):
-    asked = [case for case in battery(0, "float16", manners) if not case.why_not]
+@pytest.mark.parametrize("convention", [TRITON, FLASH], ids=["as the Triton tutorial", "as flash-attn"])
+def test_cases_fit_what_a_function_takes(convention):
+    asked = [case for case in battery(0, "float16", convention) if not case.why_not]
     assert len(asked) >= 40
     for case in asked:
         Q, K, V, dO = case.inputs
         assert Q.ndim == 4
         assert Q.shape[-1] == V.shape[-1]
         if 0 not in (Q.size, K.size):
-            assert manners.sizes(Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1]) == (
+            assert convention.sizes(Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1]) == (
                 *(T.shape[-2] for T in (Q, K)), Q.shape[-1], V.shape[-1],
             )  # fmt: skip
-        assert manners.grouped or not case.grouped
+        assert convention.grouped or not case.grouped
         assert dO.shape == (*Q.shape[:-1], V.shape[-1])
         assert all(T.ndim == 4 for name, T in case.options.items() if name in ("mask", "bias"))
 
@@ -118,19 +118,19 @@ def test_what_cannot_be_asked_says_why():
     assert cases["causal, more keys"] == "it takes as many queries as keys only"
     assert cases["grouped heads"] == "it does not take key heads that are shared"
     assert cases["128 queries and keys, causal"].startswith("at the sizes that it takes, it is ")
-    two = {case.name: case.why_not for case in battery(0, "float64", Manners(axes=(2,)))}
+    two = {case.name: case.why_not for case in battery(0, "float64", Convention(axes=(2,)))}
     assert two["sink"] == "it takes no axis of heads"
     assert not two["plain"]
 
 
 def test_every_sized_case_is_asked_once():
-    for manners in (TRITON, FLASH, Manners()):
+    for convention in (TRITON, FLASH, Convention()):
         seen = [
             (*(T.shape for T in case.inputs), *case.options)
-            for case in battery(0, "float16", manners)
+            for case in battery(0, "float16", convention)
             if not case.why_not and case.inputs[0].shape[-2] >= 63 and set(case.options) <= {"causal"}
         ]
-        if manners != TRITON:  # there, all cases are of one length, and differ in their numbers
+        if convention != TRITON:  # there, all cases are of one length, and differ in their numbers
             assert len(seen) == len(set(seen))
 
 
@@ -219,7 +219,7 @@ def test_who_swallows_any_name_is_not_asked():
 
 
 def test_a_number_of_heads_that_is_the_only_one():
-    cases = battery(0, "float32", Manners(axes=(4,), batch=1, heads=8))
+    cases = battery(0, "float32", Convention(axes=(4,), batch=1, heads=8))
     assert {case.inputs[0].shape[:2] for case in cases if not case.why_not} == {(1, 8)}
     assert [case.name for case in cases if case.why_not] == ["grouped heads", "one key head"]
 

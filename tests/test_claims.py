@@ -43,7 +43,7 @@ from attnbook.book.wild import (
 from attnbook.book.wild.errors import rows_of
 from attnbook.book.wild.listing_code import PRINTED, REUSE, softmax_cost
 from attnbook.checks import check_vjp, close
-from attnbook.diagnose.mistakes import MISTAKES, Mistake
+from attnbook.diagnose.causes.mistakes import MISTAKES, Mistake
 
 IDS = (
     [f"S0-{i}" for i in range(1, 15)]

@@ -19,8 +19,8 @@ from test_workflows import schema, steps, zizmor
 
 import attnbook as ab
 from attnbook.__main__ import _parser, main
-from attnbook.diagnose._causes import Explained
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
+from attnbook.diagnose.causes.search import Explained
 from attnbook.grade import EXERCISES, exercise, pages, rubric
 from attnbook.reports import as_html, as_junit, picture, wrong_entries
 from attnbook.reports.picture import in_words
@@ -30,7 +30,7 @@ MINE = """
     import torch
 
     import attnbook as ab
-    from attnbook.diagnose.mistakes import MISTAKE
+    from attnbook.diagnose.causes.mistakes import MISTAKE
 
     wrong = MISTAKE["ds-mean"].run
 
@@ -484,7 +484,7 @@ def test_what_teaching_shows_can_be_used(tmp_path):
 
 
 def head(slug):
-    return f"import attnbook as ab\nfrom attnbook.diagnose.mistakes import MISTAKE\n\n\ndef head(Q, K, V, dO):\n" \
+    return f"from attnbook.diagnose.causes.mistakes import MISTAKE\n\n\ndef head(Q, K, V, dO):\n" \
            f"    return MISTAKE[{slug!r}].run(Q, K, V, dO)\n"  # fmt: skip
 
 

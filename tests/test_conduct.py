@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
-from attnbook.diagnose._run import Run
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import Caller
-from attnbook.diagnose.conduct import SAYS, conduct
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.cases.determinism import SAYS, check_determinism
+from attnbook.diagnose.cases.run import Run
+from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.steps import Steps
 
 NAMES = ("batch and heads", "plain", "one key", "mask", "bias", "causal, more keys", "63 queries, 65 keys", "dropout")
@@ -25,8 +25,8 @@ NAMES = ("batch and heads", "plain", "one key", "mask", "bias", "causal, more ke
 def shown(fn, library="numpy", names=NAMES):
     """({kind: what the finding is about and says}, notes) of how fn conducts itself in a few cases."""
     call = Caller(fn, library, 5)
-    cases = [case for case in battery(manners=call.manners) if case.name in names]
-    found, notes = conduct(call, [Run(case, call(case)) for case in cases])
+    cases = [case for case in battery(convention=call.convention) if case.name in names]
+    found, notes = check_determinism(call, [Run(case, call(case)) for case in cases])
     return {each.kind: each for each in found}, notes
 
 
@@ -105,7 +105,7 @@ def test_what_takes_empty_sequences_alone_is_called_no_more():
     runs = [Run(case, caller(case)) for case in battery() if case.name in ("plain", "no keys")]
     assert [run.compared for run in runs] == [False, True]
     before = len(calls)
-    assert conduct(caller, runs) == ([], [])
+    assert check_determinism(caller, runs) == ([], [])
     assert len(calls) == before
 
 
@@ -151,9 +151,9 @@ def test_what_runs_only_so_many_times():
         return right(Q, K, V, dO, **options)
 
     call = Caller(tired, "numpy", 5)
-    runs = [Run(case, call(case)) for case in battery(manners=call.manners)[:2]]
+    runs = [Run(case, call(case)) for case in battery(convention=call.convention)[:2]]
     left[0] = 2
-    found, _ = conduct(call, runs)
+    found, _ = check_determinism(call, runs)
     assert "no more buffers" in found[0].text
     assert found[0].kind == "unsteady"
 
@@ -164,7 +164,7 @@ def test_what_runs_only_so_many_times():
 def test_rows_that_are_never_written(monkeypatch):
     """np.empty, where zeros are needed: what was freed there is often 0, and then all is right."""
     dirty = []
-    module = sys.modules[conduct.__module__]
+    module = sys.modules[check_determinism.__module__]
     leave = module._dirty
     monkeypatch.setattr(module, "_dirty", lambda sizes: dirty.append(leave(sizes)))
 
@@ -340,8 +340,8 @@ def test_a_gradient_that_is_absent():
         return (S if bias is None else S + bias.detach()).softmax(-1) @ V  # jax#27184
 
     call = Caller(severed, "torch", 5)
-    runs = [Run(case, call(case)) for case in battery(manners=call.manners) if case.name in NAMES]
-    found, _ = conduct(call, runs)
+    runs = [Run(case, call(case)) for case in battery(convention=call.convention) if case.name in NAMES]
+    found, _ = check_determinism(call, runs)
     assert [(each.about, each.kind, each.cases) for each in found] == [("dbias", "absent", ("bias",))]
     found, _ = shown(lambda Q, K, V: by_torch(Q, K.detach(), V), "torch")
     assert (found["absent"].about, found["absent"].text) == ("dK", SAYS["absent"])
@@ -407,7 +407,7 @@ def test_what_takes_too_long_is_not_called_again():
         return right(Q, K, V, dO)
 
     call = Caller(slow, "numpy", 0.2)
-    runs = [Run(case, call(case)) for case in battery(manners=call.manners)[:3] * 20 if len(calls) < 33]
+    runs = [Run(case, call(case)) for case in battery(convention=call.convention)[:3] * 20 if len(calls) < 33]
     before = len(calls)
-    assert conduct(call, runs) == ([], [])
+    assert check_determinism(call, runs) == ([], [])
     assert len(calls) == before

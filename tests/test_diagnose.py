@@ -17,11 +17,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attnbook.arrays import mT
-from attnbook.diagnose.adapters import adapter
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import Caller
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.causes.mistakes import MISTAKE
+from attnbook.diagnose.learn.adapters import adapter
+from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.links import BOOK
-from attnbook.diagnose.mistakes import MISTAKE
 
 OURS = ab.attention, ab.attention_vjp
 CASES = [case.name for case in battery()]
@@ -518,7 +518,7 @@ def run(tmp_path):
     (tmp_path / "mine.py").write_text(
         textwrap.dedent("""
             import attnbook as ab
-            from attnbook.diagnose.mistakes import MISTAKE
+            from attnbook.diagnose.causes.mistakes import MISTAKE
 
             wrong = MISTAKE["ds-mean"].run
 
@@ -670,6 +670,6 @@ def test_tiles_are_asked_under_the_corner_that_it_has():
         return tuple(np.swapaxes(T, 1, 2) for T in (O, dQ, dK, dV))
 
     call = Caller(fn)
-    (case,) = (case for case in battery(manners=call.manners) if case.name == "129 queries, 127 keys, causal")
+    (case,) = (case for case in battery(convention=call.convention) if case.name == "129 queries, 127 keys, causal")
     assert case.options["causal"] == "bottom-right"
     assert not np.any(call(case).values["dQ"][..., -1, :])

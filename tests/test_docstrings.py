@@ -10,7 +10,7 @@ import pytest
 
 import attnbook as ab
 from attnbook import checks, grade, layers, ops, reports
-from attnbook.diagnose.adapters import LIBRARIES
+from attnbook.diagnose.learn.adapters import LIBRARIES
 
 SETTINGS = {"get_num_threads", "set_num_threads"}
 TOOLS = {"diagnose", *SETTINGS}  # no formula is behind them
@@ -24,7 +24,7 @@ TAKES_ALL = {
 }
 """The public functions that refuse nothing, and why."""
 PUBLIC = [name for name, room in ROOMS.items() if inspect.isfunction(getattr(room, name))]
-NEEDS = {f"attnbook.diagnose.adapters.{name}": name for name in LIBRARIES}  # the library that a module is about
+NEEDS = {f"attnbook.diagnose.learn.adapters.{name}": name for name in LIBRARIES}  # the library that a module is about
 NEEDS |= dict.fromkeys(("attnbook.checks.balls", "attnbook.checks.enclosed"), "flint")
 MODULES = [m.name for m in pkgutil.walk_packages(ab.__path__, "attnbook.") if not m.name.endswith("__main__")]
 

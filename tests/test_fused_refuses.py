@@ -27,7 +27,7 @@ kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
 from attnbook.spines import Way  # noqa: E402
-from attnbook.spines.fused import backward_kernels, forward_kernel, launch, limits, tile  # noqa: E402
+from attnbook.spines.fused import backward_kernels, capability, forward_kernel, launch, tile  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -94,25 +94,25 @@ def test_it_is_refused(call, error, message, monkeypatch):
 
 
 def test_no_triton(monkeypatch):
-    monkeypatch.setattr(limits, "has_triton", lambda: False)
+    monkeypatch.setattr(capability, "has_triton", lambda: False)
     with pytest.raises(ModuleNotFoundError, match="method: expected Triton for 'fused'"):
         fused_on(*ONES)()
 
 
-@pytest.mark.parametrize(("capability", "came"), [((7, 5), "7.5"), (None, "another")])
-def test_an_old_gpu(capability, came, monkeypatch):
+@pytest.mark.parametrize(("has", "came"), [((7, 5), "7.5"), (None, "another")])
+def test_an_old_gpu(has, came, monkeypatch):
     monkeypatch.setattr(tile, "INTERPRETED", False)
     with pytest.raises(ValueError, match="Q: expected a tensor on a CUDA device"):
         fused_on(*ONES)()
-    monkeypatch.setattr(limits, "_capability", lambda index: capability)
+    monkeypatch.setattr(capability, "_capability", lambda index: has)
     looks_like = type("Tensor", (), {"device": torch.device("cuda", 0)})()
-    error = limits._of_device("Q", looks_like)
+    error = capability._of_device("Q", looks_like)
     assert (
         str(error)
         == f"Q: expected a GPU of NVIDIA's with compute capability 8.0 or more for method 'fused', got {came}"
     )
-    monkeypatch.setattr(limits, "_capability", lambda index: (8, 0))
-    assert limits._of_device("Q", looks_like) is None
+    monkeypatch.setattr(capability, "_capability", lambda index: (8, 0))
+    assert capability._of_device("Q", looks_like) is None
 
 
 # --- the checks, tried by mistakes --------------------------------------------------------------------------------

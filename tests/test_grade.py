@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from cs336 import CANNOT_SHOW, TILED, solution
 
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.steps import Steps, with_mistakes
 from attnbook.grade import BOOK, EXERCISES, as_csv, as_json, as_table, exercise, feedback, grade, remote, rubric
 from attnbook.grade.grading import NOT_APART
@@ -212,7 +212,7 @@ def test_a_fault_of_the_grader_costs_one_row(tmp_path):
 def planted(form, slug):
     """The text of a file that makes the mistake in a function of this form."""
     return f"""
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.steps import Steps, with_mistakes
 
 from attnbook.grade import exercises as e

@@ -1,6 +1,7 @@
 """What an import costs, and that imports run one way."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -34,6 +35,7 @@ BESIDE = {  # and what each may import
     "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
     "parallel.check": {"diagnose", "loading", "parallel"},  # a command too
 }
+IN_DIAGNOSE = ("case steps", "learn", "cases", "causes", "ranks", "links", "wording", "report")
 
 
 def python(*args):
@@ -49,7 +51,7 @@ def test_no_heavy_library_is_loaded(module):
 
 def test_what_only_the_book_needs_is_not_loaded():
     loaded = python("-c", "import attnbook, sys; print(*sys.modules)").stdout.split()
-    assert "attnbook.diagnose.mistakes" in loaded
+    assert "attnbook.diagnose.causes.mistakes" in loaded
     assert not [module for module in loaded if module.startswith("attnbook.book")]
 
 
@@ -103,6 +105,37 @@ def test_no_file_imports_what_imports_it():
     list(TopologicalSorter(modules()).static_order())  # CycleError says the way around
 
 
+def test_in_diagnose_too_a_room_imports_only_from_below():
+    """An op of the core is a file, so that its floors are those of files; here a room is a folder."""
+    floor = {room: i for i, rooms in enumerate(IN_DIAGNOSE) for room in rooms.split()}
+    for name, others in modules().items():
+        for other in others if name.startswith("attnbook.diagnose.") else ():
+            here, there = ([*each.split("."), ""][2] for each in (name, other))
+            if other.startswith("attnbook.diagnose") and here != there:
+                assert floor[there] < floor[here], f"{name} imports {other}"
+
+
+def test_what_has_an_underscore_is_used_in_its_own_folder_only():
+    """Modules, and names in them."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        folder = ".".join(path.parent.relative_to(PACKAGE.parent).parts) + "."
+        for name in map(".".join, imported(path)):
+            home = name[: private.start()] if (private := re.search(r"(?<=\.)_[^_]", name)) else ""
+            if name.startswith("attnbook.") and home:
+                paths = PACKAGE.parent.joinpath(*home.split("."))
+                home = home if paths.is_dir() else home[:-1].rpartition(".")[0] + "."  # of a name in a module
+                assert folder.startswith(home), f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_files_of_one_name_mean_one_thing():
+    """The same here and there: a door for arrays, tensors, ranks; what a call is resolved into; the passes of a call;
+    what torch's autograd does; and whether something is right, for a formula and for a cluster.
+    """
+    found = [path.stem.lstrip("_") for path in PACKAGE.rglob("*.py") if "book" not in path.parts]
+    twice = {stem for stem in found if found.count(stem) > 1}
+    assert twice == {"init__", "attention", "plan", "passes", "autograd", "check"}
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_room_imports_only_from_below(path):
     here = room_of(path)
@@ -116,7 +149,7 @@ def test_a_function_that_hides_a_module_leads_to_its_names():
     """``import attnbook.rotary as r`` gives the function, which has that name here; ``r.YaRN`` works all the same."""
     code = "; ".join((
         "import attnbook.rotary as r", "import attnbook.softmax as s", "import attnbook.diagnose as d",
-        "import attnbook.diagnose.battery as b", "print(r.YaRN, s.softmax_vjp, d.Report, d.diagnose is d, b.battery)",
+        "import attnbook.diagnose.steps as t", "print(r.YaRN, s.softmax_vjp, d.Report, d.diagnose is d, t.Steps)",
     ))  # fmt: skip
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "True" in told.stdout, told.stderr

@@ -11,7 +11,7 @@ from live_head import SCRIPT, first_state, number, offered, results
 
 from attnbook.checks import central_difference, close
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.steps import Steps, with_mistakes
 
 FRONT, CHAPTER = "book/intro.html", "chapters/01_a_first_head.html"

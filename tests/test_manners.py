@@ -21,11 +21,11 @@ from narrow_ones import (
 from right_ones import by_steps
 
 import attnbook as ab
-from attnbook.diagnose.adapters import adapter
-from attnbook.diagnose.adapters.numpy import MEMORY
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import Caller
-from attnbook.diagnose.manners import Manners
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.learn.adapters import adapter
+from attnbook.diagnose.learn.adapters.numpy import MEMORY
+from attnbook.diagnose.learn.caller import Caller
+from attnbook.diagnose.learn.convention import Convention
 
 FLASH = {"dtypes": ("float16",), "width_of": 8, "equal": ("widths",)}
 TRITON = {"dtypes": ("float16",), "widths": (16, 32, 64, 128, 256), "length_of": 128, "equal": ("widths", "lengths")}
@@ -70,24 +70,24 @@ def test_a_wrong_one_is_not(make):
     report = ab.diagnose(make(never_causal_back))
     about = [f for f in report.findings if f.kind == "wrong"]
     assert {"dQ", "dV"} <= {f.about for f in about} <= {"dQ", "dK", "dV"}
-    asked = {case.name: case for case in battery(manners=Caller(make()).manners)}
+    asked = {case.name: case for case in battery(convention=Caller(make()).convention)}
     assert all(asked[name].options.get("causal") for f in about for name in f.cases)
 
 
 @pytest.mark.parametrize("axes", [(2,), (3,), (4,), (2, 3), (2, 4)])
 def test_numbers_of_axes(axes):
     call = Caller(of_axes(*axes))
-    assert call.manners.axes == axes
+    assert call.convention.axes == axes
     report = ab.diagnose(of_axes(*axes))
     assert report.ok, str(report)
     assert len(report.compared) >= 40
-    wide = [case for case in battery(manners=call.manners) if case.inputs[0].ndim not in axes]
+    wide = [case for case in battery(convention=call.convention) if case.inputs[0].ndim not in axes]
     assert not wide or all(call(case).kind in ("values", "not run") for case in wide)
 
 
 def test_one_head_without_a_check():
     assert ab.diagnose(two_axes).ok
-    assert Caller(two_axes).manners.axes == (2,)
+    assert Caller(two_axes).convention.axes == (2,)
 
 
 SIZES = {
@@ -104,12 +104,12 @@ SIZES = {
 def test_sizes(name):
     limits, wanted = SIZES[name]
     fn = limited(dtypes=("float64",), axes=(2, 3, 4), **limits)
-    manners = Caller(fn).manners
-    assert {key: getattr(manners, key) for key in wanted} == wanted
-    plain = Manners(axes=manners.axes, dtypes=manners.dtypes, grouped=manners.grouped)
+    convention = Caller(fn).convention
+    assert {key: getattr(convention, key) for key in wanted} == wanted
+    plain = Convention(axes=convention.axes, dtypes=convention.dtypes, grouped=convention.grouped)
     unchanged = {"length_of", "width_of", "equal_lengths", "equal_widths", "widths", "lengths"} - wanted.keys()
     unchanged -= {"equal_widths"} if name == "one" else set()
-    assert {key: getattr(manners, key) for key in unchanged} == {key: getattr(plain, key) for key in unchanged}
+    assert {key: getattr(convention, key) for key in unchanged} == {key: getattr(plain, key) for key in unchanged}
     assert ab.diagnose(fn).ok
 
 
@@ -122,21 +122,21 @@ def test_powers_of_two_and_a_minimum():
         assert Q.shape[-1] >= 16
         return by_steps(Q, K, V, dO)
 
-    assert Caller(powers).manners.lengths == (8, 16, 32, 64, 128, 256, 512)
-    assert Caller(long).manners.width_from == 16
-    assert Caller(long).manners.width_of == 1
+    assert Caller(powers).convention.lengths == (8, 16, 32, 64, 128, 256, 512)
+    assert Caller(long).convention.width_from == 16
+    assert Caller(long).convention.width_of == 1
     assert ab.diagnose(powers).ok
     assert ab.diagnose(long).ok
 
 
 def test_sizes_are_fitted():
-    manners = Manners(length_of=8, length_from=16, widths=(16, 64), equal_widths=True)
-    assert manners.sizes(5, 7, 11, 13) == (16, 24, 16, 16)
-    assert manners.sizes(9, 7, 17, 13) == (24, 16, 64, 64)
-    assert manners.sizes(17, 17, 99, 13) == (24, 24, 64, 64)
-    assert Manners(equal_lengths=True).sizes(5, 7, 11, 13) is None
-    assert Manners(more_queries=False).sizes(7, 5, 11, 13) is None
-    assert Manners().sizes(5, 7, 11, 13) == (5, 7, 11, 13)
+    convention = Convention(length_of=8, length_from=16, widths=(16, 64), equal_widths=True)
+    assert convention.sizes(5, 7, 11, 13) == (16, 24, 16, 16)
+    assert convention.sizes(9, 7, 17, 13) == (24, 16, 64, 64)
+    assert convention.sizes(17, 17, 99, 13) == (24, 24, 64, 64)
+    assert Convention(equal_lengths=True).sizes(5, 7, 11, 13) is None
+    assert Convention(more_queries=False).sizes(7, 5, 11, 13) is None
+    assert Convention().sizes(5, 7, 11, 13) == (5, 7, 11, 13)
 
 
 def test_a_batch_and_heads_that_are_fixed():
@@ -146,7 +146,7 @@ def test_a_batch_and_heads_that_are_fixed():
         return by_steps(Q, K, V, dO)
 
     call = Caller(one)
-    assert (call.manners.batch, call.manners.heads) == (1, 2)
+    assert (call.convention.batch, call.convention.heads) == (1, 2)
     report = ab.diagnose(one)
     assert report.ok, str(report)
     assert len(report.compared) >= 18
@@ -156,7 +156,7 @@ def test_a_batch_and_heads_that_are_fixed():
 def test_learning_is_quick_where_nothing_is_refused():
     call = Caller((ab.attention, ab.attention_vjp))
     started = time.process_time()
-    assert call.manners == Manners()
+    assert call.convention == Convention()
     assert time.process_time() - started < 0.3
     assert len(call.learner.answers) <= 3
 
@@ -169,9 +169,9 @@ def test_the_layout_is_the_one_in_which_o_is_right():
         assert Q.shape == K.shape == V.shape
         return tuple(T.swapaxes(1, 2) for T in by_steps(*(T.swapaxes(1, 2) for T in (Q, K, V, dO))))
 
-    assert Caller(third).manners.layout == "heads third"
+    assert Caller(third).convention.layout == "heads third"
     assert ab.diagnose(third).ok
-    assert Caller(limited(**TRITON)).manners.layout == "heads first"
+    assert Caller(limited(**TRITON)).convention.layout == "heads first"
 
 
 def test_causal_of_flash_attn_is_at_the_bottom_right():
@@ -314,9 +314,9 @@ def by_a_method(Q, K, V):
 
 @pytest.mark.parametrize("fn", [Mine(), annotated, by_a_method], ids=["module", "annotations", "neither"])
 def test_the_library_is_found_out(fn):
-    assert Caller(fn).manners == Manners()
+    assert Caller(fn).convention == Convention()
     call = Caller(fn)
-    _ = call.manners
+    _ = call.convention
     assert (call.library, call.form) == ("torch", "autograd")
     assert ab.diagnose(fn).ok
 
@@ -355,7 +355,7 @@ def test_nothing_global_is_changed(capsys):
 
 def came_of(fn, name, library=None):
     call = Caller(fn, library)
-    (case,) = (case for case in battery(manners=call.manners) if case.name == name)
+    (case,) = (case for case in battery(convention=call.convention) if case.name == name)
     return call(case)
 
 

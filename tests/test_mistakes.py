@@ -15,8 +15,8 @@ from right_ones import four_axes_only
 
 import attnbook as ab
 from attnbook import checks, spines
-from attnbook.diagnose.calling import NAMES
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.learn.caller import NAMES
 from attnbook.diagnose.steps import Steps, with_mistakes
 from attnbook.ops import Bias, Causal, Mask
 from attnbook.spines import dense

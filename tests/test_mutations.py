@@ -40,7 +40,7 @@ from routes import on
 
 import attnbook as ab
 from attnbook import checks, heads, layers
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.ops import ALiBi, Bias, Causal, Dropout, Mask, RelativeBias, Scale, Softcap, Window
 from attnbook.spines import SPINES, cuts, workers
 from attnbook.torch import layout
@@ -1008,19 +1008,19 @@ MISTAKES = {
         ("autograd_jvp", "the first input only", "primals, directions)",
          "primals, (directions[0], *(0 * t for t in directions[1:])))", test_checks.test_autograd),
     ],
-    "diagnose/_run.py": [
+    "diagnose/cases/run.py": [
         ("Run._is", "nothing is ever off", "return _largest(", "return 0 * _largest(",
          test_diagnose.test_what_is_not_known),
         ("Run._is", "rounding is a mistake", "DIAGNOSE[dtype] *", "0 *", test_battery.test_roundings_are_no_error),
     ],
-    "diagnose/_causes.py": [
+    "diagnose/causes/search.py": [
         ("_apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
     ],
     "diagnose/report.py": [
-        ("diagnose", "only the simple cases", "in battery(seed, manners.dtypes[0], manners):",
-         "in battery(seed, manners.dtypes[0], manners)[:5]:",
+        ("diagnose", "only the simple cases", "in battery(seed, convention.dtypes[0], convention):",
+         "in battery(seed, convention.dtypes[0], convention)[:5]:",
          named("mask-lowest-number")),
-        ("_report", "knows no wrong formula", "explain(compared, wrong, KNOWN)",
+        ("report_of", "knows no wrong formula", "explain(compared, wrong, KNOWN)",
          "explain(compared, wrong, {slug: way for slug, way in KNOWN.items() if slug.endswith('-ignored')})",
          named("dk-transposed")),
     ],

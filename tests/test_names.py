@@ -10,9 +10,10 @@ import pytest
 from wrong_ones import DO, DQ, RIGHT, TILE, WRONG, mT, tile
 
 import attnbook as ab
-from attnbook.diagnose._infer import FACTORS
-from attnbook.diagnose.faults import FAULTS, KNOWN, PAGES, TITLES, WAYS
-from attnbook.diagnose.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.causes._infer import FACTORS
+from attnbook.diagnose.causes.faults import FAULTS
+from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.causes.registry import CAUSES, KNOWN, PAGES, TITLES
 from attnbook.diagnose.steps import Steps, with_mistakes
 
 THREADS = 25
@@ -124,7 +125,7 @@ def test_every_name_has_words_and_a_fault_no_page():
         "d-local",
         "l-local",
     }
-    assert all(set(way.steps) <= set(vars(Steps)) for way in WAYS)
+    assert all(set(way.steps) <= set(vars(Steps)) for way in CAUSES)
 
 
 # --- never a wrong name -------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def drawn(seed):
             )
             more, slug = wrong_at(step, how), f"{step} {how}"
         else:
-            mistake = WAYS[rng.integers(len(WAYS))] if rng.random() < 0.5 else MISTAKES[rng.integers(len(MISTAKES))]
+            mistake = CAUSES[rng.integers(len(CAUSES))] if rng.random() < 0.5 else MISTAKES[rng.integers(len(MISTAKES))]
             more, slug = mistake.steps, mistake.slug
         if not steps.keys() & more.keys():
             steps |= more
@@ -189,7 +190,7 @@ def check(seed):
     for finding in report.findings:
         for cause in finding.causes if finding.kind == "wrong" else ():
             if all(slug in KNOWN for slug in cause):
-                ways = [[way for way in WAYS if way.slug == slug] for slug in cause]
+                ways = [[way for way in CAUSES if way.slug == slug] for slug in cause]
                 errors = [off(came[finding.about], T) for T in all_of(ways, inputs, finding.about)]
                 assert min(errors) <= 1e-6 * (1 + np.nanmax(np.abs(came[finding.about]))), (seed, slugs, cause)
             elif cause[0] in FACTORS:

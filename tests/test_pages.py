@@ -10,7 +10,7 @@ import pytest
 import attnbook as ab
 from attnbook.arrays import mT
 from attnbook.checks import check_vjp
-from attnbook.diagnose.battery import battery
+from attnbook.diagnose.cases.battery import battery
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

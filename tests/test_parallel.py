@@ -277,7 +277,7 @@ def test_a_rank_that_is_gone():
 
 # --- mistakes are seen ----------------------------------------------------------------------------------------------
 
-BLOCKS, LINES = "parallel/blocks.py", "parallel/schemes.py"
+BLOCKS, LINES = "parallel/score_blocks.py", "parallel/schemes.py"
 AGAIN = "SPINES[spine].forward(q, k, v, plan)"
 MISTAKES = {
     "L of the block": (BLOCKS, "Part.meet_vjp", "_shifts(spine, L)", f"_shifts(spine, {AGAIN}[1].L)"),

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from cs336 import TILED
 
-from attnbook.diagnose.faults import TITLES
+from attnbook.diagnose.causes.registry import TITLES
 from attnbook.grade import EXERCISES, Rubric, as_csv, as_json, as_table, feedback, grade, rubric
 from attnbook.grade.grading import Row
 from attnbook.grade.judging import Judged

@@ -13,13 +13,13 @@ from wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, B, F, added, of, plan
 
 import attnbook as ab
 from attnbook.diagnose import Ranks
-from attnbook.diagnose.faults import TITLES
-from attnbook.diagnose.mistakes import MISTAKE
-from attnbook.diagnose.ranks._likely import likely
-from attnbook.diagnose.ranks.cases import cases, split_of
+from attnbook.diagnose.causes.mistakes import MISTAKE
+from attnbook.diagnose.causes.registry import TITLES
+from attnbook.diagnose.ranks._likely_rank import likely
+from attnbook.diagnose.ranks.catalogue import MISTAKES, OF_RANKS
 from attnbook.diagnose.ranks.comm import simulate
-from attnbook.diagnose.ranks.mistakes import MISTAKES, OF_RANKS
-from attnbook.diagnose.ranks.steps import OverRanks
+from attnbook.diagnose.ranks.over_ranks import OverRanks
+from attnbook.diagnose.ranks.splits import cases, split_of
 from attnbook.diagnose.steps import Steps
 
 NAMES = ("O", "dQ", "dK", "dV")

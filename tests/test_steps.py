@@ -5,9 +5,9 @@ import pytest
 from right_ones import with_ops
 
 from attnbook import checks
-from attnbook.diagnose._causes import classes
-from attnbook.diagnose._shared import Shared
-from attnbook.diagnose.battery import battery
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.causes._shared import Shared
+from attnbook.diagnose.causes.search import classes
 from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
 
 CASES = [case for case in battery(seed=2) if case.dtype == "float64" and "dropout" not in case.options]

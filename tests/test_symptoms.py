@@ -18,10 +18,10 @@ from reading import count
 
 import attnbook as ab
 from attnbook.checks import check_vjp
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import NAMES
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.causes.mistakes import MISTAKE
+from attnbook.diagnose.learn.caller import NAMES
 from attnbook.diagnose.links import BOOK, SYMPTOM
-from attnbook.diagnose.mistakes import MISTAKE
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")

@@ -18,8 +18,9 @@ from steps_in_js import all_mistakes, script
 
 import attnbook as ab
 from attnbook.checks.tolerances import DIFFERENCES, EXACT, STEP
-from attnbook.diagnose import mistakes, steps
-from attnbook.diagnose.mistakes import MISTAKES
+from attnbook.diagnose import steps
+from attnbook.diagnose.causes import mistakes
+from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.steps import Steps
 
 PARTS = [

@@ -31,12 +31,6 @@ LEADS_ON = """<!DOCTYPE html>
 """
 LINES = re.compile(r"<dl>\n((?:<dd>.*</dd>\n)+)</dl>")  # of a signature: Sphinx makes a list of definitions of no terms
 LONGEST_VALUE = 120  # of a constant: a table of arrays is for its source, one click away
-MOVED = {  # where it was: links to there still arrive
-    "attnbook.diagnose.steps.": "attnbook.diagnose.mistakes.",
-    "attnbook.diagnose.faults.IGNORED": "attnbook.diagnose.report.IGNORED",
-    "attnbook.diagnose.faults.KNOWN": "attnbook.diagnose.report.KNOWN",
-    "attnbook.diagnose.links.": "attnbook.diagnose.report.",
-}
 LEAD_ON = """const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
 const link = named && named.closest("article a");
 if (link) location.replace(link.href.split("#")[0] + location.hash);"""
@@ -153,13 +147,6 @@ def leave_out_field_numbers(app, what, name, obj, options, lines):
         lines.clear()
 
 
-def keep_moved(app, domain, objtype, content):
-    for signature in content.parent.findall(addnodes.desc_signature):
-        for now, before in MOVED.items():
-            old = [before + name.removeprefix(now) for name in signature["ids"] if name.startswith(now)]
-            signature["ids"] += [name for name in old if name not in signature["ids"]]
-
-
 def keep_old_addresses(app, doctree, page):
     """On the list, in the link to a page: the addresses of all that is on it, which were the list's own."""
     if page != INDEX:
@@ -212,7 +199,6 @@ def setup(app):
     app.add_directive("room", Room)
     app.connect("builder-inited", write_rooms, priority=400)  # before autosummary, which writes the other pages
     app.connect("object-description-transform", leave_out_long_values)
-    app.connect("object-description-transform", keep_moved)
     app.connect("autodoc-process-docstring", leave_out_field_numbers)
     app.connect("missing-reference", link_alias)
     app.connect("doctree-read", list_once, priority=400)  # before Sphinx collects them

@@ -11,7 +11,8 @@ import re
 from functools import cache
 from inspect import getsource
 
-from attnbook.diagnose import mistakes, steps
+from attnbook.diagnose import steps
+from attnbook.diagnose.causes import mistakes
 
 ABSENT = {"bias", "softcap", "sink", "slopes", "cos", "dL", "kept", "kept_backward", "window"}
 CONSTANTS = {"causal_allows": True, "window_allows": True, "h": 1, "h_kv": 1, "memory": None}

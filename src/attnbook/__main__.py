@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from attnbook import __version__
-from attnbook.diagnose.adapters import LIBRARIES
+from attnbook.diagnose.learn.adapters import LIBRARIES
 from attnbook.diagnose.report import DTYPES, diagnose
 from attnbook.loading import load
 

@@ -1,7 +1,7 @@
 """The smallest numbers that refute each mistake of the catalogue, and the weak tests that it gets past.
 
 Chapter: :doc:`/chapters/in_the_wild`. Compared are a mistake's run and the right one, both step by step
-(:mod:`attnbook.diagnose.mistakes`).
+(:mod:`attnbook.diagnose.causes.mistakes`).
 """
 
 from html import escape
@@ -13,7 +13,7 @@ import numpy as np
 from attnbook.book.wild import CLAIMS
 from attnbook.book.wild.errors import rows_of
 from attnbook.checks.check import close
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.steps import Steps
 
 NAMES = ("O", "dQ", "dK", "dV")

@@ -1,7 +1,7 @@
 """Where the book goes on: from a mistake, and from what is wrong. Page: :doc:`/book/symptoms`."""
 
-from attnbook.diagnose.faults import PAGES, TITLES
-from attnbook.diagnose.results import NAMES
+from attnbook.diagnose.causes.registry import PAGES, TITLES
+from attnbook.diagnose.learn.results import NAMES
 
 BOOK = "https://attnbook.github.io/attnbook/"
 """Where the book is published; links of a report begin with it."""
@@ -38,6 +38,6 @@ def title_of(slug):
 
 def of_ranks():
     """The search for what goes wrong over several ranks: what few need is not loaded by all."""
-    from attnbook.diagnose.ranks import _causes
+    from attnbook.diagnose.ranks import explain
 
-    return _causes
+    return explain

@@ -1,6 +1,6 @@
 """``diagnose``: is this attention's gradient right, and if not, which known mistake is it?
 
-Chapter: :doc:`/chapters/in_the_wild`. It runs the cases of :mod:`attnbook.diagnose.battery`, compares every
+Chapter: :doc:`/chapters/in_the_wild`. It runs the cases of :mod:`attnbook.diagnose.cases.battery`, compares every
 result with :class:`attnbook.diagnose.steps.Steps`, and what is wrong with all mistakes of the catalogue.
 """
 
@@ -12,18 +12,28 @@ import numpy as np
 
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
-from attnbook.diagnose._asked import swallowed
-from attnbook.diagnose._causes import explain
-from attnbook.diagnose._run import Run, imprecise, wrong_in
-from attnbook.diagnose._words import FEW, WRAP, grouped, headline, in_cases, manners_of, precisions, reasons, wrapped
-from attnbook.diagnose.battery import battery
-from attnbook.diagnose.calling import Caller
-from attnbook.diagnose.conduct import conduct
-from attnbook.diagnose.faults import KNOWN, TITLES
-from attnbook.diagnose.limits import limited
+from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.cases.determinism import check_determinism
+from attnbook.diagnose.cases.ignored import swallowed
+from attnbook.diagnose.cases.refusals import limited
+from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
+from attnbook.diagnose.causes.registry import KNOWN, TITLES
+from attnbook.diagnose.causes.search import explain
+from attnbook.diagnose.learn.caller import Caller
+from attnbook.diagnose.learn.results import NAMES, Came
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
-from attnbook.diagnose.results import NAMES, Came
+from attnbook.diagnose.wording import (
+    FEW,
+    WRAP,
+    convention_notes,
+    grouped,
+    headline,
+    in_cases,
+    precisions,
+    reasons,
+    wrapped,
+)
 from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)
@@ -35,7 +45,7 @@ class Finding:
     """One thing that is wrong.
 
     ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision", "raised", "returned", "too
-    long", "changed", "nothing ran", or one of :data:`attnbook.diagnose.conduct.SAYS`. ``cases`` are where, the
+    long", "changed", "nothing ran", or one of :data:`.determinism.SAYS`. ``cases`` are where, the
     simplest first; ``error`` is how far off there, relative to the largest right entry, None where that has no
     meaning. ``causes`` are the mistakes that it matches, each a tuple of slugs: one, or two at once. Several causes:
     the cases that ran cannot tell them apart. ``parts`` is for what matches no cause as a whole: for some mistakes, the
@@ -198,16 +208,16 @@ def diagnose(
         raise ValueError(expected("dtype", few, repr(dtype)))
     seed = whole("seed", seed, 0, "an integer of at least 0")
     call = Caller(fn, library, limit, dtype)
-    manners, runs = call.manners, []
+    convention, runs = call.convention, []
     late = int(call.learner.too_long)
-    for case in battery(seed, manners.dtypes[0], manners):
+    for case in battery(seed, convention.dtypes[0], convention):
         came = call(case) if late < 2 else Came("not run", "two calls took too long before it")
         late += came.kind == "too long"
         run = Run(case, came)
         instead = TRUE_ONLY if _takes_any_text(run, call) else swallowed(run, call)
         runs.append(Run(case, instead) if instead else run)
     runs = limited(runs, call)
-    return _report(runs, call, *conduct(call, runs))
+    return report_of(runs, call, *check_determinism(call, runs))
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -225,7 +235,7 @@ def _takes_any_text(run: Any, call: Any) -> Any:
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def _report(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
+def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     sums = imprecise(wrong, compared)[1]
@@ -243,7 +253,7 @@ def _report(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole(runs, findings, (*manners_of(call, runs), *precisions(compared), *remarks))
+    return _whole(runs, findings, (*convention_notes(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs: Any, notes: Any) -> Any:

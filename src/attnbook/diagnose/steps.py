@@ -97,7 +97,7 @@ class Steps:
     dL : array (..., n_q)
         The gradient that arrives at L.
     memory : dict
-        How an input lies in memory, as in :class:`attnbook.diagnose.battery.Case`. What is right does not depend on it.
+        How an input lies in memory, as in :class:`attnbook.diagnose.case.Case`. What is right does not depend on it.
     """
 
     dL = softcap = shared = None
@@ -362,3 +362,13 @@ def with_steps(of, steps):
     """The class ``of`` with these (name, function) in the place of its own."""
     wrong = {name: step(func) if isinstance(getattr(of, name), step) else func for name, func in steps}
     return type("Wrong", (of,), wrong | {"replaced": frozenset(wrong)})
+
+
+def L_of(a):
+    """The log-sum-exp of each row, the sink's score too, as a column; +∞ for a dead row."""
+    S = a.S if a.sink is None else a.column
+    M = S.max(axis=-1, keepdims=True, initial=-np.inf)
+    M = np.where(np.isneginf(M), 0.0, M)
+    with np.errstate(divide="ignore"):
+        L = M + np.log(rowsum(np.exp(S - M)))
+    return np.where(np.isneginf(L), np.inf, L)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays import expected
-from attnbook.diagnose.mistakes import MISTAKES
-from attnbook.diagnose.results import NAMES
+from attnbook.diagnose.causes.mistakes import MISTAKES
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.steps import Steps, softmax, with_mistakes
 from attnbook.grade import judging
 from attnbook.grade.formulas import formula

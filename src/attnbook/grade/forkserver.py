@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 
-from attnbook.grade import limits, student
+from attnbook.grade import isolation, student
 
 POLL = 0.02
 """Seconds between two looks at a submission by its supervisor."""
@@ -43,8 +43,8 @@ def main(number, *libraries):
 def _supervise(job, word, call, output):
     """Run the submission, and say through ``word`` how it ended; kill it when its time is over, or when told to."""
     os.setsid()
-    limits.adopt_orphans()
-    apart = job["apart"] and limits.enter_namespaces()
+    isolation.adopt_orphans()
+    apart = job["apart"] and isolation.enter_namespaces()
     pid = os.fork()
     if pid == 0:
         os.close(word)
@@ -60,7 +60,7 @@ def _supervise(job, word, call, output):
             status = {"code": os.waitstatus_to_exitcode(code)}
         elif told or time.monotonic() > deadline:
             status = {"killed": "told to" if told else "too long"}
-    limits.end_children(pid)
+    isolation.end_children(pid)
     word.sendall(json.dumps(status | {"apart": apart}).encode())
 
 
@@ -73,13 +73,13 @@ def _become(job, call, output, apart):
         for here, there in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(here, there)
         sys.stdout, sys.stderr = (os.fdopen(fd, "w", errors="replace", closefd=False) for fd in (1, 2))
-        limits.watch()
+        isolation.watch()
         os.chdir("/")
         if apart:
-            limits.protect_files(job["folder"])
+            isolation.protect_files(job["folder"])
         os.chdir(job["folder"])
         os.environ |= {"HOME": job["folder"], "TMPDIR": job["folder"]}
-        limits.limit_resources(job["limit"], job["memory"])
+        isolation.limit_resources(job["limit"], job["memory"])
         student.answer(socket.socket(fileno=call), bytes.fromhex(job["nonce"]), job)
         status = 0
     finally:

@@ -6,7 +6,7 @@ It is compared with a right one, and with what the mistakes of the catalogue wou
 import numpy as np
 
 from attnbook.checks import close
-from attnbook.diagnose._words import in_cases
+from attnbook.diagnose.wording import in_cases
 from attnbook.grade.judging import Judged
 
 

@@ -4,10 +4,10 @@ from functools import wraps
 
 import numpy as np
 
-from attnbook.diagnose._words import in_cases
-from attnbook.diagnose.results import NAMES
-from attnbook.diagnose.safely import sentence
+from attnbook.diagnose.learn.results import NAMES
+from attnbook.diagnose.learn.safely import sentence
 from attnbook.diagnose.steps import Steps
+from attnbook.diagnose.wording import in_cases
 
 
 class Gaps:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnbook.diagnose._run import Run
-from attnbook.diagnose.battery import LARGE, Case, battery
-from attnbook.diagnose.calling import Caller
-from attnbook.diagnose.conduct import conduct
-from attnbook.diagnose.learn import Learner
-from attnbook.diagnose.manners import Manners
-from attnbook.diagnose.report import _report
-from attnbook.diagnose.results import NAMES
+from attnbook.diagnose.case import Case
+from attnbook.diagnose.cases.battery import LARGE, battery
+from attnbook.diagnose.cases.determinism import check_determinism
+from attnbook.diagnose.cases.run import Run
+from attnbook.diagnose.learn.caller import Caller
+from attnbook.diagnose.learn.convention import Convention
+from attnbook.diagnose.learn.learner import Learner
+from attnbook.diagnose.learn.results import NAMES
+from attnbook.diagnose.report import report_of
 from attnbook.grade.gaps import Gaps
 
 FOREVER = 1e6
@@ -50,26 +51,26 @@ class _Promised(Caller):
 
     took = True
 
-    def __init__(self, fn, manners):
-        self.promised = manners
-        super().__init__(fn, "numpy", FOREVER, manners.dtypes[0])
+    def __init__(self, fn, convention):
+        self.promised = convention
+        super().__init__(fn, "numpy", FOREVER, convention.dtypes[0])
         self.learner = Learner(self.call, self.arrays, self.known, self.dtype)  # has learnt nothing
 
     @property
-    def manners(self):
+    def convention(self):
         return self.promised
 
 
-def _judged(fn, cases, manners, exercise):
+def _judged(fn, cases, convention, exercise):
     """What ``diagnose`` finds in these cases; where gradients are lacking, what it finds without them."""
     gaps = Gaps()
-    report = _report_of(gaps.noted(fn), cases, manners, gaps)
+    report = _asked(gaps.noted(fn), cases, convention, gaps)
     judged = _of_report(report, exercise)
     explained = {case for finding in _explained(report) for case in finding.cases}
     all_known = explained and gaps.cases <= {*explained, *report.not_run} and "not known" not in judged.parts.values()
     if not gaps.names or all_known:
         return judged
-    rest = _of_report(_report_of(gaps.filled(fn), cases, manners, gaps), exercise)
+    rest = _of_report(_asked(gaps.filled(fn), cases, convention, gaps), exercise)
     wrong = gaps.names | {name for name, verdict in judged.parts.items() if verdict == "wrong"}
     about = [line for line in judged.why if line.partition(":")[0] in wrong]
     said = {line.partition(":")[0] for line in about}
@@ -81,13 +82,13 @@ def _judged(fn, cases, manners, exercise):
     return Judged(parts, found.mistakes, why, found.possible, causes)
 
 
-def _report_of(fn, cases, manners, gaps):
-    call, runs = _Promised(fn, manners), []
+def _asked(fn, cases, convention, gaps):
+    call, runs = _Promised(fn, convention), []
     for case in cases:
         gaps.case = case.name
         runs.append(Run(case, call(case)))
     gaps.case = None
-    return _report(runs, call, *conduct(call, runs))
+    return report_of(runs, call, *check_determinism(call, runs))
 
 
 def attention(*options, grouped=False):
@@ -102,7 +103,7 @@ def attention(*options, grouped=False):
             if case.options.keys() <= set(options) and case.options.get("causal", True) is True
             and (grouped or not case.grouped)
         ]  # fmt: skip
-        return _judged(_as_function(submission), cases, Manners(), exercise)
+        return _judged(_as_function(submission), cases, Convention(), exercise)
 
     return judge
 
@@ -123,7 +124,7 @@ def cs336(submission, exercise, seed):
     return judged
 
 
-PROMISED = Manners(
+PROMISED = Convention(
     axes=(3,), lengths=(16, 32, 64, 128), widths=(16, 32, 64), equal_widths=True, grouped=False, dtypes=("float32",)
 )
 """What the assignment promises, float32, a batch axis, equal widths, all sizes powers of 2 from 16 on."""

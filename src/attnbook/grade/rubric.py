@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbook.arrays import expected
-from attnbook.diagnose.faults import TITLES
+from attnbook.diagnose.causes.registry import TITLES
 from attnbook.grade.exercises import Exercise
 
 

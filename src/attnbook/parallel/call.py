@@ -12,9 +12,9 @@ import numpy as np
 from attnbook.arguments import choose, scores_shape
 from attnbook.arrays import agree, expected
 from attnbook.ops import Op
-from attnbook.parallel.blocks import Places, Seen
 from attnbook.parallel.placement import Placement
 from attnbook.parallel.schemes import Heads
+from attnbook.parallel.score_blocks import Places, Seen
 from attnbook.plan import Plan, name_of, resolve, steps_of
 from attnbook.spines import Way
 from attnbook.spines.tiled import Tiles

@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from attnbook.arrays import expected, widen
 from attnbook.multi_head import MultiHeadParams
-from attnbook.parallel.blocks import Part, Places
 from attnbook.parallel.call import plan_of
 from attnbook.parallel.collectives import Exchange, Wait
 from attnbook.parallel.layer import layer, layer_vjp
 from attnbook.parallel.schemes import SCHEMES
+from attnbook.parallel.score_blocks import Part, Places
 from attnbook.plan import name_of, steps_of
 from attnbook.torch.attention import check_tensors
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from attnbook.arrays import array_namespace, device
 from attnbook.merge import merge
-from attnbook.parallel.blocks import Kept
 from attnbook.parallel.collectives import (
     all_gather,
     all_reduce,
@@ -20,6 +19,7 @@ from attnbook.parallel.collectives import (
     shift,
 )
 from attnbook.parallel.placement import take
+from attnbook.parallel.score_blocks import Kept
 
 # --- ring: keys and values travel -----------------------------------------------------------------------------------
 

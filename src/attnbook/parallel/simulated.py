@@ -13,11 +13,11 @@ import numpy as np
 from attnbook.arguments import check_shape
 from attnbook.arrays import agree, array_namespace, device, expected, narrow, widen
 from attnbook.ops import Op
-from attnbook.parallel.blocks import Part, Places
 from attnbook.parallel.call import plan_of
 from attnbook.parallel.collectives import Exchange
 from attnbook.parallel.placement import Placement, join, split
 from attnbook.parallel.schemes import SCHEMES
+from attnbook.parallel.score_blocks import Part, Places
 from attnbook.types import AnyArray, Array, Corner
 
 SchemeName: TypeAlias = Literal["ring", "gather", "heads", "tree"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from attnbook.diagnose import Report
+from attnbook.diagnose.learn.results import MORE, NAMES
 from attnbook.diagnose.links import link, symptom, title_of
-from attnbook.diagnose.results import MORE, NAMES
 from attnbook.reports.picture import AXES, in_words, picture, wrong_entries
 
 PICTURES = 6

@@ -6,8 +6,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from attnbook.diagnose import Finding, Report
-from attnbook.diagnose._words import in_cases
 from attnbook.diagnose.links import link, title_of
+from attnbook.diagnose.wording import in_cases
 
 
 def too_few(report: Report, at_least: int) -> str:

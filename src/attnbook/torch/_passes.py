@@ -19,7 +19,7 @@ from attnbook.arguments import scores_shape
 from attnbook.ops.op import UndeclaredError
 from attnbook.plan import resolve
 from attnbook.spines import SPINES, numpy_work
-from attnbook.spines.fused.limits import tf32_is_allowed
+from attnbook.spines.fused.capability import tf32_is_allowed
 
 WRAPPED = ("Python", "Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper", "Batched", "ZeroTensor")
 HIDDEN = reduce(or_, (DispatchKeySet(_parse_dispatch_key(name)).raw_repr() for name in WRAPPED))

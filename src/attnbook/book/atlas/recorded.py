@@ -7,7 +7,7 @@ import numpy as np
 import attnbook as ab
 from attnbook.book.atlas.entries import Cause
 from attnbook.book.atlas.plant import planted, right
-from attnbook.diagnose.conduct import SAYS
+from attnbook.diagnose.cases.determinism import SAYS
 
 RIGHT = 1e-9
 """How far from right, relative to the largest entry, a result may be that is not spoiled: roundings, and no more."""

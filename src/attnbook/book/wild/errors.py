@@ -4,7 +4,7 @@ import re
 from html import escape
 
 from attnbook.book.claims import AMBIGUOUS, WRONG
-from attnbook.diagnose.mistakes import MISTAKE
+from attnbook.diagnose.causes.mistakes import MISTAKE
 
 ERRORS = {
     "x-not-transposed": "The last x of the scores has no transpose",

@@ -1,7 +1,7 @@
 """Diagnose what runs over several ranks: ring attention, all-gather, all-to-all.
 
 Chapter: :doc:`/chapters/08_checking`. The ranks are threads of this process (``comm``), or processes of their own
-(``processes``); ``cases`` are what they are asked, and ``mistakes`` the catalogue of what goes wrong between them.
+(``processes``); ``splits`` are what they are asked, and ``catalogue`` what goes wrong between them.
 """
 
 from attnbook.diagnose.ranks.ranks import Ranks

@@ -6,9 +6,9 @@ Chapter: :doc:`/chapters/08_checking`.
 import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE
-from attnbook.diagnose._match import largest, precision
-from attnbook.diagnose._run import EPS
-from attnbook.diagnose.ranks.steps import OverRanks
+from attnbook.diagnose.cases.run import EPS
+from attnbook.diagnose.causes.match import largest, precision
+from attnbook.diagnose.ranks.over_ranks import OverRanks
 from attnbook.diagnose.steps import mT
 
 INPUT = {"O": "V", "dQ": "K", "dK": "Q", "dV": "dO"}

@@ -1,21 +1,21 @@
 """Wrong steps of a parallel calculation that take more than a line. Chapter: :doc:`/chapters/08_checking`.
 
-``a`` is an :class:`attnbook.diagnose.ranks.steps.OverRanks`, r a rank with its queries, s one with its keys.
+``a`` is an :class:`attnbook.diagnose.ranks.over_ranks.OverRanks`, r a rank with its queries, s one with its keys.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from attnbook.diagnose.ranks.steps import OverRanks
+from attnbook.diagnose.ranks.over_ranks import OverRanks
 from attnbook.diagnose.steps import Steps, rowsum
 
 
 class RanksMistake(NamedTuple):
-    """A wrong parallel calculation: like :class:`attnbook.diagnose.mistakes.Mistake`, without the formulas.
+    """A wrong parallel calculation: like :class:`attnbook.diagnose.causes.mistakes.Mistake`, without the formulas.
 
     ``spoils`` are the results that come out wrong; ``sources`` public threads about it; ``steps`` are the steps of
-    :class:`attnbook.diagnose.ranks.steps.OverRanks` that it replaces.
+    :class:`attnbook.diagnose.ranks.over_ranks.OverRanks` that it replaces.
     """
 
     slug: str

@@ -2,14 +2,14 @@
 
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
+from attnbook.diagnose.learn.safely import within
 from attnbook.diagnose.ranks.calls import Calls
-from attnbook.diagnose.ranks.cases import cases
 from attnbook.diagnose.ranks.comm import simulate
 from attnbook.diagnose.ranks.group import Group
 from attnbook.diagnose.ranks.one import OneRank
 from attnbook.diagnose.ranks.processes import Processes
-from attnbook.diagnose.ranks.run import RanksRun
-from attnbook.diagnose.safely import within
+from attnbook.diagnose.ranks.ranks_run import RanksRun
+from attnbook.diagnose.ranks.splits import cases
 
 LIBRARIES = ("numpy", "torch")
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from attnbook.diagnose.learn.results import Came
+from attnbook.diagnose.learn.safely import sentence
 from attnbook.diagnose.ranks.one import INPUTS, NAMES
-from attnbook.diagnose.results import Came
-from attnbook.diagnose.safely import sentence
 
 
 class Calls:
@@ -15,7 +15,7 @@ class Calls:
         self.unread, self._late, self._said = {}, 0, {}
 
     def __call__(self, case):
-        """The :class:`attnbook.diagnose.calling.Came` of this case; never an exception."""
+        """The :class:`attnbook.diagnose.learn.caller.Came` of this case; never an exception."""
         came = self.once(case) if self._late < 2 else Came("not run", "two cases took too long before it")
         self._late += came.kind == "too long"
         return came

@@ -10,10 +10,10 @@ from datetime import timedelta
 import numpy as np
 
 from attnbook.arrays import expected
+from attnbook.diagnose.learn.safely import sentence
 from attnbook.diagnose.ranks.comm import Outcome
 from attnbook.diagnose.ranks.processes import GRACE, _error, _of_a_peer
-from attnbook.diagnose.ranks.run import _in_words
-from attnbook.diagnose.safely import sentence
+from attnbook.diagnose.ranks.ranks_run import _in_words
 
 LISTEN = 0.2
 """Seconds from one question to the next, whether the others have an answer."""

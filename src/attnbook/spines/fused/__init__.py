@@ -5,13 +5,13 @@ interpreter runs the same kernels, slowly. It keeps what the tiled spine keeps, 
 imports torch or Triton before a call does.
 
 ``tile`` has what all kernels do with a tile, ``forward_kernel`` and ``backward_kernels`` have the parts that chapter 12
-builds, in its order; ``limits`` says what they can do, and ``sizes`` how large their tiles are; ``launch`` starts them.
-Chapter: :doc:`/chapters/12_gpu`.
+builds, in its order; ``capability`` says what they can do, and ``sizes`` how large their tiles are; ``launch`` starts
+them. Chapter: :doc:`/chapters/12_gpu`.
 """
 
 from attnbook.arrays import narrow
 from attnbook.spines import columns, tiled
-from attnbook.spines.fused.limits import kernel_of, refusal
+from attnbook.spines.fused.capability import kernel_of, refusal
 from attnbook.spines.fused.sizes import Tiles, room, tiles
 from attnbook.spines.operands import in_order, operands_vjp, row_sums, unfit_tiles
 

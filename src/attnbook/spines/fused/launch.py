@@ -8,8 +8,8 @@ import torch
 import triton
 
 from attnbook.spines.fused import backward_kernels as kernels
+from attnbook.spines.fused.capability import tf32_is_allowed
 from attnbook.spines.fused.forward_kernel import forward_kernel
-from attnbook.spines.fused.limits import tf32_is_allowed
 from attnbook.spines.fused.sizes import Blocks
 from attnbook.spines.fused.tile import INTERPRETED, Pairs, Rows, Table
 from attnbook.spines.operands import less_dL
