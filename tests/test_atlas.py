@@ -13,14 +13,14 @@ from atlas import RECORD, SCRIPT, record
 from bs4 import BeautifulSoup
 from equations import ROOT
 
-from attnbook.book.atlas import CAUSES, KINDS, incidents, threads
-from attnbook.book.atlas.entries import Cause, Setting, Thread
-from attnbook.book.atlas.options import RIGHT_ROTARY
-from attnbook.book.atlas.page import counts, counts_table, filters, libraries, source, symptom, table
-from attnbook.book.atlas.plant import planted
-from attnbook.book.atlas.recorded import ANSWERS, Watched, differs, run, today
-from attnbook.book.atlas.topics import TOPICS, topics
 from attnbook.diagnose.links import BOOK, link
+from evidence.atlas import CAUSES, KINDS, incidents, threads
+from evidence.atlas.entries import Cause, Setting, Thread
+from evidence.atlas.options import RIGHT_ROTARY
+from evidence.atlas.page import counts, counts_table, filters, libraries, source, symptom, table
+from evidence.atlas.plant import planted
+from evidence.atlas.recorded import ANSWERS, Watched, differs, run, today
+from evidence.atlas.topics import TOPICS, topics
 
 every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")

@@ -13,9 +13,9 @@ from compare import draw, finite
 
 import attnbook as ab
 from attnbook.arrays import array_namespace, mT
-from attnbook.book.formats import FORMATS, any_rounding, rounded
 from attnbook.checks import check, check_jvp, check_vjp
 from attnbook.spines import Way, tiled
+from evidence.formats import FORMATS, any_rounding, rounded
 
 flint = pytest.importorskip("flint", reason="python-flint is not installed")
 from attnbook.checks import balls  # noqa: E402

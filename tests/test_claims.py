@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from equations import CHAPTERS
 
-from attnbook.book.claims import (
+from attnbook.checks import check_vjp, close
+from attnbook.diagnose.causes.mistakes import MISTAKES, Mistake
+from evidence.claims import (
     AMBIGUOUS,
     CONVENTION,
     HOLDS,
@@ -24,8 +26,8 @@ from attnbook.book.claims import (
     outcome,
     run,
 )
-from attnbook.book.counterexamples import WEAK, counterexample, passes
-from attnbook.book.wild import (
+from evidence.counterexamples import WEAK, counterexample, passes
+from evidence.wild import (
     CLAIMS,
     CRASHES,
     DISTINCT,
@@ -40,10 +42,8 @@ from attnbook.book.wild import (
     gradient_errors,
     ledger,
 )
-from attnbook.book.wild.errors import rows_of
-from attnbook.book.wild.listing_code import PRINTED, REUSE, softmax_cost
-from attnbook.checks import check_vjp, close
-from attnbook.diagnose.causes.mistakes import MISTAKES, Mistake
+from evidence.wild.errors import rows_of
+from evidence.wild.listing_code import PRINTED, REUSE, softmax_cost
 
 IDS = (
     [f"S0-{i}" for i in range(1, 15)]

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import elsewhere
 import make_pdf
+import nbformat
 import pytest
 import yaml
 from built_site import SITE, soup
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE))
+WITH_EVIDENCE = [path for path in CHAPTERS if "from evidence" in path.read_text(encoding="utf-8")]
 chapters = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
@@ -66,8 +68,9 @@ class TestAChapter:
         assert copy.exists()
 
     def test_its_first_code_cell_fetches_what_is_missing(self, path):
-        first = json.loads(path.read_text(encoding="utf-8"))["cells"][1]
-        assert (first["id"], "".join(first["source"])) == (elsewhere.CELL, elsewhere.source())
+        chapter = nbformat.read(path, as_version=4)
+        first = chapter.cells[1]
+        assert (first.id, first.source) == (elsewhere.CELL, elsewhere.source(chapter))
         page = (SITE / "chapters" / f"{path.stem}.html").read_text(encoding="utf-8")
         assert "attnbook-repository" not in page
 
@@ -79,13 +82,13 @@ class TestAChapter:
         )
         imported = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
         installed = {dependency.name.replace("-", "_") for dependency in installed_elsewhere()}
-        assert imported <= {"attnbook", "IPython", *installed, *sys.stdlib_module_names}
+        assert imported <= {"attnbook", "evidence", "IPython", *installed, *sys.stdlib_module_names}
 
 
 class TestTheCellThatFetches:
     """Run without Jupyter: what it asks for is noted, and git takes the repository from this disk."""
 
-    def run(self, folder, monkeypatch):
+    def run(self, folder, monkeypatch, chapter=CHAPTERS[0]):
         asked = []
 
         class Shell:
@@ -99,9 +102,12 @@ class TestTheCellThatFetches:
 
             def run_line_magic(self, name, line):
                 asked.append(f"%{name} {line}")
+                if name == "cd":
+                    os.chdir(line.removeprefix("-q "))
 
         monkeypatch.chdir(folder)
-        exec(elsewhere.source(), {"get_ipython": Shell})
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        exec(elsewhere.source(nbformat.read(chapter, as_version=4)), {"get_ipython": Shell})
         return asked
 
     def test_where_the_package_is_installed_it_does_nothing(self, tmp_path, monkeypatch):
@@ -118,6 +124,21 @@ class TestTheCellThatFetches:
         # After a restart the package is there, but the folder has to be entered again.
         monkeypatch.undo()
         assert self.run(tmp_path, monkeypatch) == [enter]
+
+    @pytest.mark.parametrize("chapter", WITH_EVIDENCE, ids=lambda path: path.stem)
+    def test_a_chapter_with_evidence_finds_it(self, chapter, tmp_path, monkeypatch):
+        """In the repository at once; beside the package alone it fetches the repository first, and only once."""
+        (tmp_path / "chapters").mkdir()
+        (tmp_path / "book" / "evidence").mkdir(parents=True)
+        found = f"{tmp_path / 'book'}"
+        assert self.run(tmp_path / "chapters", monkeypatch, chapter) == []
+        assert sys.path[-1] == found
+        monkeypatch.undo()
+        clone, _, enter = self.run(tmp_path, monkeypatch, chapter)
+        assert clone.startswith("git clone ")
+        assert sys.path[-1] == str(tmp_path / "attnbook-repository" / "book")
+        monkeypatch.undo()
+        assert self.run(tmp_path, monkeypatch, chapter) == [enter]
 
 
 def installed_elsewhere():

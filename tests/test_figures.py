@@ -12,7 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from attnbook.attention import attention, attention_vjp
-from attnbook.book.figures import (
+from attnbook.figures import (
     Control,
     Figure,
     Shape,
@@ -30,12 +30,12 @@ from attnbook.book.figures import (
     visits,
     whole_head,
 )
-from attnbook.book.figures.matrices import fill, grid
-from attnbook.book.figures.plots import STAND_INS
-from attnbook.book.figures.svg import PALETTE, document, number, text
-from attnbook.book.formats import FORMATS, rounded
+from attnbook.figures.matrices import fill, grid
+from attnbook.figures.plots import STAND_INS
+from attnbook.figures.svg import PALETTE, document, number, text
 from attnbook.ops import Causal, Mask
 from attnbook.softmax import softmax, softmax_jacobian
+from evidence.formats import FORMATS, rounded
 
 ROOT = Path(__file__).parents[1]
 ALT = 'Weights "P" & scores, n < m'

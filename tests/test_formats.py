@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnbook.book.formats import FORMATS, rounded
+from evidence.formats import FORMATS, rounded
 
 
 def samples():

@@ -15,8 +15,8 @@ from attnbook import (
     softmax,
     softmax_vjp,
 )
-from attnbook.book.figures import arrows, head_steps, input_paths, touches, whole_head
-from attnbook.book.figures.svg import PALETTE
+from attnbook.figures import arrows, head_steps, input_paths, touches, whole_head
+from attnbook.figures.svg import PALETTE
 
 ALT = "One head, step by step"
 rng = np.random.default_rng(11)

@@ -102,4 +102,4 @@ class TestNotebook:
         for cell in asking:  # it runs, and says that the answer is still to be found
             assert "right: False" in json.dumps(cell["outputs"]), cell["id"]
         assert json.dumps([cell["outputs"] for cell in code_cells(path)]).count("<figure id=") >= 2
-        assert "{literalinclude} ../src/attnbook/" in text
+        assert re.search(r"\{literalinclude\} \.\./(src/attnbook|book/evidence)/", text)

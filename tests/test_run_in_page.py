@@ -18,8 +18,8 @@ import run_in_page
 from built_site import ROOT, SITE, soup
 from packaging.utils import parse_wheel_filename
 
-from attnbook.book.figures import Control, State, interactive
-from attnbook.book.figures.svg import document, text
+from attnbook.figures import Control, State, interactive
+from attnbook.figures.svg import document, text
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "chapters").glob("*.ipynb"))
 NUMPY = pyodide_files.lock()["packages"]["numpy"]["file_name"] if pyodide_files.lock() else "numpy"

@@ -1,16 +1,19 @@
 """``{atlas} counts``, ``filters`` and ``tables``: the page of incidents, from its table and its record."""
 
 import json
+import sys
 
 from docutils import nodes
 from equations import ROOT
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.book.atlas import KINDS
-from attnbook.book.atlas.page import counts_table, filters, table
+sys.path.append(str(ROOT / "book"))
+
+from evidence.atlas import KINDS
+from evidence.atlas.page import counts_table, filters, table
 
 RECORD = ROOT / "book" / "atlas.json"
-TABLE = ROOT / "src" / "attnbook" / "book" / "atlas"
+TABLE = ROOT / "book" / "evidence" / "atlas"
 SCRIPT = "atlas.js"
 
 

@@ -11,7 +11,7 @@ const pyodide = await loadPyodide({ packages: ["numpy"] });
 const COMPILE = `
 import io, pathlib, py_compile, sys, zipfile
 sys.path += ["/book/site"]
-import attnbook, attnbook.book.figures, attnbook.checks
+import attnbook.checks, attnbook.diagnose, attnbook.figures
 paths = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, "__file__", None)}
 out = io.BytesIO()
 with zipfile.ZipFile(out, "w") as packed:

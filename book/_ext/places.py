@@ -3,14 +3,15 @@
 import re
 from typing import NamedTuple
 
+import atlas  # noqa: F401 (it finds evidence)
 import symbols
 from docutils import nodes
 from formulas import in_lines, mathml
 from plain_math import html, plain
 from sphinx import addnodes
 
-from attnbook.book.atlas import CAUSES
-from attnbook.book.atlas.topics import topics
+from evidence.atlas import CAUSES
+from evidence.atlas.topics import topics
 
 NOTATION, QUESTIONS, INCIDENTS, API = "book/notation", "book/questions", "book/atlas", "book/api"
 NO_PROSE = (nodes.section, nodes.title, nodes.term, nodes.literal_block, nodes.raw)

@@ -70,6 +70,8 @@ def carried():
         return {}
     results = {p.relative_to(ROOT).as_posix(): p.read_bytes() for p in (ROOT / "benchmarks/results").glob("*.json")}
     ours = dict(map(wheel, ("attnbook", "array-api-compat", "threadpoolctl")))
+    evidence = [p for p in (ROOT / "book/evidence").rglob("*.py") if p.parent.name != "atlas"]  # no chapter asks that
+    ours["evidence.zip"] = archive({p.relative_to(ROOT / "book").as_posix(): p.read_bytes() for p in evidence})
     archives = {name: (content, "/book/site") for name, content in ours.items()}
     if pyodide_files.have_wheels():
         archives["compiled.zip"] = (pyodide_files.compiled(archives), "/")

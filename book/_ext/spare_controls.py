@@ -6,7 +6,7 @@ fields to fill in. In a long chapter this took a phone half a second.
 
 import re
 
-FORM = re.compile(r'<form autocomplete="off" hidden>.*?</form>', re.DOTALL)  # as attnbook.book.figures writes it
+FORM = re.compile(r'<form autocomplete="off" hidden>.*?</form>', re.DOTALL)  # as attnbook.figures writes it
 
 
 def set_aside(app, pagename, templatename, context, doctree):

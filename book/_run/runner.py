@@ -22,7 +22,7 @@ ASKED_FOR = {  # what a chapter's cell asks, and what it does without
     "has_flint": "python-flint",
 }
 NOT_IN_A_BROWSER = ("torch", "cupy", "triton", "scipy", "jax", "flint")
-OF_OURS = ("attnbook", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all of them are for
+OF_OURS = ("attnbook", "evidence", "array_api_compat", "threadpoolctl")  # they come with NumPy, which all are for
 MOST_TEXT = 100_000  # characters that one cell may print: a loop that prints for ever must not fill the page
 MOST_VALUES = 500  # that one cell may display, for the same reason
 BY_TORCH = re.compile(" and autograd")  # without torch the checks compare with differences alone, and say so

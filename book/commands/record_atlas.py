@@ -1,14 +1,17 @@
 """Ask ``diagnose`` about every cause of the atlas, and record its answers in ``book/atlas.json``: ``make atlas``."""
 
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tqdm import tqdm
 
-from attnbook.book.atlas import CAUSES
-from attnbook.book.atlas.recorded import today
+sys.path.append(str(Path(__file__).parents[1]))
+
+from evidence.atlas import CAUSES
+from evidence.atlas.recorded import today
 
 RECORD = Path(__file__).parents[1] / "atlas.json"
 

@@ -9,9 +9,11 @@ expected, and what came. Inputs are not changed.
 """
 
 import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from attnbook.attention import AttentionGrads, attention, attention_hvp, attention_jvp, attention_vjp
-from attnbook.diagnose import diagnose
 from attnbook.gates import Gate
 from attnbook.linear import LinearGrads, linear, linear_jvp, linear_vjp
 from attnbook.merge import MergeGrads, merge, merge_jvp, merge_vjp
@@ -40,12 +42,10 @@ from attnbook.softmax import (
 from attnbook.spines.workers import get_num_threads, set_num_threads
 from attnbook.top_k import top_k_mask
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from attnbook.diagnose import diagnose
 
-# Each of these hides the module of its name, so it has that one's names too: ``attnbook.rotary.YaRN``.
-for _function in (attention, diagnose, linear, merge, rotary, softmax):
-    _module = sys.modules[f"{__name__}.{_function.__name__}"]
-    vars(_function).update({name: thing for name, thing in vars(_module).items() if not name.startswith("_")})
+__version__ = "0.1.0"
 
 __all__ = [
     "AttentionGrads",
@@ -99,3 +99,26 @@ __all__ = [
     "softmax_vjp",
     "top_k_mask",
 ]
+
+
+class _Package(ModuleType):
+    """``diagnose`` is the function, also after an import of the room of that name; it has the room's names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "diagnose" and isinstance(value, ModuleType):
+            room, value = value, value.diagnose
+            vars(value).update((each, thing) for each, thing in vars(room).items() if not each.startswith("_"))
+        super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "diagnose":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("attnbook.diagnose").diagnose  # loaded when it is asked for
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+sys.modules[__name__].__class__ = _Package

@@ -4,8 +4,13 @@ in our layout, there and back.
 Nothing else in the package imports this room, so none of it needs torch.
 """
 
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError("attnbook.torch needs PyTorch: pip install 'attnbook[torch]'", name="torch") from None
 import array_api_compat.torch
-import torch
 
 from attnbook.arrays import NAMESPACES
 from attnbook.spines import workers

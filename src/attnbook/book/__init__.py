@@ -1,1 +1,0 @@
-"""What only the book needs: pictures, the ledger of claims, counterexamples, formats of numbers. No room imports it."""
