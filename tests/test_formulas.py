@@ -1,4 +1,6 @@
-"""Each formula as TeX, as Python and as a theorem is the same formula: ``book/formulas.yml`` joins the three by label.
+"""Each formula as TeX and as Python is the same formula: ``book/formulas.yml`` joins the two by label.
+
+A theorem is joined by its name alone: that its statement is the formula, no test evaluates.
 
 TeX is read by :mod:`tex` and evaluated, and so are the Python lines, where every letter has its own value, gradients
 too: what :mod:`letters` finds from the forward alone. `python tests/test_formulas.py` prints the counts.
