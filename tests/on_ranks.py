@@ -237,6 +237,57 @@ def again():
     return told(loss.backward)
 
 
+def of_doors(inputs, cast=lambda T: T):
+    """O of each scheme, and Y of the layer, in one function; each casts what it is given."""
+    every = [f(*map(cast, inputs[:3]), causal=True, timeout=60) for f in ATTEND.values()]
+    X, *p = map(cast, inputs[3:])
+    return [*every, layer_attention(X, MultiHeadParams(*p), num_heads=3, timeout=60)]
+
+
+def shared_inputs(*dtypes):
+    """Q, K, V, X and the weights of a layer."""
+    shapes = (3, 4, 5), (3, 4, 5), (3, 4, 5), (4, 12), *[(12, 12)] * 4
+    given = zip(drawn(*shapes), (*dtypes, *[torch.float32] * 5), strict=True)
+    return [T.to(dtype).requires_grad_() for T, dtype in given]
+
+
+def compiled():
+    """The largest error of a model with every door in it, compiled against not."""
+    inputs = shared_inputs(*[torch.float32] * 3)
+
+    def run(f):
+        loss = sum((T * T.sin()).sum() for T in f([2 * T for T in inputs]))
+        return [loss.detach(), *torch.autograd.grad(loss, inputs)]
+
+    return worst(run(torch.compile(of_doors, backend="aot_eager")), run(of_doors))
+
+
+def autocast(on_a_gpu=False):
+    """The largest error of all doors under autocast, of O and of gradients with their dtypes, against inputs that were
+    cast by hand. ``on_a_gpu``: the lines stay in torch, as there.
+    """
+    inputs, kept = shared_inputs(torch.float32, torch.float32, torch.bfloat16), over_torch._inside
+
+    def inside(T):
+        return (
+            kept(T) if not isinstance(T, torch.Tensor) else T.detach().float() if T.dtype.itemsize == 2 else T.detach()
+        )
+
+    def run(*cast):
+        out = of_doors(inputs, *cast)
+        return [*out, *torch.autograd.grad(sum(T.float().square().sum() for T in out), inputs)]
+
+    over_torch._inside = inside if on_a_gpu else kept
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            came = run()
+        wanted = run(torch.Tensor.bfloat16)
+    finally:
+        over_torch._inside = kept
+    assert [T.dtype for T in came] == [T.dtype for T in wanted]
+    return worst(came, wanted)
+
+
 def another_loss(scheme):
     """What each rank is told where one has twice the loss of the others."""
     X, *weights = drawn((3, 6, 12), *[(12, 12)] * 4)

@@ -49,6 +49,16 @@ def test_bfloat16(on):
     assert max(on(3, "sweep_16")) <= 2**-5
 
 
+def test_a_compiled_model_may_have_every_door(on):
+    assert max(on(2, "compiled")) <= 1e-5
+
+
+def test_autocast_is_as_if_all_were_cast_by_hand(on):
+    """Also where some inputs have its dtype already; and no sum is of 16 bits, wherever the lines run."""
+    for on_a_gpu in (False, True):
+        assert max(on(2, "autocast", on_a_gpu=on_a_gpu)) == 0
+
+
 @pytest.mark.parametrize("lengths", [(5, 0, 2), (0, 1, 0), (3, 3, 1)], ids=str)
 def test_ranks_with_other_lengths_and_with_no_rows(on, lengths):
     assert max(on(3, "uneven", lengths=lengths)) <= 1e-12

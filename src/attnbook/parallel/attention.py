@@ -1,5 +1,6 @@
 """The doors to attention over ranks of torch.distributed. Chapter: :doc:`/chapters/14_many_devices`."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -183,25 +184,27 @@ def layer_attention(
     -------
     Y : tensor (..., n_q, d_out), the same on every rank
     """
-    _need_distributed()
-    from attnbook.parallel.over_torch import attend_layer
-
     options = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "mask": mask, "causal": causal, "scale": scale}
-    return attend_layer(X, p, memory=memory, group=group, timeout=timeout, ops=ops, method=method, **options)
+    return _lines().attend_layer(X, p, memory=memory, group=group, timeout=timeout, ops=ops, method=method, **options)
 
 
 def _attend(
     scheme: str, Q: Any, K: Any, V: Any, mask: Any, causal: Any, scale: Any, ops: Any, group: Any, *rest: Any
 ) -> Any:
-    _need_distributed()
-    from attnbook.parallel.over_torch import attend
-
     given = dict(zip(("placement", "method", "timeout", "return_L"), rest, strict=True))
-    return attend(scheme, Q, K, V, mask=mask, causal=causal, scale=scale, ops=ops, group=group, **given)
+    return _lines().attend(scheme, Q, K, V, mask=mask, causal=causal, scale=scale, ops=ops, group=group, **given)
 
 
-def _need_distributed() -> None:
+def _lines() -> Any:
+    """What does the work, or an error without torch.distributed."""
     import torch.distributed
 
     if not torch.distributed.is_available():
         raise RuntimeError(expected("torch", "a build with torch.distributed", "one without"))
+    if "torch._dynamo" in sys.modules:  # then the call may stand in a model that is compiled
+        from attnbook.parallel import _compiled
+
+        return _compiled
+    from attnbook.parallel import over_torch
+
+    return over_torch

@@ -4,6 +4,7 @@ Before any work each rank tells all others what it was asked for: where they dif
 :doc:`/chapters/14_many_devices`.
 """
 
+import functools
 import json
 import zlib
 from datetime import timedelta
@@ -22,7 +23,7 @@ from attnbook.parallel.layer import layer, layer_vjp
 from attnbook.parallel.schemes import SCHEMES
 from attnbook.parallel.score_blocks import Part, Places
 from attnbook.plan import name_of, steps_of
-from attnbook.torch.attention import check_tensors
+from attnbook.torch.attention import as_autocast_does, check_tensors
 
 HEADER = 4096
 """Bytes in which a rank tells what it was asked for."""
@@ -174,6 +175,7 @@ def attend(scheme, Q, K, V, *, mask, causal, scale, ops, group, placement, metho
     try:
         member.wait_at_most(timeout)
         steps = steps_of(mask, None, causal, ops)
+        Q, K, V = as_autocast_does(Q, K, V)
         tensors = Q, K, V, *(getattr(op, name) for _, op in steps for name in op.arrays)
         told |= _told_of(member, tensors, steps, (placement, causal, scale, method, return_L))
         told |= {"Q": _of_field(Q)} if SCHEMES[scheme].same_queries else {}
@@ -264,10 +266,23 @@ class Call:
         return runs
 
 
+def _as_written(f):
+    """Without autocast, which has had its say at the door: sums are wider."""
+
+    @functools.wraps(f)
+    def run(ctx, *given):
+        kind = next((T.device.type for T in given if isinstance(T, torch.Tensor)), "cpu")
+        with torch.autocast(kind, enabled=False):
+            return f(ctx, *given)
+
+    return run
+
+
 class OverRanks(torch.autograd.Function):
     """O and L of this rank's rows, and their vjp."""
 
     @staticmethod
+    @_as_written
     def forward(ctx, call, Q, K, V, *arrays):
         """O and L."""
         ctx.call, ctx.part = call, call.part(Q, K, V, arrays)
@@ -281,6 +296,7 @@ class OverRanks(torch.autograd.Function):
         return out
 
     @staticmethod
+    @_as_written
     def backward(ctx, dO, dL):
         """The gradients of all tensors, None where there is none."""
         _refuse_a_graph(f"{ctx.call.scheme}_attention")
@@ -309,6 +325,8 @@ def attend_layer(X, p, *, memory, group, timeout, ops, **options):
         member.wait_at_most(timeout)
         if not isinstance(p, MultiHeadParams):
             raise TypeError(expected("p", "MultiHeadParams, this rank's share", type(p).__name__))
+        X, memory, *p = as_autocast_does(X, memory, *p)
+        p = MultiHeadParams(*p)
         named = {name: T for name, T in {"X": X, "memory": memory, **p._asdict()}.items() if T is not None}
         check_tensors(list(named), list(named.values()))
         told |= {
@@ -327,6 +345,7 @@ class OfLayer(torch.autograd.Function):
     """Y, the same on all ranks, and its vjp."""
 
     @staticmethod
+    @_as_written
     def forward(ctx, member, told, problem, options, X, memory, *p):
         """Y. The ranks agree after their own work, so that what fails in it is told to all."""
         asked = None
@@ -343,6 +362,7 @@ class OfLayer(torch.autograd.Function):
         return _tensor(Y).to(X.dtype)
 
     @staticmethod
+    @_as_written
     def backward(ctx, dY):
         """The gradients of X, the memory and the weights."""
         _refuse_a_graph("layer_attention")
