@@ -30,6 +30,7 @@ BESIDE = {  # and what each may import
     "grade": {"arrays", "checks", "diagnose"},
     "reports": {"diagnose", "grade"},
     "loading": set(),
+    "pytest": {"grade"},
     "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
     "parallel.check": {"diagnose", "loading", "parallel"},  # a command too
 }
