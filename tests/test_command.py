@@ -3,7 +3,6 @@
 import ast
 import html.parser
 import json
-import os
 import re
 import signal
 import subprocess
@@ -478,6 +477,7 @@ def test_what_teaching_shows_can_be_used(tmp_path):
     assert rubric(exercise(options.exercise), tmp_path / "rubric.toml").total == 10
     named = {*re.findall(r"# attnbook: ([\w-]+)", text), *re.findall(r"attnbook_exercise = ([\w-]+):", text)}
     assert named == {"cs336-flash-torch"} <= EXERCISES.keys()
+    assert "\naddopts = -p attnbook.pytest\n" in text
 
 
 # --- grade --------------------------------------------------------------------------------------------------------
@@ -567,10 +567,9 @@ def test_grade_lists_its_exercises(run):
 # --- the pytest plugin --------------------------------------------------------------------------------------------
 
 
-def pytest_in(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", "-p", "pytest_attnbook", "-p", "no:cacheprovider", "-rA", *arguments]
-    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # else it is there twice, where it is installed
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, env=alone)
+def pytest_in(folder, *arguments, ask=("-p", "attnbook.pytest")):
+    command = [sys.executable, "-m", "pytest", *ask, "-p", "no:cacheprovider", "-rA", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -649,14 +648,30 @@ def test_a_line_that_cannot_be_read(tmp_path):
     assert "attnbook_exercise: expected NAME: FILE" in out
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "graded"),
+    [
+        ("pytest.ini", "addopts = -p attnbook.pytest\n", True),
+        ("conftest.py", 'pytest_plugins = ["attnbook.pytest"]\n', True),
+        ("conftest.py", "", False),
+    ],
+)
+def test_only_who_asks_for_it_has_it(course, file, line, graded):
+    with (course / file).open("a", encoding="utf-8") as opened:
+        opened.write(line)
+    _, out = pytest_in(course, ask=())
+    assert ("FAILED mine.py::softmax" in out) == graded
+    assert ("Unknown config option: attnbook_exercise" in out) != graded
+
+
+def test_it_asks_for_nothing_that_pytest_7_0_lacks():
+    tree = ast.parse((ROOT / "src" / "attnbook" / "pytest.py").read_text(encoding="utf-8"))
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    asked = {node.attr for node in names if node.value.id in ("config", "session", "parser", "parent")}
+    assert asked == {"addini", "config", "getini", "invocation_params", "option", "rootpath"}
+
+
 def test_the_entry_points_name_what_is_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"attnbook": "attnbook.__main__:main"}
-    assert project["entry-points"]["pytest11"] == {"attnbook": "pytest_attnbook"}
-
-
-def test_the_plugin_imports_nothing_heavy():
-    tree = ast.parse((ROOT / "src" / "pytest_attnbook.py").read_text(encoding="utf-8"))
-    top = {name.name for node in tree.body if isinstance(node, ast.Import) for name in node.names}
-    top |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-    assert top == {"re", "pathlib", "pytest"}
+    assert "entry-points" not in project  # pytest's would load the plugin into every run

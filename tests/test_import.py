@@ -33,6 +33,7 @@ BESIDE = {  # and what each may import
     "reports": {"diagnose", "grade"},
     "figures": {"attention", "linear", "ops", "softmax", "spines"},
     "loading": set(),
+    "pytest": {"grade"},
     "__main__": {"__version__", "diagnose", "grade", "loading", "reports"},
     "parallel.check": {"diagnose", "loading", "parallel"},  # a command too
 }

@@ -3,7 +3,7 @@
 Chapter: :doc:`/chapters/08_checking`.
 
 ``python -m attnbook grade FILES --exercise NAME`` is this from a shell; a course's repository uses the pytest plugin
-``pytest_attnbook``.
+``attnbook.pytest``.
 """
 
 from attnbook.grade.exercises import BOOK, EXERCISES, Exercise, exercise

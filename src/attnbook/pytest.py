@@ -1,23 +1,26 @@
-"""The pytest plugin of attnbook: a course's repository grades an exercise by one line.
+"""The pytest plugin of attnbook, for who asks for it: a course's repository grades an exercise by one line.
 
-Either in its ``pytest.ini``::
+``pytest -p attnbook.pytest`` asks, as do ``addopts = -p attnbook.pytest`` in ``pytest.ini`` and
+``pytest_plugins = ["attnbook.pytest"]`` in the topmost ``conftest.py``; any pytest from 7.0 on. Then one line of
+``pytest.ini`` names the exercise::
 
     [pytest]
     attnbook_exercise = cs336-flash-torch: student.py
 
-or at the top of the file itself::
+or one at the top of the file itself::
 
     # attnbook: cs336-flash-torch
 
 Then ``pytest`` has a test for the file, which fails with the feedback that ``python -m attnbook grade`` writes; so has
 ``pytest FOLDER``, whatever the folder. Given files only, pytest says in a line what of the ini file it does not grade.
-This is a module of its own, so that pytest imports neither numpy nor attnbook where no exercise is asked for.
 """
 
 import re
 from pathlib import Path
 
 import pytest
+
+from attnbook.grade import exercise, feedback, grade
 
 LINE = re.compile(r"^#\s*attnbook:\s*([\w-]+)\s*$", re.MULTILINE)
 """The comment at the top of a file that names its exercise."""
@@ -34,23 +37,23 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Collect the files of the ini file too, but where pytest is told to collect files only."""
-    if not _files_only(config):
-        config.args += [str(path) for path in _of_the_ini(config) if path.is_file() and str(path) not in config.args]
+    """End here where a line of the ini file cannot be read."""
+    _of_the_ini(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session, config, items):
-    """Add what fails for each file of the ini file that is not there, so that the others are graded."""
+    """Add what the ini file names and pytest did not collect, but where pytest is told to collect files only."""
     if not _files_only(config):
+        collected = {item.path for item in items if isinstance(item, Graded)}
         for path, names in _of_the_ini(config).items():
-            if not path.is_file():
+            if path not in collected:
                 items += Submission.from_parent(session, path=path, exercises=names).collect()
 
 
 def pytest_terminal_summary(terminalreporter, config):
     """Say which files of the ini file were not asked for."""
-    given = {(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args}
+    given = {(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.option.file_or_dir}
     left = [path.name for path in _of_the_ini(config) if path not in given]
     if left and _files_only(config):
         terminalreporter.write_line(
@@ -59,8 +62,8 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _files_only(config):
-    folders = [arg for arg in config.args if (config.invocation_params.dir / arg).is_dir()]
-    return config.args_source is config.ArgsSource.ARGS and not folders
+    given = config.option.file_or_dir
+    return bool(given) and not any((config.invocation_params.dir / arg).is_dir() for arg in given)
 
 
 def pytest_collect_file(file_path, parent):
@@ -85,8 +88,6 @@ class Graded(pytest.Item):
     """Its exercise: right, or not."""
 
     def runtest(self):
-        from attnbook.grade import grade
-
         limit, memory = (float(self.config.getini(f"attnbook_{name}")) for name in ("limit", "memory"))
         (row,) = grade([self.path], self.name, limit=limit, memory=memory)
         if row.verdict != "right":
@@ -95,8 +96,6 @@ class Graded(pytest.Item):
     def repr_failure(self, excinfo, style=None):
         if not isinstance(excinfo.value, NotRightError):
             return f"attnbook: {excinfo.value}"
-        from attnbook.grade import exercise, feedback
-
         return feedback(excinfo.value.args[0], exercise(self.name))
 
     def reportinfo(self):
