@@ -138,7 +138,7 @@ def test_files_of_one_name_mean_one_thing():
     """
     found = [path.stem.lstrip("_") for path in PACKAGE.rglob("*.py") if "book" not in path.parts]
     twice = {stem for stem in found if found.count(stem) > 1}
-    assert twice == {"init__", "attention", "plan", "passes", "autograd", "check"}
+    assert twice == {"init__", "attention", "plan", "passes", "autograd", "check", "compiled"}
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
