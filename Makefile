@@ -4,22 +4,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SITE := _build/html
 LOCK := .ci/requirements.lock
-# One more than cores: a test that waits for a browser leaves its core to another.
-JOBS ?= 3
+# Workers of the package's lane. The site's has one, and its browser.
+JOBS ?= 2
 # The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
 INSTALL ?= -r requirements.txt
 NBVAL ?= --nbval
+PACKAGE := $(addprefix tests/,core torch fused diagnose ranks book house)
 # What `make quick` tests: the package on NumPy, torch's CPU and the standard; not the site, the kernels, the chapters.
-QUICK := $(patsubst %,tests/test_%.py,arrays heads linear norms rotary softmax ops own_op attention tiled merge extremes multi_head layers \
-	workers checks mutations mistakes diagnose bad_input devices import docstrings)
+QUICK := tests/core tests/diagnose/test_mistakes.py tests/diagnose/test_diagnose.py tests/house/test_import.py tests/house/test_docstrings.py
 TIER := -m "not thorough"
 # What these tests import, besides the package and what it asks for.
 TOOLS := PyYAML|array-api-strict|axe-playwright-python|beautifulsoup4|expecttest|hypothesis|nbformat|playwright|pytest|pytest-xdist|scipy
 OLDEST := _build/oldest
 # The arrays of tests are small, and their workers many: threads of the BLAS only wait for each other.
+export PYTHONUNBUFFERED := 1
 quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors benchmarks gpu format lock clean
+.PHONY: package-lane site-lane help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -82,16 +83,28 @@ quick: .venv/installed
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
-thorough: TIER := --hypothesis-profile=explore
-thorough: test
+thorough:
+	@$(MAKE) --no-print-directory test TIER="--hypothesis-profile=explore"
+
+# Two lanes beside each other, each with its own tests: the package; the site, from its build on.
+# Each line begins with its lane's name.
+test: .venv/installed book/node_modules/installed
+	@$(MAKE) --no-print-directory --keep-going -j2 lane-package lane-site
+
+lane-%:
+	@bash -o pipefail -c '$(MAKE) --no-print-directory $*-lane 2>&1 | sed -u "s/^/$*: /"'
 
 # Files in the order in which they were collected: tests/conftest.py puts the longest first.
-test: book
+package-lane:
 	@echo "Checking the style of the code ..."
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	@echo "Testing the package and the built site, then comparing every stored output of the chapters ..."
-	@$(BIN)/python -m pytest tests $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
-	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider -n $(JOBS) --dist loadfile
+	@echo "Testing the package ..."
+	@$(BIN)/python -m pytest $(PACKAGE) $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+site-lane: book
+	@echo "Testing the built site, then comparing every stored output of the chapters ..."
+	@$(BIN)/python -m pytest tests/site $(TIER)
+	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider
 
 pdf: book
 	@echo "Printing the book ..."
@@ -104,10 +117,10 @@ links: .venv/installed
 lighthouse: book
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
 	@$(BIN)/python book/commands/numpy_for_pages.py
-	@$(BIN)/python tests/lighthouse.py
+	@$(BIN)/python tests/site/lighthouse.py
 
 page-speed: book
-	@$(BIN)/python tests/page_speed.py
+	@$(BIN)/python tests/site/page_speed.py
 
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."
@@ -124,7 +137,7 @@ atlas: .venv/installed
 	@$(BIN)/python book/commands/record_atlas.py
 
 anchors: book
-	@$(BIN)/python tests/anchors.py
+	@$(BIN)/python tests/site/anchors.py
 
 # memory.py last: it does not mind what else the machine does.
 benchmarks: .venv/installed

@@ -2,7 +2,7 @@
 
     python benchmarks/diagnose_false_alarms.py [how many] [seed of the first]
 
-Each configuration is one of the implementations of tests/right_ones.py in one of its dtypes, with sizes and numbers
+Each configuration is one of the implementations of tests/diagnose/right_ones.py in one of its dtypes, with sizes and numbers
 from a seed of its own, and runs the whole battery. Prints every false alarm, and the counts as JSON on the last line.
 """
 

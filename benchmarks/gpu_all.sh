@@ -48,7 +48,7 @@ echo "Testing on the GPU (at most $for_tests s) ..."
 tests=()
 for name in gpu fused fused_tiles fused_torch arrays attention multi_head ops softmax linear heads devices diagnose torch_sdpa \
   hvp layers norms own_op recurrent rotary sigmoid top_k; do
-  [ -f "tests/test_$name.py" ] && tests+=("tests/test_$name.py")
+  for file in tests/*/"test_$name.py"; do [ -f "$file" ] && tests+=("$file"); done
 done
 at_once=$("$python" -c "import xdist" 2>/dev/null && echo "-n 14")
 export JAX_PLATFORMS=cpu # else JAX takes most of the GPU's memory for itself

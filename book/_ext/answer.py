@@ -1,7 +1,7 @@
 """The answer on one page: every gradient of the Transformer's three attention units, written once as code.
 
 ``FORWARD`` and ``BACKWARD`` are Python expressions. The page prints each in every notation, by walking its syntax tree;
-tests/test_answer.py runs the same expressions. So what the page says and what is checked cannot drift apart.
+tests/book/test_answer.py runs the same expressions. So what the page says and what is checked cannot drift apart.
 
 All heads are computed at once, on an axis of their own: arrays are (batch, heads, tokens, width), with 1 head for what
 the heads share, and a weight is (heads, rows, columns).

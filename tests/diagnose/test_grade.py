@@ -350,7 +350,7 @@ def test_the_names_and_labels():
     with pytest.raises(ValueError, match="exercise: expected one of softmax, softmax-vjp"):
         exercise("ex-nowhere")
     labels = [label for labels in BOOK.values() for label in labels]
-    chapters = "".join(p.read_text(encoding="utf-8") for p in (Path(__file__).parents[1] / "chapters").glob("*.ipynb"))
+    chapters = "".join(p.read_text(encoding="utf-8") for p in (Path(__file__).parents[2] / "chapters").glob("*.ipynb"))
     assert len(labels) == len(set(labels))
     assert all(f":label: {label}" in chapters for label in labels)
     known = {case.name for case in battery()} | {case.name for case in assignment()}

@@ -9,7 +9,7 @@ import kernels
 import pytest
 
 kernels.triton_or_skip()
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_compiled  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")

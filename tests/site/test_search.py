@@ -15,7 +15,7 @@ from equations import equations
 
 pytestmark = pytest.mark.skipif(not site_search.ENGINE.exists(), reason="npm installed no MiniSearch: Sphinx's search")
 CHAPTER = "chapters/11_memory_and_speed.html"
-SEARCHES = yaml.safe_load((ROOT / "tests" / "searches.yml").read_text(encoding="utf-8"))
+SEARCHES = yaml.safe_load((ROOT / "tests" / "site" / "searches.yml").read_text(encoding="utf-8"))
 TYPED = {query: right for group in SEARCHES.values() for query, right in group.items()}
 HEAD, CROSS, SOFTMAX, MASKS, VARIANTS = "04_single_head", "07_cross", "03_softmax", "06_masked", "09_variants"
 NAMES = {  # of letters, labels and functions: where the first result leads, and what must be among the first three

@@ -12,7 +12,7 @@ import pytest
 
 import attnbook
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROOMS = ["attnbook"]
 ROOMS += [
     f"attnbook.{room}" for room in ("checks", "diagnose", "grade", "layers", "ops", "parallel", "reports", "torch")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORDS = Path(__file__).with_name("words.txt")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "book").glob("*.md"), ROOT / "benchmarks" / "README.md"]
 CHAPTERS = (ROOT / "chapters").glob("*.ipynb")

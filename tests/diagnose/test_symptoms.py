@@ -23,7 +23,7 @@ from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.learn.caller import NAMES
 from attnbook.diagnose.links import BOOK, SYMPTOM
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")
 MENDED = Path(__file__).with_name("mended.py").read_text(encoding="utf-8")
 CASES = [case.name for case in battery()]

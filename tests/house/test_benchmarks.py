@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import changes
 import common
@@ -584,7 +584,7 @@ def test_the_call_for_all_knows_every_test_of_all_libraries():
     said = re.search(r"for name in (gpu .*?); do", (FOLDER / "gpu_all.sh").read_text(encoding="utf-8"), re.DOTALL)
     asks = re.compile(r"^def test_\w+\([^)]*\bxp\b", re.MULTILINE)
     others = re.compile(r"parametrize\([^)]*\bxp\b(?![^)]*indirect)")  # than the fixture of all libraries
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py")}
     needed = {
         name.removeprefix("test_") for name, text in texts.items() if asks.search(text) and not others.search(text)
     }

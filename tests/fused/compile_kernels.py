@@ -19,7 +19,7 @@ os.environ["TRITON_CACHE_DIR"] = sys.argv[1]
 import torch
 import triton
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_compiled
 from gpu_compiled import MADE, SHARED, Driver, compile_only, figures
 
@@ -53,7 +53,7 @@ def found(in_full=False):
 def of_chapter(capability):
     """The kernels of chapter 12, as its cells start them."""
     triton.runtime.driver.set_active(Driver(capability))
-    notebook = json.loads((Path(__file__).parents[1] / "chapters" / "12_gpu.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((Path(__file__).parents[2] / "chapters" / "12_gpu.ipynb").read_text(encoding="utf-8"))
     cells = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
     names = {"__name__": "__main__"}
     MADE.clear()

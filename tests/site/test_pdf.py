@@ -14,7 +14,7 @@ import yaml
 from bs4 import BeautifulSoup
 from built_site import SITE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PRINT = [sys.executable, str(ROOT / "book" / "commands" / "make_pdf.py")]
 CHAPTER = "chapters/07_cross"
 

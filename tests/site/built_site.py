@@ -16,7 +16,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "book" / "commands"), str(ROOT / "book" / "_ext")]  # for what runs without pytest
 
 import serve  # noqa: E402

@@ -37,7 +37,7 @@ from attnbook.ops import Causal, Mask
 from attnbook.softmax import softmax, softmax_jacobian
 from evidence.formats import FORMATS, rounded
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ALT = 'Weights "P" & scores, n < m'
 
 

@@ -12,7 +12,7 @@ from attnbook.arrays import mT
 from attnbook.checks import check_vjp
 from attnbook.diagnose.cases.battery import battery
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -16,7 +16,7 @@ from attnbook.arrays import mT, unbroadcast
 from attnbook.checks import check_vjp, close
 from attnbook.heads import merge_heads, split_heads
 
-PAGE = Path(__file__).parents[1] / "book" / "answer.md"
+PAGE = Path(__file__).parents[2] / "book" / "answer.md"
 BATCH, H = 2, 3
 SIZES = {"n_q": 5, "n_k": 7, "d_model": 11, "d_mem": 13, "d_k": 17, "d_v": 19, "h d_v": 19 * H, "d_out": 23}
 SELF = {"n_q": 7, "d_mem": 11}  # one length and one width where the input is its own memory

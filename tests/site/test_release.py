@@ -27,7 +27,7 @@ from test_workflows import PINNED, read, steps, tool
 
 import attnbook as ab
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MINIMA = [Requirement(line.replace(">=", "==")) for line in PROJECT["project"]["dependencies"]]
 LOCK = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import yaml
 from equations import cannot_fail
 from reading import exercises
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "chapters").glob("*.ipynb"))
 
 # What would hold on one machine only: paths, addresses of objects, times of day, temporary kernel files.

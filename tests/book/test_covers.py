@@ -8,7 +8,7 @@ import covers
 import pytest
 from what_ran import mark, record
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 COLUMNS = {
     "checks": list(covers.CHECKS),
     "spines": list(covers.SPINES),

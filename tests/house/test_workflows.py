@@ -12,7 +12,7 @@ import pytest
 import yaml
 from clean_notebooks import BRANCH, FOLDER
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 PINNED = (ROOT / "requirements.txt").read_text(encoding="utf-8")
