@@ -37,7 +37,7 @@ from attnbook.softmax import (
     softmax_jvp,
     softmax_vjp,
 )
-from attnbook.spines.workers import get_num_threads, set_num_threads
+from attnbook.spines.threads import get_num_threads, set_num_threads
 from attnbook.top_k import top_k_mask
 
 __version__ = "0.1.0"
