@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from right_ones import with_ops
+from attentions.right import with_ops
 
 import attnbook as ab
 from attnbook.arrays import mT

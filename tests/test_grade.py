@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cs336 import CANNOT_SHOW, TILED, solution
+from attentions.cs336 import CANNOT_SHOW, TILED, solution
 
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import test_attention
 import test_softmax
+from attentions import told
+from attentions.right import four_axes_only
 from cases import CASES, Case
 from compare import draw
 from equations import CHAPTERS, equations
-from right_ones import four_axes_only
 
 import attnbook as ab
 from attnbook import checks, spines
@@ -196,7 +197,7 @@ def names(report):
 
 @each(3)
 def test_diagnose_names_it(mistake):
-    assert names(ab.diagnose(mistake.run)) == ((mistake.slug,), mistake.spoils)
+    assert names(told(mistake.run)) == ((mistake.slug,), mistake.spoils)
 
 
 @each(12)

@@ -8,8 +8,8 @@ import numpy as np
 import over_gloo
 import pytest
 import torch
-from over_ranks import RIGHT, gathered, own_heads, ring, ulysses
-from wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, B, F, added, of, planted, returned, turned, visit
+from attentions.over_ranks import RIGHT, gathered, own_heads, ring, ulysses
+from attentions.wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, B, F, added, of, planted, returned, turned, visit
 
 import attnbook as ab
 from attnbook.diagnose import Ranks
