@@ -13,7 +13,10 @@ import attnbook as ab
 
 
 def told(fn, library=None, **options):
-    """The report of ``diagnose``, without its arrays; the same one for the same function, library and options."""
+    """The report of ``diagnose``, without its arrays; the same one for the same function, library and options.
+
+    Not for a test that is run with a mistake planted, which would be told what was told before.
+    """
     return _told(fn, library, tuple(options.items()))
 
 
