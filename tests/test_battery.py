@@ -9,7 +9,8 @@ from attentions.right import with_ops
 
 import attnbook as ab
 from attnbook.arrays import mT
-from attnbook.diagnose.cases.battery import MEMORY, battery
+from attnbook.diagnose.case import MEMORY
+from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.learn.caller import Caller

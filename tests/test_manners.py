@@ -22,9 +22,9 @@ from attentions.narrow import (
 from attentions.right import by_steps
 
 import attnbook as ab
+from attnbook.diagnose.case import MEMORY
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.learn.adapters import adapter
-from attnbook.diagnose.learn.adapters.numpy import MEMORY
 from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.convention import Convention
 

@@ -16,7 +16,7 @@ from equations import CHAPTERS, equations
 import attnbook as ab
 from attnbook import checks, spines
 from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
-from attnbook.diagnose.learn.caller import NAMES
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.steps import Steps, with_mistakes
 from attnbook.ops import Bias, Causal, Mask
 from attnbook.spines import dense

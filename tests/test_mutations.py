@@ -1017,8 +1017,8 @@ MISTAKES = {
          test_diagnose.test_what_is_not_known),
         ("Run._is", "rounding is a mistake", "DIAGNOSE[dtype] *", "0 *", test_battery.test_roundings_are_no_error),
     ],
-    "diagnose/causes/search.py": [
-        ("_apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
+    "diagnose/causes/match.py": [
+        ("apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
     ],
     "diagnose/report.py": [
         ("diagnose", "only the simple cases", "in battery(seed, convention.dtypes[0], convention):",

@@ -20,7 +20,7 @@ import attnbook as ab
 from attnbook.checks import check_vjp
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
-from attnbook.diagnose.learn.caller import NAMES
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.links import BOOK, SYMPTOM
 
 ROOT = Path(__file__).parents[1]
