@@ -1013,7 +1013,7 @@ MISTAKES = {
          "primals, (directions[0], *(0 * t for t in directions[1:])))", test_checks.test_autograd),
     ],
     "diagnose/cases/run.py": [
-        ("Run._is", "nothing is ever off", "return _largest(", "return 0 * _largest(",
+        ("Run._is", "nothing is ever off", "return largest(", "return 0 * largest(",
          test_diagnose.test_what_is_not_known),
         ("Run._is", "rounding is a mistake", "DIAGNOSE[dtype] *", "0 *", test_battery.test_roundings_are_no_error),
     ],
