@@ -2,8 +2,9 @@
 
     python benchmarks/diagnose_false_alarms.py [how many] [seed of the first]
 
-Each configuration is one of the implementations of tests/diagnose/right_ones.py in one of its dtypes, with sizes and numbers
-from a seed of its own, and runs the whole battery. Prints every false alarm, and the counts as JSON on the last line.
+Each configuration is one of the implementations of tests/attentions/right.py in one of its dtypes, with sizes and
+numbers from a seed of its own, and runs the whole battery. Prints every false alarm, and the counts as JSON on the
+last line.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from right_ones import configurations
+from attentions.right import configurations
 from tqdm import tqdm
 
 import attnbook as ab

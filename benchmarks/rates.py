@@ -21,7 +21,9 @@ from peers import anew, started
 from record import Record, output_of
 from timing import HURRIED, SHORT, measure, rounded
 
-from attnbook.spines.workers import get_num_threads, one_blas_thread, run
+from attnbook.spines.blas import one_blas_thread
+from attnbook.spines.threads import get_num_threads
+from attnbook.spines.workers import run
 
 TILES = ((512, 256), (1024, 256), (512, 128))
 """Rows and columns of tiles of scores. The floor takes the best of them for each product."""

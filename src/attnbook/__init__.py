@@ -39,7 +39,7 @@ from attnbook.softmax import (
     softmax_jvp,
     softmax_vjp,
 )
-from attnbook.spines.workers import get_num_threads, set_num_threads
+from attnbook.spines.threads import get_num_threads, set_num_threads
 from attnbook.top_k import top_k_mask
 
 if TYPE_CHECKING:

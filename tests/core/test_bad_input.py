@@ -33,7 +33,7 @@ from attnbook.ops import (
     alibi_slopes,
 )
 from attnbook.rotary import Linear, Llama3, YaRN
-from attnbook.spines import Way, tiled, workers
+from attnbook.spines import Way, threads, tiled
 
 
 def ones(*shape, dtype="float64"):
@@ -1372,7 +1372,7 @@ def no_work(monkeypatch):
         raise AssertionError("work began before the arguments were checked")
 
     monkeypatch.setenv("ATTNBOOK_NUM_THREADS", "0")
-    workers._said.cache_clear()
+    threads._said.cache_clear()
     for module in (
         "softmax",
         "linear",
@@ -1392,7 +1392,7 @@ def no_work(monkeypatch):
     monkeypatch.setattr(Scale, "forward", begins)
     monkeypatch.setattr(Bias, "forward", begins)
     yield
-    workers._said.cache_clear()
+    threads._said.cache_clear()
 
 
 @pytest.mark.usefixtures("no_work")

@@ -883,28 +883,32 @@ MISTAKES = {
          values("keys and values grouped apart", ENGINE)),
     ],
     "spines/sums.py": [
+        ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
+         gradients("plain", ENGINE)),
+        ("InOrder.give", "sums as the tasks end", "self._next.get(key, 0)", "place",
+         test_workers.test_sums_are_in_order),
         ("Sums.__init__", "blocks of keys write dQ over one another's", " and n <= 1", "", gradients("plain", ENGINE)),
         ("Sums.__init__", "the sums of several blocks begin with anything",
          "(np.empty_like if alone else np.zeros_like)", "np.empty_like", fresh_memory("plain", ENGINE)),
         ("Sums.of_parameters", "the gradient of a number alone is lost", "(..., *at)", "at",
          gradients("bias of no axis", ENGINE)),
     ],
-    "spines/workers.py": [
+    "spines/threads.py": [
         ("get_num_threads", "always one", '_settings["threads"] or', "1 or",
          test_workers.test_threads_are_as_many_as_set),
         ("set_num_threads", "changes nothing", '_count("n", n)', "_default()",
          test_workers.test_threads_are_as_many_as_set),
+    ],
+    "spines/workers.py": [
         ("run", "a task is done twice", " task(place, entry)\n", " task(place, entry), task(place, entry)\n", once),
         ("run", "a helper's error is lost", "future.result()", "future.exception()", of_helper),
         ("run", "a worker is left", "stop_after(futures, stop)", "pass", of_caller),
         ("stop_after", "an interrupt leaves a worker", "stop.set()", "raise",
          test_workers.test_an_interrupt_while_waiting_leaves_no_worker),
+    ],
+    "spines/blas.py": [
         ("one_blas_thread", "BLAS keeps its threads", "set_num_threads(1)", "get_num_threads()", once),
         ("_lift", "BLAS stays on one thread", "limit.restore_original_limits()", "pass", once),
-        ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
-         gradients("plain", ENGINE)),
-        ("InOrder.give", "sums as the tasks end", "self._next.get(key, 0)", "place",
-         test_workers.test_sums_are_in_order),
     ],
     "multi_head.py": [
         *(("multi_head_attention", *row) for row in (
@@ -1009,12 +1013,12 @@ MISTAKES = {
          "primals, (directions[0], *(0 * t for t in directions[1:])))", test_checks.test_autograd),
     ],
     "diagnose/cases/run.py": [
-        ("Run._is", "nothing is ever off", "return _largest(", "return 0 * _largest(",
+        ("Run._is", "nothing is ever off", "return largest(", "return 0 * largest(",
          test_diagnose.test_what_is_not_known),
         ("Run._is", "rounding is a mistake", "DIAGNOSE[dtype] *", "0 *", test_battery.test_roundings_are_no_error),
     ],
-    "diagnose/causes/search.py": [
-        ("_apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
+    "diagnose/causes/match.py": [
+        ("apart", "two at once are one too many", "return len(steps) == len(set(steps))", "return False", two_named),
     ],
     "diagnose/report.py": [
         ("diagnose", "only the simple cases", "in battery(seed, convention.dtypes[0], convention):",

@@ -19,7 +19,8 @@ from routes import taking
 
 import attnbook as ab
 from attnbook.ops import Scale
-from attnbook.spines import workers
+from attnbook.spines import blas, sums, workers
+from attnbook.spines import threads as number
 
 
 def blas_threads():
@@ -43,10 +44,10 @@ def said(monkeypatch):
 
     def say(threads):
         monkeypatch.setenv("ATTNBOOK_NUM_THREADS", threads)
-        workers._said.cache_clear()
+        number._said.cache_clear()
 
     yield say
-    workers._said.cache_clear()
+    number._said.cache_clear()
 
 
 def threads_of(code, **variables):
@@ -95,11 +96,11 @@ def test_no_more_workers_than_a_container_has_time_for(groups, files, threads, t
         (tmp_path / name).write_text(text, encoding="utf-8")
     if groups is not None:
         (tmp_path / "groups").write_text(f"7:memory:/{'x' * 9}\n{groups}\n", encoding="utf-8")
-    monkeypatch.setattr(workers, "_CGROUP", tmp_path / "groups")
-    monkeypatch.setattr(workers, "_MOUNTED", tmp_path)
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(number, "_CGROUP", tmp_path / "groups")
+    monkeypatch.setattr(number, "_MOUNTED", tmp_path)
+    monkeypatch.setattr(number.os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert workers._default.__wrapped__() == threads
+    assert number._default.__wrapped__() == threads
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -113,8 +114,8 @@ def test_no_blas_that_can_be_set_is_no_hindrance(cores, monkeypatch):
 
     with taking("tiled on NumPy"), set_threads(cores):
         wanted = both()
-        monkeypatch.setattr(workers, "_blas", lambda: threadpoolctl.ThreadpoolController().select(prefix="none"))
-        assert not workers._blas().lib_controllers
+        monkeypatch.setattr(blas, "_blas", lambda: threadpoolctl.ThreadpoolController().select(prefix="none"))
+        assert not blas._blas().lib_controllers
         assert all(map(np.array_equal, wanted, both()))
 
 
@@ -131,7 +132,7 @@ def test_the_number_of_threads_is_what_was_said(said):
 def test_threads_are_as_many_as_set():
     with set_threads(7):
         assert ab.get_num_threads() == 7
-        assert workers.get_num_threads() == 7
+        assert number.get_num_threads() == 7
 
 
 @pytest.mark.parametrize(
@@ -185,9 +186,9 @@ def test_where_no_thread_starts_the_caller_does_all(monkeypatch):
 def test_sums_are_in_order():
     """Whoever gives first, sums are taken in the order of the tasks: 10¹⁶ + 1 − 10¹⁶ hangs on it."""
     for order in itertools.permutations(range(3)):
-        total, sums = np.zeros(1), workers.InOrder()
+        total, in_order = np.zeros(1), sums.InOrder()
         for place in order:
-            sums.give("total", place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
+            in_order.give("total", place, [(total, np.array([(1e16, 1.0, -1e16)[place]]))])
         assert total[0] == 1e16 + 1.0 - 1e16
 
 
@@ -298,7 +299,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.skipif(not hasattr(workers.os, "fork"), reason="no fork on this system")
+@pytest.mark.skipif(not hasattr(number.os, "fork"), reason="no fork on this system")
 def test_a_child_process_has_workers_of_its_own():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "0"
@@ -308,7 +309,7 @@ FORK_IN_A_RUN = """
 import os, threading, numpy as np
 from threadpoolctl import threadpool_limits
 import test_workers
-from attnbook.spines import workers
+from attnbook.spines import blas, workers
 at_work, done = threading.Event(), threading.Event()
 def task(place, entry):
     at_work.set()
@@ -322,7 +323,7 @@ with threadpool_limits(2, user_api="blas"):
     if child == 0:
         as_before = test_workers.blas_threads() == before
         test_workers.test_every_task_is_done_once(3)
-        os._exit(not as_before or bool(workers._in_use["runs"]))
+        os._exit(not as_before or bool(blas._in_use["runs"]))
     _, status = os.waitpid(child, 0)
     done.set()
     run.join()
@@ -330,7 +331,7 @@ with threadpool_limits(2, user_api="blas"):
 """
 
 
-@pytest.mark.skipif(not hasattr(workers.os, "fork"), reason="no fork on this system")
+@pytest.mark.skipif(not hasattr(number.os, "fork"), reason="no fork on this system")
 def test_a_child_process_is_in_no_run():
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_IN_A_RUN]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parent)
@@ -339,7 +340,7 @@ def test_a_child_process_is_in_no_run():
 
 AT_EXIT = """
 import atexit
-from attnbook.spines import workers
+from attnbook.spines import blas, workers
 @atexit.register
 def at_the_end():
     workers.run(lambda place, entry: print(entry), "ab")
@@ -354,7 +355,7 @@ def test_work_is_done_where_no_thread_can_be_started_any_more():
 RUN_IN_A_RUN = """
 import threading
 import attnbook as ab
-from attnbook.spines import workers
+from attnbook.spines import blas, workers
 ab.set_num_threads(2)
 both, done = threading.Barrier(2), []
 def task(place, entry):

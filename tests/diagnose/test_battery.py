@@ -5,11 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from right_ones import with_ops
+from attentions.right import with_ops
 
 import attnbook as ab
 from attnbook.arrays import mT
-from attnbook.diagnose.cases.battery import MEMORY, battery
+from attnbook.diagnose.case import MEMORY
+from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.learn.caller import Caller

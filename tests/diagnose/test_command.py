@@ -183,7 +183,9 @@ def test_a_file_of_a_package_is_named_as_a_module(run, tmp_path, monkeypatch):
 
 
 def test_a_function_over_ranks_is_asked_by_the_name_of_its_ranks(run, tmp_path):
-    text = "from over_ranks import RIGHT\nfrom attnbook.diagnose import Ranks\nover = Ranks(*RIGHT['all-gather'])\n"
+    text = (
+        "from attentions.over_ranks import RIGHT\nfrom attnbook.diagnose import Ranks\nover = Ranks(*RIGHT['ring'])\n"
+    )
     (tmp_path / "mine_over.py").write_text(text, encoding="utf-8")
     status, out, err = run("diagnose", "mine_over.py:over")
     assert (status, out.splitlines()[0]) == (0, "right: O, dQ, dK, dV"), (out, err)

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from right_ones import Eager, flash
+from attentions.right import Eager, flash
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 

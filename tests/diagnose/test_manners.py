@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from narrow_ones import (
+from attentions import told
+from attentions.narrow import (
     flash_attn,
     flash_attn_varlen,
     limited,
@@ -18,12 +19,12 @@ from narrow_ones import (
     two_axes,
     xformers,
 )
-from right_ones import by_steps
+from attentions.right import by_steps
 
 import attnbook as ab
+from attnbook.diagnose.case import MEMORY
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.learn.adapters import adapter
-from attnbook.diagnose.learn.adapters.numpy import MEMORY
 from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.convention import Convention
 
@@ -53,7 +54,7 @@ NARROW = {
 
 @pytest.mark.parametrize("make", NARROW, ids=lambda make: make.__name__)
 def test_a_right_function_is_ok_however_narrow(make):
-    report = ab.diagnose(make())
+    report = told(make())
     assert report.ok, str(report)
     assert len(report.compared) >= 18
     assert NARROW[make] in report.notes[0]
@@ -175,7 +176,7 @@ def test_the_layout_is_the_one_in_which_o_is_right():
 
 
 def test_causal_of_flash_attn_is_at_the_bottom_right():
-    report = ab.diagnose(flash_attn())
+    report = told(flash_attn())
     assert {"bottom-right, more keys", "bottom-right, fewer keys"} <= set(report.compared)
     assert report.not_run["causal, more keys"] == "its causal is of the corner at the bottom right"
 

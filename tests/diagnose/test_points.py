@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from cs336 import TILED
+from attentions.cs336 import TILED
 
 from attnbook.diagnose.causes.registry import TITLES
 from attnbook.grade import EXERCISES, Rubric, as_csv, as_json, as_table, feedback, grade, rubric

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from right_ones import with_ops
+from attentions.right import with_ops
 
 from attnbook import checks
 from attnbook.diagnose.cases.battery import battery

@@ -1,7 +1,7 @@
 """The page of symptoms: every line that it calls wrong is planted, and what it says of the line is what comes.
 
-The lines that it calls right stand in :mod:`mended`, each once. A section is what one sees, a test, pairs of a wrong
-and a right line, and after each pair what ``diagnose`` makes of it.
+The lines that it calls right stand in :mod:`attentions.of_symptoms`, each once. A section is what one sees, a test,
+pairs of a wrong and a right line, and after each pair what ``diagnose`` makes of it.
 """
 
 import ast
@@ -20,12 +20,12 @@ import attnbook as ab
 from attnbook.checks import check_vjp
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
-from attnbook.diagnose.learn.caller import NAMES
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.links import BOOK, SYMPTOM
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")
-MENDED = Path(__file__).with_name("mended.py").read_text(encoding="utf-8")
+LINES = (Path(__file__).parents[1] / "attentions" / "of_symptoms.py").read_text(encoding="utf-8")
 CASES = [case.name for case in battery()]
 
 SECTION = re.compile(r"^\(symptom-([\w-]+)\)=\n## (.+)\n([\s\S]*?)(?=^\(symptom-|\Z)", re.MULTILINE)
@@ -47,25 +47,25 @@ class Pair:
     def place(self):
         """Where the right lines stand in the module of what is right: one match, with its indentation."""
         pattern = r"^( *)" + r"\n\1".join(map(re.escape, self.right.splitlines())) + "$"
-        return list(re.finditer(pattern, MENDED, re.MULTILINE))
+        return list(re.finditer(pattern, LINES, re.MULTILINE))
 
     def planted(self):
         """The names of that module with the wrong lines in their place."""
         (match,) = self.place()
-        text = MENDED[: match.start()] + textwrap.indent(self.wrong, match[1]) + MENDED[match.end() :]
+        text = LINES[: match.start()] + textwrap.indent(self.wrong, match[1]) + LINES[match.end() :]
         return names_of(text)
 
     def function(self):
         """The name of the attention that the lines belong to."""
         (match,) = self.place()
-        line = MENDED[: match.start()].count("\n") + 1
-        (name,) = (node.name for node in ast.parse(MENDED).body if node.lineno <= line <= node.end_lineno)
+        line = LINES[: match.start()].count("\n") + 1
+        (name,) = (node.name for node in ast.parse(LINES).body if node.lineno <= line <= node.end_lineno)
         return "head" if name in ("mT", "softmax") else name
 
 
 def names_of(text):
     names = {}
-    exec(compile(text, "mended", "exec"), names)
+    exec(compile(text, "of_symptoms", "exec"), names)
     return names
 
 
@@ -93,7 +93,7 @@ def missing(page):
             yield f"{name}: no test shows what one sees"
 
 
-RIGHT = names_of(MENDED)
+RIGHT = names_of(LINES)
 PAIRS = [
     pytest.param(pair, id=f"{name}-{i}", marks=[pytest.mark.thorough] * (i > 0))
     for name, (*_, pairs) in sections(PAGE).items()

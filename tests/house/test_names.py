@@ -7,7 +7,8 @@ from itertools import islice, product
 
 import numpy as np
 import pytest
-from wrong_ones import DO, DQ, RIGHT, TILE, WRONG, mT, tile
+from attentions import told
+from attentions.wrong import DO, DQ, RIGHT, TILE, WRONG, mT, tile
 
 import attnbook as ab
 from attnbook.diagnose.causes._infer import FACTORS
@@ -23,14 +24,10 @@ UNSEEN = ("flash-attention#2562",)
 """What no case shows as wrong: a function may refuse to take a length of 0."""
 
 
-def told(row):
-    return ab.diagnose(row.function(), library=RIGHT[row.of][1])
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_ones_are_right(name):
     fn, library = RIGHT[name]
-    assert ab.diagnose(fn, library=library).ok
+    assert told(fn, library).ok
 
 
 @pytest.mark.parametrize(
@@ -43,7 +40,7 @@ def test_the_right_ones_are_right(name):
 def test_it_names_what_people_write(row):
     """Some of the wrong results by a name that is expected, and none by another; or it is seen, and has no name."""
     start = time.process_time()
-    report = told(row)
+    report = told(row.function(), RIGHT[row.of][1])
     assert time.process_time() - start < 10
     assert report.ok == (row.what in UNSEEN)
     if not report.ok:
@@ -105,7 +102,7 @@ def test_few_cases_are_said_to_be_few():
     report = ab.diagnose(small)
     assert 0 < len(report.compared) < 5
     assert f"compared in {len(report.compared)} of {report.cases} cases: in so few" in report.notes[0]
-    assert not any("in so few" in note for note in ab.diagnose(MISTAKE["ds-mean"].run).notes)
+    assert not any("in so few" in note for note in told(MISTAKE["ds-mean"].run).notes)
 
 
 def test_most_have_a_name():
@@ -282,6 +279,6 @@ def test_it_is_named_where_less_precision_is_computed_in():
 
 
 def test_the_report_counts_what_a_cause_explains():
-    report = ab.diagnose(MISTAKE["ds-mean"].run)
+    report = told(MISTAKE["ds-mean"].run)
     cases = len(report.findings[0].cases)
     assert f"explains {cases} of {cases} wrong cases" in str(report)

@@ -4,6 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+INPUTS = ("Q", "K", "V", "dO")
+MEMORY = ("transposed", "heads last", "expanded", "sliced", "reversed")
+"""How an array can lie in memory other than in order, with its last two axes swapped there; (b, n, h, d) there; with
+stride 0 along every axis on which its numbers are the same; as a part of a wider array, between numbers that are not
+its own; with the sequence backward, which torch does not have."""
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -29,16 +35,9 @@ class Case:
         Q, K = self.inputs[:2]
         return Q.ndim > 2 and Q.shape[-3] != K.shape[-3]
 
-    def with_four_axes(self):
-        """The same with axes of length 1 in front, for what takes four axes only; None where all have four."""
-
-        def wide(T):
-            return T.reshape((1,) * (4 - T.ndim) + T.shape) if isinstance(T, np.ndarray) else T
-
-        tables = {name: self.options[name] for name in ("mask", "bias") if name in self.options}
-        if all(T.ndim == 4 for T in (*self.inputs, *tables.values())):
-            return None
-        options = self.options | {name: wide(T) for name, T in tables.items()}
-        if "dL" in options:  # (..., n_q)
-            options["dL"] = wide(options["dL"][..., None])[..., 0]
-        return replace(self, inputs=tuple(map(wide, self.inputs)), options=options)
+    def enlarged(self, size):
+        """The same with queries and keys so large that the largest score is ``size``."""
+        Q, K, V, dO = self.inputs
+        top = np.max(np.abs(Q @ np.swapaxes(K, -1, -2))) * Q.shape[-1] ** -0.5
+        factor = (size / top) ** 0.5
+        return replace(self, inputs=(factor * Q, factor * K, V, dO))

@@ -23,17 +23,7 @@ from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.results import NAMES, Came
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
-from attnbook.diagnose.wording import (
-    FEW,
-    WRAP,
-    convention_notes,
-    grouped,
-    headline,
-    in_cases,
-    precisions,
-    reasons,
-    wrapped,
-)
+from attnbook.diagnose.wording import FEW, WRAP, grouped, headline, in_cases, precisions, reasons, takes, wrapped
 from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)
@@ -253,7 +243,7 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Repor
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole(runs, findings, (*convention_notes(call, runs), *precisions(compared), *remarks))
+    return _whole(runs, findings, (*takes(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs: Any, notes: Any) -> Any:

@@ -100,7 +100,7 @@ def precisions(compared):
     return (*notes, *other, *more)
 
 
-def convention_notes(call, runs):
+def takes(call, runs):
     """What it takes, in a line, and where it takes nothing, what was tried."""
     if not call.took:
         tries = list(grouped((why, what) for what, why in call.tries.items()))

@@ -1,11 +1,36 @@
 """What the workers of a backward add up: the gradients, in the order of the blocks."""
 
+import threading
+
 import numpy as np
 
 from attnbook.arrays import narrow, unbroadcast
 from attnbook.spines.operands import in_order, zero_dparams
 from attnbook.spines.tiled import pieces
-from attnbook.spines.workers import InOrder
+
+
+class InOrder:
+    """Adds what the tasks give to shared arrays, in the order of the tasks, whichever is done first.
+
+    Floating-point sums depend on their order; so the result is the same to the last bit with any number of workers.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._next, self._waiting = {}, {}
+
+    def give(self, key, place, adds):
+        """The pairs (where, what) that the task at ``place`` has to add to the arrays named ``key``; every task gives
+        exactly once to each key.
+        """
+        with self._lock:
+            self._waiting[key, place] = adds
+            turn = self._next.get(key, 0)
+            while (adds := self._waiting.pop((key, turn), None)) is not None:
+                for where, what in adds:
+                    where += what
+                turn += 1
+            self._next[key] = turn
 
 
 class Sums:

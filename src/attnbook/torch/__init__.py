@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 import array_api_compat.torch
 
 from attnbook.arrays import NAMESPACES
-from attnbook.spines import workers
+from attnbook.spines import threads
 from attnbook.torch.attention import attention, scaled_dot_product_attention
 from attnbook.torch.layout import (
     from_multihead_attention,
@@ -31,5 +31,5 @@ __all__ = [
     "to_state_dict",
 ]
 
-workers.follow(torch.get_num_threads)
+threads.follow(torch.get_num_threads)
 NAMESPACES.update(dict.fromkeys((torch.Tensor, torch.nn.Parameter), array_api_compat.torch))

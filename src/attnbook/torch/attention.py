@@ -85,7 +85,7 @@ def attention(
     Reverse and forward mode nest in any order, through ``torch.autograd`` and ``torch.func``; ``vmap`` is another
     leading axis.
     Tensors on the CPU are read in place by the NumPy engine, with as many threads as ``torch.get_num_threads()``
-    says, if :func:`~attnbook.spines.workers.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels
+    says, if :func:`~attnbook.spines.threads.set_num_threads` says nothing else. On a GPU "auto" takes the fused kernels
     for what they can do, in float32 only where TF32 is allowed, else the tiled lines in torch's operations. Memory
     is linear in n_q and n_k, small tables apart, and so it is for second derivatives: a gradient of a gradient, and one
     mode over the other. Forward mode over itself, and third derivatives, hold whole tables; so do second ones of an op

@@ -17,11 +17,6 @@ from attnbook.diagnose.learn.convention import Convention
 LARGE = {"float64": 1500.0, "float32": 1500.0, "float16": 60.0, "bfloat16": 1500.0}
 """Scores whose exponentials overflow, while products of queries and keys do not."""
 
-MEMORY = ("transposed", "heads last", "expanded", "sliced", "reversed")
-"""How an array can lie in memory other than in order, with its last two axes swapped there; (b, n, h, d) there; with
-stride 0 along every axis on which its numbers are the same; as a part of a wider array, between numbers that are not
-its own; with the sequence backward, which torch does not have."""
-
 
 def battery(seed=0, dtype="float64", convention=None):
     """The cases, simple ones first. The seed draws the numbers and, but for 0, the small sizes too; ``convention`` is
@@ -69,7 +64,7 @@ def _simple(draw, dtype):
     yield case("bottom-right, fewer keys", of=fewer, optional=True, causal="bottom-right", apart=True)
     yield case("grouped heads", (b, 2 * h), lead_k=(b, h), optional=True)
     yield case("one key head", lead_k=(b, 1), optional=True)
-    yield _enlarged(case("large scores"), LARGE[dtype])
+    yield case("large scores").enlarged(LARGE[dtype])
     yield from (case(other, dtype=other, optional=True) for other in ("float32", "float16") if other != dtype)
 
 
@@ -118,7 +113,7 @@ def _of_activations(draw, dtype):
     K[..., 0, :] *= 3
     V[..., 0, :] *= 16
     dO[..., 0, :] *= 16
-    yield _enlarged(replace(case, inputs=(Q, K, V, dO)), 9.0)
+    yield replace(case, inputs=(Q, K, V, dO)).enlarged(9.0)
 
 
 def _with_options(draw, dtype):
@@ -148,14 +143,6 @@ def _empty(draw, dtype):
     yield draw.case("no queries", of=(0, n_k, d_k, d_v), optional=True, apart=True)
     yield draw.case("no keys", of=(n_q, 0, d_k, d_v), optional=True, apart=True)
     yield draw.case("no queries and no keys", of=(0, 0, d_k, d_v), optional=True)
-
-
-def _enlarged(case, size):
-    """The case with queries and keys so large that the largest score is ``size``."""
-    Q, K, V, dO = case.inputs
-    top = np.max(np.abs(Q @ np.swapaxes(K, -1, -2))) * Q.shape[-1] ** -0.5
-    factor = (size / top) ** 0.5
-    return replace(case, inputs=(factor * Q, factor * K, V, dO))
 
 
 def _repeated(case, **axes):

@@ -104,11 +104,11 @@ class Run:
             terms["dbias"] = unbroadcast(dS, a.bias.shape)
         if a.sink is not None:
             terms["dsink"] = unbroadcast(softmax(a.column)[..., -1:] * D, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
-        scores = scale * _largest(Q @ mT(k)) + _largest(a.scores - a.products)
+        scores = scale * largest(Q @ mT(k)) + largest(a.scores - a.products)
         L = L_of(a)  # P is made again from it: rounded, it moves a whole row to one side, and the mean of few rows
         near = _rms(a.scores[np.isfinite(a.scores)]) + _rms(L[np.isfinite(L)]) / max(1, a.Q.shape[-2]) ** 0.5
         return {
-            name: ((1 + scores) * _largest(size), _rms(size), (1 + near) * _rms(size)) for name, size in terms.items()
+            name: ((1 + scores) * largest(size), _rms(size), (1 + near) * _rms(size)) for name, size in terms.items()
         }
 
     def _is(self, name, wanted, dtype, ease=1):
@@ -119,8 +119,8 @@ class Run:
         finite = np.isfinite(wanted) & np.isfinite(came)
         if np.isfinite(wanted).all() != np.isfinite(came).all():
             return False
-        size = max(self.sizes[name], _largest(wanted[finite]) if ease > 1 else 0.0)
-        return _largest(came[finite] - wanted[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
+        size = max(self.sizes[name], largest(wanted[finite]) if ease > 1 else 0.0)
+        return largest(came[finite] - wanted[finite]) <= ease * DIAGNOSE[dtype] * EPS[dtype] * size
 
     def _is_in_the_mean(self, name, dtype):
         """Whether the errors of 16 bits are what roundings make in the mean: their bound alone is a loose one."""
@@ -181,7 +181,7 @@ class Run:
             return None, f"shape {came.shape}, expected {right.shape}"
         if not np.isfinite(came).all():
             return None, "NaN" if np.isnan(came).any() else "infinite entries"
-        off, size = _largest(came - right), _largest(right)
+        off, size = largest(came - right), largest(right)
         if size <= self.sizes[name] * EPS["float32"]:
             return None, f"off by {off:.1g} where 0 is right"
         return float(f"{off / size:.1g}"), f"relative error {off / size:.1g}"
@@ -223,7 +223,7 @@ def _sums_in_16_bits(name, where):
     return _rms(run.came.values[name] - run.right[name]) <= 32 * eps * run._terms[name][1]  # and no NaN
 
 
-def _largest(T):
+def largest(T):
     return float(np.max(np.abs(T), initial=0.0))
 
 

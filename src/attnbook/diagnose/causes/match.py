@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE
-from attnbook.diagnose.cases.run import EPS
+from attnbook.diagnose.cases.run import EPS, largest
 from attnbook.diagnose.causes._shared import Shared
 
 LEVELS = {"": 0.0, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
@@ -77,10 +77,6 @@ def size(T):
     return float(square / max(T.size, 1)) ** 0.5
 
 
-def largest(T):
-    return float(np.max(np.abs(T), initial=0.0))
-
-
 def explains(run, name, wanted, level=""):
     """Whether this prediction is what came: "yes", "harmless" where it is also right, or "" for no.
 
@@ -115,6 +111,12 @@ def allowed(run, name, measured, level=""):
         return LEVELS[level] * _growth(run) * measured
     dtype = precision(run, name)
     return 10 * DIAGNOSE[dtype] * EPS[dtype] * np.maximum(run.sizes.get(name, 0.0), measured)
+
+
+def apart(mistakes):
+    """Whether they can be made at once: no two in the same step."""
+    steps = [step for mistake in mistakes for step in mistake.steps]
+    return len(steps) == len(set(steps))
 
 
 def _overflows_alike(run, wanted, came):

@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.diagnose.cases.run import LOWER
 from attnbook.diagnose.causes._infer import factors, patterns, precisions
 from attnbook.diagnose.causes.likely import likely
-from attnbook.diagnose.causes.match import SMALL, cost, explains, near, predicted, untouched
+from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, untouched
 from attnbook.diagnose.causes.registry import CAUSES
 from attnbook.diagnose.steps import with_mistakes
 
@@ -275,7 +275,7 @@ class Search:
         """These with one more, that explains the simplest case that they leave."""
         cause = Cause(self, mistakes)
         rest = next((run for run in self.cheap[name] if not cause.matches(name, run)), None)
-        more = [Cause(self, (*mistakes, way)) for way in ways if rest is not None and _apart((*mistakes, way))]
+        more = [Cause(self, (*mistakes, way)) for way in ways if rest is not None and apart((*mistakes, way))]
         return [each for each in more if each.matches(name, rest) == "yes"]
 
     def _cases(self, name):
@@ -298,15 +298,9 @@ class Search:
             return []
         run, few = self.cheap[name][0], []
         for way in self.basic:
-            if not way.slug.endswith(("-in-forward", "options-ignored")) and _apart((*sure, way)):
+            if not way.slug.endswith(("-in-forward", "options-ignored")) and apart((*sure, way)):
                 changed = Cause(self, (way,)).spoils(run)
                 few += [way] if name in changed and changed <= set(spoiled) else []
         pairs = ((*sure, *pair) for pair in combinations(few[:PAIRED], 2))
-        causes = [Cause(self, pair) for pair in pairs if _apart(pair)]
+        causes = [Cause(self, pair) for pair in pairs if apart(pair)]
         return [cause for cause in causes if cause.matches(name, run) == "yes"]
-
-
-def _apart(mistakes):
-    """Whether they can be made at once: no two in the same step."""
-    steps = [step for mistake in mistakes for step in mistake.steps]
-    return len(steps) == len(set(steps))

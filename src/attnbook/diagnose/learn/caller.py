@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from attnbook.arrays import expected
-from attnbook.diagnose.learn import signature as forms
+from attnbook.diagnose.learn import signature
 from attnbook.diagnose.learn.adapters import LIBRARIES, adapter
 from attnbook.diagnose.learn.convention import Convention
 from attnbook.diagnose.learn.laid_out import LaidOut, fitted
@@ -20,8 +20,6 @@ from attnbook.diagnose.learn.options import NoWordsError
 from attnbook.diagnose.learn.results import NAMES, Came, ReturnedError, a_kind, backward_of, gradients_of, named
 from attnbook.diagnose.learn.safely import reached, refuses, sentence, within
 
-__all__ = ["LIBRARIES", "NAMES", "Caller", "Came", "within"]
-
 
 class Caller:
     """A function in one of its three forms, ready to be called on a case.
@@ -29,8 +27,8 @@ class Caller:
     ``form`` is "vjp", ``fn(Q, K, V, dO, **options) -> (O, dQ, dK, dV)``; "pair", a forward that returns (O, residuals)
     and a ``backward(dO, residuals) -> (dQ, dK, dV, ...)``; or "autograd", ``fn(Q, K, V, **options) -> O`` on arrays
     whose library has a way back of its own. ``library`` None is found out. ``convention`` is what it takes, learned
-    when it is first asked for; ``tries`` then are the calls that it refused, with
-    what it raised, that which came furthest first.
+    when it is first asked for; ``tries`` then are the calls that it refused, with what it raised, that which came
+    furthest first.
     """
 
     def __init__(self, fn, library=None, limit=30.0, dtype="float64"):
@@ -38,9 +36,9 @@ class Caller:
             raise ValueError(expected("library", "one of " + ", ".join(map(repr, LIBRARIES)), repr(library)))
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise ValueError(expected("limit", "a number of seconds above 0", repr(limit)))
-        forms.check(fn)
+        signature.check(fn)
         self.given, self.limit, self.dtype = fn, limit, dtype
-        guessed, sure = forms.guesses(fn)
+        guessed, sure = signature.guesses(fn)
         self.libraries = guessed[: 1 if sure else None] if library is None else (library,)
         self.learner, self.tries, self.given_names = None, {}, set()
         self._settle(self.libraries[0])
@@ -52,13 +50,13 @@ class Caller:
             from attnbook.diagnose.learn.adapters.onnx import runner
 
             fn = runner(fn)
-        self.known = forms.signature(fn[0] if isinstance(fn, tuple | list) else fn)
+        self.known = signature.signature(fn[0] if isinstance(fn, tuple | list) else fn)
         if next(iter(self.known.needed), "") == "module":
             from attnbook.diagnose.learn.adapters.transformers import without_module
 
             fn, self.known = without_module(fn, self.known)
         self.arrays = adapter(library)
-        self.form = forms.form(fn, library, self.known, self.arrays.takes_back)
+        self.form = signature.form(fn, library, self.known, self.arrays.takes_back)
         if self.form == "autograd" and "autograd" not in self.arrays.takes_back:
             self.arrays = adapter("torch")
         if {"score_mod", "block_mask"} <= (self.known.names or set()):
@@ -67,8 +65,8 @@ class Caller:
             fn, self.known = in_our_words(fn)
         elif isinstance(fn, type):
             fn = fn.apply
-            self.known = forms.signature(fn)
-        self.fn = fn if self.known.order is None else forms.by_place(fn, self.known)
+            self.known = signature.signature(fn)
+        self.fn = fn if self.known.order is None else signature.by_place(fn, self.known)
         self.library = self.arrays.name
 
     def with_fn(self, fn):

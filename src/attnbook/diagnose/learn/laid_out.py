@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from attnbook.diagnose.case import INPUTS
 from attnbook.diagnose.learn.options import NoWordsError, say, vocabularies
 from attnbook.diagnose.learn.results import Came
 from attnbook.diagnose.learn.signature import takes_dL
 from attnbook.diagnose.steps import Steps
-
-INPUTS = ("Q", "K", "V", "dO")
 
 
 def fitted(case, convention):

@@ -6,8 +6,9 @@ Chapter: :doc:`/chapters/08_checking`.
 import numpy as np
 
 from attnbook.checks.tolerances import DIAGNOSE
-from attnbook.diagnose.cases.run import EPS
-from attnbook.diagnose.causes.match import largest, precision
+from attnbook.diagnose.cases.run import EPS, largest
+from attnbook.diagnose.causes.match import precision
+from attnbook.diagnose.ranks._rounded import _block
 from attnbook.diagnose.ranks.over_ranks import OverRanks
 from attnbook.diagnose.steps import mT
 
@@ -34,10 +35,6 @@ def of_parts(name, run):
             if found and all(times for _, times in found):
                 return _in_words(name, run, found, tried is _renormalized)
     return ""
-
-
-def _block(a, table, r, s):
-    return table[..., a.split.queries[r], :][..., a.split.keys[s]]
 
 
 def _part(name, a, r, s, of=None):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from attnbook.diagnose.learn.results import Came
+from attnbook.diagnose.case import INPUTS
+from attnbook.diagnose.learn.results import NAMES, Came
 from attnbook.diagnose.learn.safely import sentence
-from attnbook.diagnose.ranks.one import INPUTS, NAMES
 
 
 class Calls:

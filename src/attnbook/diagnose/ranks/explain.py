@@ -5,8 +5,9 @@ from itertools import combinations
 
 import numpy as np
 
+from attnbook.diagnose.cases.run import largest
 from attnbook.diagnose.causes.faults import FAULTS, IGNORED
-from attnbook.diagnose.causes.match import largest
+from attnbook.diagnose.causes.match import apart
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.ranks._likely_rank import likely
 from attnbook.diagnose.ranks.catalogue import MISTAKES as OVER_RANKS
@@ -50,7 +51,7 @@ def explain(runs, wrong):
         left = wrong.keys() - causes.keys()
     if left:
         few = [cause.mistakes[0] for cause in singles if any(cause.touches(name) for name in left)]
-        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(few, 2) if _apart(pair)], left)
+        causes |= _cover([_Cause(pair, runs, wrong) for pair in combinations(few, 2) if apart(pair)], left)
         left = left - causes.keys()
     parts = {name: _case_by_case(singles, name, wrong[name]) for name in left}
     return causes, parts, said | {name: likely(name, wrong[name], runs) for name in left if not parts[name]}
@@ -61,12 +62,6 @@ def _in_words(ring):
     parts = ["K and V go to the rank before"] if turn < 0 else []
     parts += [] if skipping else ["no block is skipped under causal"]
     return f"so it is in a ring where {' and '.join(parts)}"
-
-
-def _apart(mistakes):
-    """Whether they can be made at once: no two in the same step."""
-    steps = [step for mistake in mistakes for step in mistake.steps]
-    return len(steps) == len(set(steps))
 
 
 class _Cause:

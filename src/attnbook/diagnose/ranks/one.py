@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-INPUTS, NAMES = ("Q", "K", "V", "dO"), ("O", "dQ", "dK", "dV")
+from attnbook.diagnose.case import INPUTS
+from attnbook.diagnose.learn.results import NAMES
 
 
 class Answer(NamedTuple):

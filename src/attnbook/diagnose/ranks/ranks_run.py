@@ -36,7 +36,7 @@ class RanksRun(Run):
         split, came, right = self.case.split, self.came.values[name], self.right[name]
         if came.shape != right.shape:
             return []
-        precision = max((self.case.dtype, self.came.dtypes[name]), key=lambda dtype: EPS.get(dtype, 0.0))
+        precision = self._precision(name)
         most = DIAGNOSE[precision] * EPS[precision] * self.sizes[name]
         off = ~(np.abs(came - right) <= most)  # NaN is off
         return [rank for rank in range(split.ranks) if split.owned(name, off, rank).any()]

@@ -156,7 +156,7 @@ def _with(kind, ranks, axes, rng, dtype):
     if lead:
         yield case("sink", sink=normal(heads), **causal)
         yield case("grouped heads", grouped=2, optional=True, **causal)
-    yield _enlarged(case("large scores", **causal), 60.0 if dtype == "float16" else 1500.0)
+    yield case("large scores", **causal).enlarged(60.0 if dtype == "float16" else 1500.0)
     if dtype == "float64":
         yield case("float32", optional=True, dtype="float32", **causal)
 
@@ -177,12 +177,3 @@ def _uneven(case, ranks, n, d_k, d_v, lead, normal):
         padding = {T: normal(*lead, more, d) for T, d in (("Q", d_k), ("K", d_k), ("V", d_v), ("dO", d_v))}
         split = Split("rows", ranks, rows, rows, padding)
         yield case(name, n_q=n, n_k=n, optional=True, split=split, words={"n": n}, **options)
-
-
-def _enlarged(case, size):
-    """The case with queries and keys so large that the largest score is ``size``."""
-    Q, K, V, dO = case.inputs
-    factor = (size / (np.max(np.abs(Q @ np.swapaxes(K, -1, -2))) * Q.shape[-1] ** -0.5)) ** 0.5
-    return RanksCase(
-        case.name, (factor * Q, factor * K, V, dO), case.options, case.dtype, case.optional, split=case.split
-    )

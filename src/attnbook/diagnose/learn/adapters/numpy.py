@@ -4,8 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-MEMORY = ("transposed", "heads last", "expanded", "sliced", "reversed")
-"""How an array may lie in memory, other than densely and in the order of its axes."""
+from attnbook.diagnose.case import MEMORY
 
 
 class Arrays:

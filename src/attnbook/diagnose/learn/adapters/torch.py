@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from attnbook.diagnose.learn.adapters.numpy import MEMORY, WithAutograd, equal_axes
+from attnbook.diagnose.case import MEMORY
+from attnbook.diagnose.learn.adapters.numpy import WithAutograd, equal_axes
 
 
 class Arrays(WithAutograd):

@@ -1,4 +1,4 @@
-"""Wrong lines for the attentions of :mod:`over_ranks`: each mistake of the catalogue as someone writes it."""
+"""Wrong lines for those of :mod:`attentions.over_ranks`: each mistake of the catalogue as someone writes it."""
 
 from pathlib import Path
 
@@ -297,7 +297,7 @@ def turned(fn):
 
 
 def planted(edits, name):
-    """The function of that name of :mod:`over_ranks`, with the wrong lines in the place of the right ones."""
+    """The function of that name in :mod:`attentions.over_ranks`, with wrong lines in the place of the right ones."""
     text = SOURCE
     for function, right, wrong in edits:
         start = text.index(f"def {function}(")

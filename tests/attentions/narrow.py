@@ -4,11 +4,12 @@ Each refuses as its model does. What is wrong is made from them by :func:`scaled
 """
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
-from right_ones import by_steps
 
+from attentions.right import by_steps
 from attnbook.diagnose.steps import Steps
 
 
@@ -50,6 +51,7 @@ def never_causal_back(Q, K, V, dO, causal=False, **options):
     return O, *by_steps(Q, K, V, dO, **options)[1:]
 
 
+@cache
 def flash_attn(backward=by_steps):
     """flash_attn_func: 16 bits, (b, n, h, d), widths equal and a multiple of 8, causal at the bottom right."""
 
