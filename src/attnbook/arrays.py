@@ -80,7 +80,7 @@ def mT(T: Any) -> Any:
 
 
 def swapaxes(T: Any, a: int, b: int) -> Any:
-    """T with two axes exchanged; torch's vmap has no rule for ``moveaxis``."""
+    """T with two axes exchanged; ``torch.vmap`` has no rule for ``moveaxis``."""
     axes = list(range(T.ndim))
     axes[a], axes[b] = axes[b], axes[a]
     return array_namespace(T).permute_dims(T, tuple(axes))

@@ -200,7 +200,7 @@ def _places(plan: Any, side: int) -> Any:
 
 
 def _add(sums: dict[range, Any], places: range, T: Any) -> None:
-    """Add to what was found for these places. There are no zeros to add to: torch's vmap refuses that."""
+    """Add to what was found for these places. There are no zeros to add to: ``torch.vmap`` refuses that."""
     sums[places] = sums[places] + T if places in sums else T
 
 
