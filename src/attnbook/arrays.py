@@ -79,6 +79,13 @@ def mT(T: Any) -> Any:
     return array_namespace(T).matrix_transpose(T)
 
 
+def swapaxes(T: Any, a: int, b: int) -> Any:
+    """T with two axes exchanged; ``torch.vmap`` has no rule for ``moveaxis``."""
+    axes = list(range(T.ndim))
+    axes[a], axes[b] = axes[b], axes[a]
+    return array_namespace(T).permute_dims(T, tuple(axes))
+
+
 def cumulative_sum(T: Any, axis: int) -> Any:
     """The running sums along an axis; NumPy 2.0 lacks the standard's name for them."""
     return np.cumsum(T, axis=axis) if is_numpy(T) else array_namespace(T).cumulative_sum(T, axis=axis)
@@ -171,6 +178,12 @@ def an_array_of(T: Any) -> str:
     return f"a{'n' * (name[0] in 'aeiou')} {name} array"
 
 
+def is_floating(T: Any) -> bool:
+    """Whether T holds real floats; of a dtype that others gave to NumPy, as ml_dtypes', NumPy does not know."""
+    of_others = isinstance(T, np.ndarray) and T.dtype.isbuiltin == 2
+    return not of_others and array_namespace(T).isdtype(T.dtype, "real floating")
+
+
 def agree_on_place(name: str, T: Any, like_name: str, like: Any) -> None:
     """An error that names T, where it is no array, of another library or on another device than ``like``."""
     if not is_array(T) or isinstance(T, np.ma.MaskedArray | np.matrix):  # whose operations are not the standard's
@@ -198,7 +211,7 @@ def agree(optional: dict[str, Any] | None = None, **arrays: Any) -> Any:
     for name, T in arrays.items():
         agree_on_place(name, T, first, reference)
         xp = array_namespace(T)
-        if not xp.isdtype(T.dtype, "real floating"):
+        if not is_floating(T):
             raise TypeError(expected(name, "a floating dtype", T.dtype))
         if T.dtype != reference.dtype:
             raise TypeError(expected(name, f"dtype {reference.dtype} like {first}", T.dtype))

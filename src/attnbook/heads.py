@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attnbook.arrays import array_namespace, unbroadcast
+from attnbook.arrays import array_namespace, swapaxes, unbroadcast
 
 
 def split_heads(T: Any, h: int) -> Any:
@@ -14,14 +14,14 @@ def split_heads(T: Any, h: int) -> Any:
     *lead, n, width = T.shape
     xp = array_namespace(T)
     T = xp.reshape(T, (*lead, n, h, width // h))
-    return xp.moveaxis(T, -2, -3)
+    return swapaxes(T, -3, -2)
 
 
 def merge_heads(T: Any) -> Any:
     """(..., h, n, d) → (..., n, h·d): the heads side by side again (:eq:`eq-merge-heads`)."""
     *lead, h, n, d = T.shape
     xp = array_namespace(T)
-    return xp.reshape(xp.moveaxis(T, -3, -2), (*lead, n, h * d))
+    return xp.reshape(swapaxes(T, -3, -2), (*lead, n, h * d))
 
 
 def share_heads(K: Any, h: int) -> Any:

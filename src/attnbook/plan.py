@@ -4,7 +4,7 @@ from numbers import Number
 from typing import Any, NamedTuple, Self
 
 from attnbook.arguments import check_scale, choose
-from attnbook.arrays import expected, is_array, is_numpy, kind
+from attnbook.arrays import array_namespace, expected, is_array, is_numpy, kind
 from attnbook.ops import Bias, Causal, Mask, Op
 from attnbook.spines import NUMPY_TWIN, SPINES, WAYS, Way, pick
 from attnbook.types import AnyArray
@@ -94,14 +94,30 @@ def resolve(
 
 def steps_of(mask: Any = None, bias: Any = None, causal: Any = False, ops: Any = ()) -> list[Any]:
     """All ops of a call in order, each after the argument that asked for it."""
-    steps = [("ops", op) for op in _ops(ops)] if not isinstance(ops, tuple) or ops else []
+    steps, forbidden = _with_masks(_ops(ops)) if not isinstance(ops, tuple) or ops else ([], [])
     if bias is not None:
         steps.append(("bias", Bias(bias)))
     if mask is not None:
         steps.append(("mask", Mask(mask)))
+    steps += forbidden
     if causal is not False and (op := choose("causal", causal, CORNERS)) is not None:
         steps.append(("causal", op))
     return steps
+
+
+def _with_masks(ops: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """The ops as steps, and a mask for each bias that may hold −∞ before an op that could make of it a number."""
+    steps: list[Any] = []
+    masks: list[Any] = []
+    moved = False  # whether such an op comes later
+    for op in reversed(ops):
+        if moved and isinstance(op, Bias) and is_array(op.B):
+            allowed = float("-inf") != op.B
+            op = op.with_arrays({"B": (xp := array_namespace(op.B)).where(allowed, op.B, xp.zeros_like(op.B))})
+            masks.append(("mask", Mask(allowed)))
+        moved = moved or (op.on == "scores" and not op.forbids and not op.affine)
+        steps.append(("ops", op))
+    return steps[::-1], masks
 
 
 def name_of(asked_by: str, op: Op) -> Any:

@@ -14,7 +14,7 @@ from attnbook.ops import Op, Tile, chain
 from attnbook.plan import name_of, resolve
 from attnbook.spines import WAYS, pick
 from attnbook.spines.operands import in_order, operands, operands_vjp, stretch
-from attnbook.spines.tiled import Tiles, pieces
+from attnbook.spines.tiled import pieces
 from attnbook.types import AnyArray, Array, Corner
 
 METHODS = {name: WAYS[name] for name in ("auto", "dense", "tiled")}
@@ -86,11 +86,11 @@ def sigmoid_attention(
         wanted = "an op on the scores or the weights: no sum of weights is there to add to"
         raise ValueError(expected(name_of("ops", op), wanted, f"one on '{op.on}'"))
     q, k, v = operands(Q, K, V, plan.scale)
-    O = _zeros(v, *shape[:-1], widths[1])
+    O: dict[range, Any] = {}
     for tile in _tiles(plan):
         _, W, *_ = _weights(q, k, plan, tile)
-        O[_at(tile.rows)] += W @ v[_at(tile.cols)]
-    return narrow(O, Q.dtype), Residuals(Q, K, V, plan)
+        _add(O, tile.rows, W @ v[_at(tile.cols)])
+    return narrow(_joined(O, plan, -2, v), Q.dtype), Residuals(Q, K, V, plan)
 
 
 def sigmoid_attention_vjp(dO: Array, res: Residuals) -> AttentionGrads[Array]:
@@ -127,18 +127,19 @@ def sigmoid_attention_vjp(dO: Array, res: Residuals) -> AttentionGrads[Array]:
     for place, op in enumerate(plan.ops):
         if op.parameter is not None:
             dparams[place] = _zeros(q, *op.parameter.shape)
-    *lead, n_q, n_k = plan.shape
-    dQ, dK, dV = (_zeros(q, *lead, n, w) for n, w in ((n_q, q.shape[-1]), (n_k, k.shape[-1]), (n_k, v.shape[-1])))
+    dQ: dict[range, Any] = {}
+    dK: dict[range, Any] = {}
+    dV: dict[range, Any] = {}
     for tile in _tiles(plan):
         P, W, of_S, of_P = _weights(q, k, plan, tile)
         dO_i = dO[_at(tile.rows)]
-        dV[_at(tile.cols)] += mT(W) @ dO_i  # O = W V
+        _add(dV, tile.cols, mT(W) @ dO_i)  # O = W V
         dP, of_weights = chain.vjp(plan.weights, of_P, dO_i @ mT(v[_at(tile.cols)]), tile)
         dS, of_scores = chain.vjp(plan.scores, of_S, P * (1 - P) * dP, tile)  # P = σ(S)
-        dQ[_at(tile.rows)] += plan.scale * (dS @ k[_at(tile.cols)])  # S = scale Q Kᵀ
-        dK[_at(tile.cols)] += mT(dS) @ q[_at(tile.rows)]
+        _add(dQ, tile.rows, plan.scale * (dS @ k[_at(tile.cols)]))  # S = scale Q Kᵀ
+        _add(dK, tile.cols, mT(dS) @ q[_at(tile.rows)])
         chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
-    grads = operands_vjp(dQ, dK, dV, res)
+    grads = operands_vjp(_joined(dQ, plan, -2, q), _joined(dK, plan, -1, k), _joined(dV, plan, -1, v), res)
     return AttentionGrads(*grads, *split_by_asker(in_order(dparams, res), plan))  # type: ignore[call-arg]
 
 
@@ -173,25 +174,41 @@ def sigmoid_attention_jvp(
     tparams = check_tangents(tQ, tK, tV, tbias, tops, res)
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     tq, tk, tv = operands(tQ, tK, tV, plan.scale)
-    tO = _zeros(v, *plan.shape[:-1], v.shape[-1])
+    tO: dict[range, Any] = {}
     for tile in _tiles(plan):
         P, W, of_S, of_P = _weights(q, k, plan, tile)
         tS = tq[_at(tile.rows)] @ mT(k[_at(tile.cols)]) + q[_at(tile.rows)] @ mT(tk[_at(tile.cols)])
         tS = chain.jvp(plan.scores, of_S, stretch(tS, P.shape), tile, tparams)
         tW = chain.jvp(plan.weights, of_P, P * (1 - P) * tS, tile, tparams)
-        tO[_at(tile.rows)] += tW @ v[_at(tile.cols)] + W @ tv[_at(tile.cols)]
-    return narrow(tO, res.Q.dtype)
+        _add(tO, tile.rows, tW @ v[_at(tile.cols)] + W @ tv[_at(tile.cols)])
+    return narrow(_joined(tO, plan, -2, v), res.Q.dtype)
 
 
 def _tiles(plan: Any) -> Iterator[Tile]:
     """The tiles of the table that are not all forbidden."""
-    *_, n_q, n_k = plan.shape
-    side = plan.tiles or Tiles(max(1, n_q), max(1, n_k))
-    for rows in pieces(range(n_q), side.rows):
-        for cols in pieces(range(n_k), side.cols):
-            tile = Tile(rows, cols, n_q, n_k)
+    for rows in _places(plan, -2):
+        for cols in _places(plan, -1):
+            tile = Tile(rows, cols, *plan.shape[-2:])
             if chain.live(plan.ops, tile):
                 yield tile
+
+
+def _places(plan: Any, side: int) -> Any:
+    """The rows, or the columns, of the tiles: −2, or −1."""
+    n = plan.shape[side]
+    return pieces(range(n), plan.tiles[side] if plan.tiles else max(1, n))
+
+
+def _add(sums: dict[range, Any], places: range, T: Any) -> None:
+    """Add to what was found for these places. There are no zeros to add to: ``torch.vmap`` refuses that."""
+    sums[places] = sums[places] + T if places in sums else T
+
+
+def _joined(sums: dict[range, Any], plan: Any, side: int, like: Any) -> Any:
+    """The sums for all places, as wide as ``like``; 0 where no tile had any."""
+    lead, width = plan.shape[:-2], like.shape[-1]
+    parts = [sums[at] if at in sums else _zeros(like, *lead, len(at), width) for at in _places(plan, side)]
+    return array_namespace(like).concat(parts, axis=-2)
 
 
 def _weights(q: Any, k: Any, plan: Any, tile: Tile) -> tuple[Any, ...]:

@@ -155,7 +155,7 @@ def logsumexp(S: Array, axis: int = -1) -> Array:
     Returns
     -------
     L : array of the shape of ``S`` without ``axis``, same dtype
-        −∞ for an empty row, too.
+        −∞ for an empty row, too; ∞ for a row with ∞, whose softmax is NaN.
 
     Raises
     ------
@@ -167,7 +167,8 @@ def logsumexp(S: Array, axis: int = -1) -> Array:
     xp = agree(S=S)
     axis = axis_of("S", S, axis)
     _, m, Z = normalize(widen(S), axis)
-    return narrow(xp.squeeze(row_logsumexp(m, Z), axis=axis), S.dtype)
+    L = xp.where(xp.inf == m, m, row_logsumexp(m, Z))  # ∞ − ∞ made a NaN of Z
+    return narrow(xp.squeeze(L, axis=axis), S.dtype)
 
 
 def logsumexp_vjp(dL: AnyArray, P: Array, axis: int = -1) -> Array:

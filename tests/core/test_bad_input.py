@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cases import Gate
+from numpy._core._rational_tests import rational  # a dtype that others gave to NumPy, as ml_dtypes' bfloat16
 
 import attnbook as ab
 from attnbook import checks, layers
@@ -89,6 +90,7 @@ SOFTMAX = [
     (lambda: ab.softmax(np.array(["1.0"])), TypeError, "S: expected a floating dtype, got <U3"),
     (lambda: ab.softmax(S, axis=10**400), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got 1000…"),
     (lambda: ab.softmax(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
+    (lambda: ab.softmax(np.ones(3, rational)), TypeError, "S: expected a floating dtype, got rational"),
     (lambda: ab.softmax(np.ones(3, bool)), TypeError, "S: expected a floating dtype, got bool"),
     (lambda: ab.softmax(np.ones(3, complex)), TypeError, "S: expected a floating dtype, got complex128"),
     (lambda: ab.softmax(torch.ones(3, dtype=torch.int32)), TypeError, "S: expected a floating dtype, got torch.int32"),

@@ -340,3 +340,17 @@ def test_ops_may_come_from_a_generator():
     ops = [ab.ops.Scale(2.0), ab.ops.Causal()]
     Y, _ = ab.multi_head_attention(X, p, num_heads=3, ops=ops)
     assert np.array_equal(Y, ab.multi_head_attention(X, p, num_heads=3, ops=iter(ops))[0])
+
+
+def test_torchs_vmap():
+    X, *weights = (torch.tensor(T) for T in draw((4, 5, 6), (6, 6), (6, 6), (6, 6), (6, 7)))
+    p = ab.MultiHeadParams(*weights)
+
+    def passes(X):
+        Y, res = ab.multi_head_attention(X, p, num_heads=3)
+        return Y, ab.multi_head_attention_vjp(Y, res).dX
+
+    came = torch.func.vmap(passes)(X)
+    assert all(
+        checks.close(T, torch.stack(each)) for T, each in zip(came, zip(*map(passes, X), strict=True), strict=True)
+    )

@@ -285,8 +285,7 @@ def test_a_key_forbidden_before_a_scale_gives_nothing_to_its_gradient():
     for method in ("dense", "tiled"):
         _, res = ab.attention(Q, K, V, ops=[Bias(B), LogitScale(t)], method=method)
         _, apart = ab.attention(Q, K, V, ops=[Bias(np.where(allowed, B, 0)), LogitScale(t), Mask(allowed)])
-        with np.errstate(invalid="ignore"):
-            dops = ab.attention_vjp(dO, res).dops
+        dops = ab.attention_vjp(dO, res).dops
         assert checks.close(dops[1], ab.attention_vjp(dO, apart).dops[1])
         pushed, wanted = (
             ab.attention_jvp(*zeros, r, tops=T) for r, T in ((res, [None, tt]), (apart, [None, tt, None]))
@@ -532,6 +531,37 @@ def test_infinity_in_a_bias_forbids():
     B = np.array([[0.0, -np.inf]])
     S, _ = Bias(B).forward(np.ones((3, 2)), Tile.whole(3, 2))
     assert np.array_equal(S, [[1.0, -np.inf]] * 3)
+
+
+@pytest.mark.parametrize("after", [Softcap(2.0), Scale(0.0), Scale(-0.7)], ids=repr)
+@pytest.mark.parametrize("method", ["dense", "tiled"])
+def test_a_key_that_a_bias_forbids_stays_forbidden(xp, after, method):
+    """Whatever comes after the bias: c tanh(−∞) is a number, 0 · −∞ none, and −1 · −∞ is ∞."""
+    Q, K, V, B, dO, tB = draw((3, 5, 11), (3, 7, 11), (3, 7, 13), (5, 7), (3, 5, 13), (5, 7))
+    allowed, wild = np.abs(B) < 1, np.where(np.abs(B) < 1, B, -np.inf)
+
+    def run(bias, *mask):
+        O, res = ab.attention(*map(xp.asarray, (Q, K, V)), ops=[Bias(xp.asarray(bias)), after, *mask], method=method)
+        g = ab.attention_vjp(xp.asarray(dO), res)
+        tops = [xp.asarray(tB), None, *(None for _ in mask)]
+        tO = ab.attention_jvp(*map(xp.asarray, (Q, K, V)), res, tops=tops)
+        assert len(g.dops) == 2 + len(mask)
+        return [xp.numpy(T) for T in (O, res.L, g.dQ, g.dK, g.dV, g.dops[0], tO)]
+
+    came, wanted = run(wild), run(np.where(allowed, B, 0.0), Mask(xp.asarray(allowed)))
+    assert all(checks.close(a, b) for a, b in zip(came, wanted, strict=True))
+    assert not np.any(came[5][~allowed])
+
+
+def test_such_a_bias_learns_in_torch():
+    Q, K, V, B = (torch.tensor(T) for T in draw((3, 5, 11), (3, 7, 11), (3, 7, 13), (5, 7)))
+    B = torch.where(B.abs() < 1, B, -torch.inf).requires_grad_()
+    O = of_torch.attention(Q, K, V, ops=[Bias(B), Softcap(2.0)])
+    S = Q @ K.mT / 11**0.5
+    P = torch.softmax(torch.where(B.isinf(), B, 2 * torch.tanh((S + B) / 2)), -1)
+    assert checks.close(O.detach(), (P @ V).detach())
+    (dB,), (wanted,) = (torch.autograd.grad(T.square().sum(), B) for T in (O, P @ V))
+    assert checks.close(dB, torch.nan_to_num(wanted))
 
 
 def test_a_tile_cuts_what_broadcasts():

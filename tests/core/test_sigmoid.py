@@ -122,3 +122,22 @@ def test_the_bias_of_a_start():
     dbias = ab.sigmoid_attention_vjp(dO, res).dbias
     assert dbias.shape == b.shape
     assert np.allclose(dbias[:, 0, 0], (dP / 101 * 100 / 101).sum(axis=(0, 2, 3)), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_torchs_vmap(method):
+    """Over any of the inputs; a call for each says the same."""
+    case = CASE["mask with a dead row"]
+    inputs = [torch.tensor(T) for T in case.draw()]
+    (dO,) = (torch.tensor(T) for T in draw((*case.scores[:-1], case.v[-1])))
+
+    def passes(*inputs):
+        O, res = attend(case, *inputs, method=method)
+        return [O, *pull(case, dO, res), push(case, inputs, res)]
+
+    for over in range(3):
+        many = [torch.stack([T, 2 * T]) if i == over else T for i, T in enumerate(inputs)]
+        came = torch.func.vmap(passes, tuple(0 if i == over else None for i in range(len(inputs))))(*many)
+        for j in range(2):
+            each = passes(*(T[j] if i == over else T for i, T in enumerate(many)))
+            assert all(close(T[j], wanted) for T, wanted in zip(came, each, strict=True))

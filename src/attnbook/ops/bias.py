@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnbook.arguments import check_broadcasts, check_flags
-from attnbook.arrays import accumulation_dtype, agree_on_place, array_namespace, expected, unbroadcast
+from attnbook.arrays import accumulation_dtype, agree_on_place, array_namespace, expected, is_floating, unbroadcast
 from attnbook.ops.op import Kernel, Op, Tile
 
 
 @dataclass(frozen=True, eq=False)
 class Bias(Op):
-    """Add ``B``, which broadcasts to the scores. −∞ in B forbids a key, as a mask does.
+    """Add ``B``, which broadcasts to the scores. −∞ in B forbids a key, as a mask does,
+    whatever op comes after.
 
     .. math:: S' = S + B \\qquad dS = dS' \\qquad dB = \\textstyle\\sum_{\\text{broadcast axes}} dS'
 
@@ -41,8 +42,7 @@ class Bias(Op):
             return super().check(name, like, like_name, shape)
         agree_on_place(name, self.B, like_name, like)
         xp = array_namespace(like)
-        floating = xp.isdtype(self.B.dtype, "real floating")
-        if not floating or accumulation_dtype(xp, self.B.dtype) != accumulation_dtype(xp, like.dtype):
+        if not is_floating(self.B) or accumulation_dtype(xp, self.B.dtype) != accumulation_dtype(xp, like.dtype):
             wanted = f"{like.dtype} like {like_name}, or a dtype that is widened to the same"
             raise TypeError(expected(name, wanted, self.B.dtype))
         return check_broadcasts(name, tuple(self.B.shape), shape, "the scores")
