@@ -20,8 +20,9 @@ class Scale(OfHeads):
     .. math:: S' = \\text{scale}\\cdot S \\qquad dS = \\text{scale}\\cdot dS' \\qquad
        d\\,\\text{scale} = \\textstyle\\sum dS' \\circ S
 
-    Equation :eq:`eq-op-scale`. The factor is a Python float, as a NumPy float64 would widen float32 scores; or an array
-    of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/04_single_head`.
+    Equations :eq:`eq-op-scale` and :eq:`eq-dscale`. The factor is a Python float, as a NumPy float64 would widen
+    float32 scores; or an array of no axis, which learns, and then S is kept for the backward. Chapter:
+    :doc:`/chapters/04_single_head`.
     """
 
     factor: Any
@@ -39,12 +40,12 @@ class Scale(OfHeads):
         super().__post_init__()
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        scaled, xp = S * self._factor(tile), array_namespace(S)
+        scaled, xp = S * self._factor(tile), array_namespace(S)  # eq-op-scale, eq-var-logit-scale
         # of a key that a bias forbade dS' is 0, and 0 · −∞ would be NaN
         return scaled, xp.where(xp.isinf(S), xp.zeros_like(S), S) if self.learns else None
 
     def vjp(self, dS: Any, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None
+        return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None  # eq-op-scale, eq-dscale
 
     def jvp(self, tS: Any, S: Any, tile: Tile, tparam: Any = None) -> Any:
         tS = tS * self._factor(tile)

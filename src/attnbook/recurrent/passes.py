@@ -46,7 +46,7 @@ def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
     kept = None, None
     if plan.normalize:
         Z = xp.where(O[..., -1:] == 0, xp.full_like(O[..., -1:], xp.inf), O[..., -1:])
-        O = O[..., :-1] / Z
+        O = O[..., :-1] / Z  # def-var-linear
         kept = O, Z
     return narrow(O, Q.dtype), Residuals(*inputs, *kept, states, plan)
 
@@ -59,7 +59,7 @@ def vjp(dO: Any, dstate: Any, res: Any) -> RecurrentGrads[Any]:
     x = _tokens(q, k, res, plan, ones=1.0)
     dO = widen(dO)
     if plan.normalize:  # O = A / Z, of which Z is a column
-        dO = xp.concat([dO, -xp.sum(dO * res.O, axis=-1, keepdims=True)], axis=-1) / res.Z
+        dO = xp.concat([dO, -xp.sum(dO * res.O, axis=-1, keepdims=True)], axis=-1) / res.Z  # eq-var-linear-vjp
     dH = xp.zeros_like(res.state) if dstate is None else dstate
     dx, dH = _spine(plan).vjp(dO, dH, x, res.states, plan.chunk)
     dv = dx.v[..., :-1] if plan.normalize else dx.v
