@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from code_lines import has_twin, marks, sources
+from built_site import SITE, soup
+from code_lines import all_marks, has_twin, marks, page_of, sources
 from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
 from reading import read
@@ -299,3 +300,42 @@ def test_a_mark_that_is_wrong_is_seen(planted, ran):
     assert right in text
     texts = sources() | {file: text.replace(right, wrong)}
     assert fault in [fault for _, _, fault in faults(texts, ran, [label])]
+
+
+# --- the site -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chapter", sorted({e.chapter for e in EQUATIONS.values()}))
+def test_beside_each_formula_that_the_package_runs_a_button_opens_its_lines(chapter):
+    page, known = soup(SITE / "chapters" / f"{chapter}.html"), all_marks()
+    here = {label for label in known if EQUATIONS[label].chapter == chapter}
+    assert {button["popovertarget"] for button in page.select("button.runs")} == {f"code-{label}" for label in here}
+    for label in here:
+        box = page.find(id=f"code-{label}")
+        assert [pre.get_text() for pre in box.select("pre")] == [mark.code for mark in known[label]]
+        for mark, link in zip(known[label], box.select("a[href*='/blob/']"), strict=True):
+            place, _, line = link["href"].partition("#L")
+            assert place.endswith(f"/src/attnbook/{mark.file}")
+            assert label in sources()[mark.file].splitlines()[int(line) - 1].partition("  # ")[2]
+
+
+def test_each_line_s_function_leads_back_to_the_formula():
+    """On its own page, or on that of its room."""
+    for mark in (mark for of_label in all_marks().values() for mark in of_label):
+        page = soup(SITE / "book" / "api" / f"{page_of(mark)}.html")
+        to = f"chapters/{EQUATIONS[mark.label].chapter}.html#equation-{mark.label.lower()}"
+        assert page.select(f"a[href$='{to}']"), mark
+
+
+def test_the_box_opens_by_keyboard_and_closes(browser, address):
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(f"{address}chapters/04_single_head.html")
+    button, box = tab.locator("[popovertarget='code-eq-dV']").first, tab.locator("#code-eq-dV")
+    assert not box.is_visible()
+    button.focus()
+    tab.keyboard.press("Enter")
+    assert "dV = W.mT @ dO" in box.inner_text()
+    assert box.bounding_box()["width"] <= 390
+    tab.keyboard.press("Escape")
+    assert not box.is_visible()
+    tab.close()

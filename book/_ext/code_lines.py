@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from docutils import nodes
 from equations import ROOT
-from room import PAGES, REPOSITORY, packages, revision, rooms
+from room import PAGES, REPOSITORY, packages, public, revision, rooms
 
 SOURCE = ROOT / "src" / "attnbook"
 LABELS = re.compile(r"# ((?:(?:eq|def|step)-[\w-]+(?:, )?)+)(?=$|[:;])", re.MULTILINE)
@@ -32,6 +32,12 @@ class Mark(NamedTuple):
     @property
     def module(self):
         return "attnbook." + self.file.removesuffix(".py").replace("/", ".")
+
+    @property
+    def home(self):
+        """The public function or class that the line is in, or else its module: what the pages of the package have."""
+        name = self.function.partition(".")[0]
+        return self.module if name.startswith("_") else f"{self.module}.{name}"
 
 
 @functools.cache
@@ -71,15 +77,21 @@ def has_twin(of_label):
     return any(mark.file.rpartition("/")[2].startswith("numpy_") for mark in of_label)
 
 
+def page_of(mark):
+    """The page of the package that has the function, or its room."""
+    if tuple(mark.home.rpartition(".")[::2]) in public():
+        return mark.home
+    return next(package for package in reversed(packages(mark.module)) if package in rooms())
+
+
 def shown(app, mark, twin):
     """A line of the package: the code, where it is, for whom it runs, and the page of its room."""
     address = f"{REPOSITORY}/blob/{revision()}/src/attnbook/{mark.file}#L{mark.line}"
     own = mark.file.rpartition("/")[2].startswith("numpy_")
     who = "NumPy: " if own else "other libraries: " if twin else ""
-    room = next((p for p in reversed(packages(mark.module)) if p in rooms()), None)
-    page = room and app.builder.get_relative_uri(app.env.docname, f"{PAGES}{room}")
-    about = f', in <a href="{page}"><code>{mark.function}</code></a>' if room else f", in <code>{mark.function}</code>"
-    place = f'{who}<a href="{escape(address)}">{mark.file}, line {mark.line}</a>{about}'
+    page = app.builder.get_relative_uri(app.env.docname, PAGES + page_of(mark))
+    function = f'<a href="{page}"><code>{mark.function}</code></a>'
+    place = f'{who}<a href="{escape(address)}">{mark.file}, line {mark.line}</a>, in {function}'
     return f'<p>{place}</p><pre tabindex="0" role="group" aria-label="The line">{escape(mark.code)}</pre>'
 
 
@@ -99,6 +111,15 @@ def mark_formulas(app, doctree):
             )
 
 
+def name_formulas(app, what, name, thing, options, lines):
+    """At the end of a docstring: the formulas of the lines below it, but for those that it has named."""
+    said = " ".join(lines)
+    labels = [label for label, of_label in all_marks().items() if name in [mark.home for mark in of_label]]
+    if asked := [f":eq:`{label}`" for label in labels if f":eq:`{label}`" not in said]:
+        lines += ["", f"Formulas in its lines: {', '.join(asked)}.", ""]
+
+
 def setup(app):
+    app.connect("autodoc-process-docstring", name_formulas, priority=900)  # after numpydoc, which sorts sections
     app.connect("doctree-read", mark_formulas)
     return {"parallel_read_safe": True}

@@ -80,7 +80,7 @@ def visit_display(self, node):
         number = f"({get_node_equation_number(self, node)})"
         self.body.append(f'<span class="eqno">{number}')
         self.add_permalink_ref(node, "Link to this equation")
-        opened = [node[kind] for kind in ("proved", "code") if node.get(kind)]
+        opened = [node[kind] for kind in ("code", "proved") if node.get(kind)]
         self.body.append('<span class="marks">')
         if how := node.get("checked"):
             said = f'title="Checked: {how}" aria-label="Checked: {how}"'
