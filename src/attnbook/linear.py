@@ -123,6 +123,7 @@ def project(X: Any, W: Any, b: Any = None) -> Any:
 
 
 def project_vjp(dY: Any, X: Any, W: Any) -> tuple[Any, Any, Any]:
+    """The gradients of X, W and b (:eq:`eq-linear-vjp`)."""
     dX = dY @ mT(W)  # eq-linear-vjp
     rows = rows_of(dY)
     dW = mT(rows_of(X)) @ rows  # eq-linear-vjp

@@ -36,6 +36,7 @@ class Residuals(NamedTuple):
 
 
 def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
+    """O, divided by Z where the plan says so (:eq:`def-var-linear`), and what the backward needs."""
     Q = inputs.Q
     xp = array_namespace(Q)
     q, k, _ = _features(inputs, plan)
@@ -52,6 +53,7 @@ def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
 
 
 def vjp(dO: Any, dstate: Any, res: Any) -> RecurrentGrads[Any]:
+    """The gradients (:eq:`eq-var-linear-vjp`): that of Z is one more column."""
     plan = _plan_of(res)
     check_cotangents(dO, dstate, res)
     xp, dtype = array_namespace(dO), res.Q.dtype
