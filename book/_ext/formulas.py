@@ -73,19 +73,20 @@ def visit_inline(self, node):
 
 
 def visit_display(self, node):
-    """The formula; beside it its number with a link to itself, one to its check, and what opens its theorem."""
+    """The formula; beside it its number with a link to itself, one to its check; what opens its theorem, its code."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body.append(_rendered(node, node.astext() if node["nowrap"] else in_lines(node.astext()), True))
     if node["number"]:
         number = f"({get_node_equation_number(self, node)})"
         self.body.append(f'<span class="eqno">{number}')
         self.add_permalink_ref(node, "Link to this equation")
-        button, *box = node.get("proved", ("",))
+        opened = [node[kind] for kind in ("code", "proved") if node.get(kind)]
         self.body.append('<span class="marks">')
         if how := node.get("checked"):
             said = f'title="Checked: {how}" aria-label="Checked: {how}"'
             self.body.append(f'<a class="checked" href="#check-{node["label"]}" {said}>✓</a>')
-        self.body.append(f"{button}</span></span>{number.join(box)}")
+        self.body.append("".join(button for button, *_ in opened) + "</span></span>")
+        self.body += [number.join(box) for _, *box in opened]
     self.body.append("</div>\n")
     raise nodes.SkipNode
 

@@ -1,9 +1,13 @@
-"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less docstring and hints, and links to it."""
+"""``{literalinclude}`` with a ``:pyobject:`` shows the lines that run, less docstring and hints, and links to it.
+
+Below any lines of the package: the formulas that their comments name.
+"""
 
 import ast
 import textwrap
 from pathlib import Path
 
+from code_lines import LABELS
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.directives.code import LiteralInclude
@@ -25,7 +29,18 @@ class SourceLines(LiteralInclude):
                 block += nodes.Text(code)
             if not self.options["pyobject"].startswith("_"):  # the API page lists what is public
                 shown.append(self._link(path))
+        text = "\n".join(block.astext() for node in shown for block in node.findall(nodes.literal_block))
+        named = {label: None for said in LABELS.findall(text) for label in said.split(", ")}
+        if named and path.is_relative_to(PACKAGE_ROOT):
+            shown.append(self._formulas(named))
         return shown
+
+    def _formulas(self, labels):
+        found = nodes.paragraph("", "", nodes.Text("Formulas in these lines: "), classes=["formulas-of"])
+        for place, label in enumerate(labels):
+            asked = {"refdomain": "math", "reftype": "eq", "reftarget": label, "refdoc": self.env.docname}
+            found += [nodes.Text(", " * bool(place)), addnodes.pending_xref("", nodes.literal("", label), **asked)]
+        return found
 
     def _link(self, path):
         module = ".".join(path.relative_to(PACKAGE_ROOT).with_suffix("").parts)

@@ -98,7 +98,7 @@ def clip(T: Any, low: float, high: float) -> Any:
 
 def inner(A: Any, B: Any) -> float:
     """The Frobenius inner product ⟨A, B⟩ = Σ A∘B, a float (:eq:`def-frobenius`)."""
-    return float(array_namespace(A, B).sum(A * B))
+    return float(array_namespace(A, B).sum(A * B))  # def-frobenius
 
 
 # --- dtype rule -------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def unbroadcast(dT: Any, shape: Sequence[int]) -> Any:
     stretched = (extra + i for i, n in enumerate(shape) if n == 1 and dT.shape[extra + i] != 1)
     axes = (*range(extra), *stretched)
     xp = array_namespace(dT)
-    return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape)
+    return xp.reshape(xp.sum(dT, axis=axes, keepdims=True), shape)  # eq-broadcast-vjp
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

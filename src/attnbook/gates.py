@@ -51,7 +51,7 @@ class Gate(NamedTuple, Generic[Array]):
 
     def forward(self, C: Any, x: Any) -> tuple[Any, Any]:
         """What W_O is given, and what :meth:`vjp` needs."""
-        G = sigmoid(project(x, widen(self.W), None if self.b is None else widen(self.b)))
+        G = sigmoid(project(x, widen(self.W), None if self.b is None else widen(self.b)))  # eq-var-gate
         return self._spread(G, C) * C, (C, G)
 
     def vjp(self, dC: Any, saved: Any, x: Any) -> tuple[Any, Any, "Gate[Any]"]:
@@ -62,7 +62,7 @@ class Gate(NamedTuple, Generic[Array]):
             dG = array_namespace(dG).sum(_in_heads(dG, G.shape[-1]), axis=-1)
         by_X, dW, db = project_vjp(dG * G * (1 - G), x, widen(self.W))
         dgate = Gate(narrow(dW, self.W.dtype), None if self.b is None else narrow(db, self.W.dtype))
-        return self._spread(G, C) * dC, by_X, dgate
+        return self._spread(G, C) * dC, by_X, dgate  # eq-var-gate
 
     def _spread(self, G: Any, C: Any) -> Any:
         return G if G.shape == C.shape else array_namespace(G).repeat(G, C.shape[-1] // G.shape[-1], axis=-1)

@@ -113,19 +113,20 @@ def linear_jvp(tX: Array, tW: AnyArray, tb: AnyArray | None, X: Array, W: AnyArr
     _check_shapes(X, W, tb, bias_name="tb")
     for name, tangent, T in (("tX", tX, X), ("tW", tW, W)):
         check_shape(name, tangent, tuple(T.shape))
-    tY = widen(tX) @ widen(W) + widen(X) @ widen(tW)
+    tY = widen(tX) @ widen(W) + widen(X) @ widen(tW)  # eq-linear-jvp
     return narrow(tY if tb is None else tY + widen(tb), X.dtype)
 
 
 def project(X: Any, W: Any, b: Any = None) -> Any:
-    """:func:`.linear` on what has been checked and widened, as a layer calls it; likewise ``project_vjp``."""
-    return X @ W if b is None else X @ W + b
+    """:func:`.linear` on what has been checked and widened (:eq:`def-linear`); likewise ``project_vjp``."""
+    return X @ W if b is None else X @ W + b  # def-linear
 
 
 def project_vjp(dY: Any, X: Any, W: Any) -> tuple[Any, Any, Any]:
-    dX = dY @ mT(W)
+    """The gradients of X, W and b (:eq:`eq-linear-vjp`)."""
+    dX = dY @ mT(W)  # eq-linear-vjp
     rows = rows_of(dY)
-    dW = mT(rows_of(X)) @ rows
+    dW = mT(rows_of(X)) @ rows  # eq-linear-vjp
     return dX, dW, array_namespace(rows).sum(rows, axis=0)
 
 

@@ -64,7 +64,7 @@ def merge(O1: Array, L1: Array, O2: Array, L2: Array) -> tuple[Array, Array]:
     """
     xp = _check(O1, L1, O2, L2)
     W, L = _weights(xp, L1, L2)
-    O = W[0] * widen(O1) + W[1] * widen(O2)
+    O = W[0] * widen(O1) + W[1] * widen(O2)  # eq-merge, eq-tile-combine
     return narrow(O, O1.dtype), xp.squeeze(L, axis=-1)
 
 
@@ -105,11 +105,11 @@ def merge_vjp(dO: Array, dL: Array, O1: Array, L1: Array, O2: Array, L2: Array) 
     W, _ = _weights(xp, L1, L2)
     dO = widen(dO)
     parts = [xp.sum(dO * widen(O), axis=-1, keepdims=True) for O in (O1, O2)]
-    D = W[0] * parts[0] + W[1] * parts[1]
+    D = W[0] * parts[0] + W[1] * parts[1]  # eq-merge-vjp
     if dL is not None:
         alive = xp.squeeze(W[0] + W[1], axis=-1) > 0
         D = D - xp.expand_dims(xp.where(alive, dL, xp.zeros_like(dL)), axis=-1)
-    dL1, dL2 = (xp.squeeze(w * (part - D), axis=-1) for w, part in zip(W, parts, strict=True))
+    dL1, dL2 = (xp.squeeze(w * (part - D), axis=-1) for w, part in zip(W, parts, strict=True))  # eq-merge-vjp
     dO1, dO2 = (narrow(w * dO, O1.dtype) for w in W)
     return MergeGrads(dO1, dL1, dO2, dL2)
 
@@ -149,8 +149,8 @@ def merge_jvp(
         check_shape(name, T, tuple(like.shape))
     W, _ = _weights(xp, L1, L2)
     tL1, tL2 = (xp.expand_dims(t, axis=-1) for t in (tL1, tL2))
-    tL = W[0] * tL1 + W[1] * tL2
-    tO = W[0] * (widen(tO1) + (tL1 - tL) * widen(O1)) + W[1] * (widen(tO2) + (tL2 - tL) * widen(O2))
+    tL = W[0] * tL1 + W[1] * tL2  # eq-merge-jvp
+    tO = W[0] * (widen(tO1) + (tL1 - tL) * widen(O1)) + W[1] * (widen(tO2) + (tL2 - tL) * widen(O2))  # eq-merge-jvp
     return narrow(tO, O1.dtype), xp.squeeze(tL, axis=-1)
 
 

@@ -170,7 +170,7 @@ def multi_head_attention(
     plain = qk_norm is rotary is gate is None  # type: ignore[comparison-overlap]
     steps = () if plain else _steps(X, memory, h, widths, qk_norm, rotary, gate)
     x, m, w = _operands(X, memory, p)
-    Q = split_heads(project(x, w.W_Q, w.b_Q), h)
+    Q = split_heads(project(x, w.W_Q, w.b_Q), h)  # def-projections
     K = split_heads(project(m, w.W_K, w.b_K), h_kv)
     V = split_heads(project(m, w.W_V, w.b_V), h_kv)
     of_steps, of_gate = [], None
@@ -178,11 +178,11 @@ def multi_head_attention(
         (Q, K), saved = step.forward(Q, K)
         of_steps.append((step, saved))
     O, kept = SPINES[plan.spine].forward(Q, K, V, plan)
-    C = merge_heads(O)
+    C = merge_heads(O)  # def-multi-head
     if gate is not None:
         C, saved = gate.forward(C, x)
         of_gate = gate, saved
-    Y = project(C, w.W_O, w.b_O)
+    Y = project(C, w.W_O, w.b_O)  # def-projections, def-multi-head
     return narrow(Y, X.dtype), MultiHeadResiduals(X, memory, p, C, (h, h_kv), kept, tuple(of_steps), of_gate)
 
 
@@ -226,20 +226,20 @@ def multi_head_attention_vjp(dY: Array, res: MultiHeadResiduals) -> MultiHeadGra
     check_shape("dY", dY, (*res.C.shape[:-1], res.params.W_O.shape[-1]))
     x, m, w = _operands(res.X, res.memory, res.params)
     plan = res.attention.plan
-    dC, dW_O, db_O = project_vjp(widen(dY), res.C, w.W_O)
+    dC, dW_O, db_O = project_vjp(widen(dY), res.C, w.W_O)  # eq-multi-head-vjp, eq-concat-vjp, eq-dW-O
     dqk_norm = dgate = None
     if res.gate is not None:
         gate, saved = res.gate
         dC, by_gate, dgate = gate.vjp(dC, saved, x)
-    dQ, dK, dV, dparams = SPINES[plan.spine].vjp(split_heads(dC, res.heads[0]), None, res.attention)
+    dQ, dK, dV, dparams = SPINES[plan.spine].vjp(split_heads(dC, res.heads[0]), None, res.attention)  # eq-head-vjp
     for step, saved in reversed(res.steps):
         dQ, dK, dqk_norm = step.vjp(dQ, dK, saved)  # the norm is the first step: None if there is none
-    dQ, dK, dV = map(merge_heads, (dQ, dK, dV))
-    by_Q, dW_Q, db_Q = project_vjp(dQ, x, w.W_Q)
-    by_K, dW_K, db_K = project_vjp(dK, m, w.W_K)
-    by_V, dW_V, db_V = project_vjp(dV, m, w.W_V)
+    dQ, dK, dV = map(merge_heads, (dQ, dK, dV))  # eq-split-merge-vjp
+    by_Q, dW_Q, db_Q = project_vjp(dQ, x, w.W_Q)  # eq-multi-head-projections, eq-dW, eq-dW-batch, eq-dX-cross
+    by_K, dW_K, db_K = project_vjp(dK, m, w.W_K)  # eq-multi-head-projections, eq-dW
+    by_V, dW_V, db_V = project_vjp(dV, m, w.W_V)  # eq-multi-head-projections, eq-dW
     biases = (None if b is None else db for b, db in zip(w[4:], (db_Q, db_K, db_V, db_O), strict=True))
-    dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)
+    dX, dmemory = (by_Q + by_K + by_V, None) if res.memory is None else (by_Q, by_K + by_V)  # eq-dX, eq-dmemory
     if res.gate is not None:
         dX = dX + by_gate
     of_layer = MultiHeadParams(*_each(narrow, (dW_Q, dW_K, dW_V, dW_O, *biases), res.X.dtype))

@@ -196,9 +196,10 @@ def norm(x: Any, g: Any, eps: float, kind: str) -> Any:
 
 
 def norm_vjp(dy: Any, x: Any, g: Any, eps: float, kind: str) -> tuple[Any, ...]:
+    """dx and the gradient of the gain (:eq:`eq-var-rms`)."""
     unit, r, m = _unit(x, eps, kind)
     dunit = dy if g is None else g * dy
-    return _tangent(dunit, unit, r, m), None if g is None else unbroadcast(dy * unit, tuple(g.shape))
+    return _tangent(dunit, unit, r, m), None if g is None else unbroadcast(dy * unit, tuple(g.shape))  # eq-var-rms
 
 
 def _unit(x: Any, eps: float, kind: str) -> tuple[Any, Any, Any]:
@@ -210,7 +211,8 @@ def _unit(x: Any, eps: float, kind: str) -> tuple[Any, Any, Any]:
 
 
 def _tangent(t: Any, unit: Any, r: Any, m: Any) -> Any:
-    return (t - unit * (array_namespace(t).sum(unit * t, axis=-1, keepdims=True) / m)) / r
+    """t less its part along the unit, over r (:eq:`eq-var-norm-vjp`)."""
+    return (t - unit * (array_namespace(t).sum(unit * t, axis=-1, keepdims=True) / m)) / r  # eq-var-norm-vjp
 
 
 def _norm(X: Array, gain: AnyArray | None, eps: float, kind: str) -> Array:

@@ -133,7 +133,7 @@ def rotary_vjp(
     TypeError, ValueError
         As :func:`rotary`, with dY for X.
     """
-    return _rotary("dY", dY, positions, -1, dims, base, layout, scaling)
+    return _rotary("dY", dY, positions, -1, dims, base, layout, scaling)  # eq-var-rope-vjp
 
 
 # --- angles -------------------------------------------------------------------------------------------------------
@@ -329,9 +329,9 @@ def turn(x: Any, positions: Any, sign: int, dims: Any, base: Any, layout: Any, s
     cos, sin = (narrow(temperature * T, x.dtype) for T in (xp.cos(angle), xp.sin(angle)))
     pairs = (slice(0, dims, 2), slice(1, dims, 2))
     if layout == "half":
-        pairs = (slice(0, dims // 2), slice(dims // 2, dims))
+        pairs = (slice(0, dims // 2), slice(dims // 2, dims))  # eq-var-rope-half
     a, b = (x[..., at] for at in pairs)
-    turned = (a * cos - b * sin, a * sin + b * cos)
+    turned = (a * cos - b * sin, a * sin + b * cos)  # def-var-rope
     if layout == "half":
         return xp.concat((*turned, x[..., dims:]), axis=-1)
     return xp.concat((xp.reshape(xp.stack(turned, axis=-1), (*x.shape[:-1], dims)), x[..., dims:]), axis=-1)

@@ -135,7 +135,7 @@ def sigmoid_attention_vjp(dO: Array, res: Residuals) -> AttentionGrads[Array]:
         dO_i = dO[_at(tile.rows)]
         _add(dV, tile.cols, mT(W) @ dO_i)  # O = W V
         dP, of_weights = chain.vjp(plan.weights, of_P, dO_i @ mT(v[_at(tile.cols)]), tile)
-        dS, of_scores = chain.vjp(plan.scores, of_S, P * (1 - P) * dP, tile)  # P = σ(S)
+        dS, of_scores = chain.vjp(plan.scores, of_S, P * (1 - P) * dP, tile)  # eq-var-sigmoid: P = σ(S)
         _add(dQ, tile.rows, plan.scale * (dS @ k[_at(tile.cols)]))  # S = scale Q Kᵀ
         _add(dK, tile.cols, mT(dS) @ q[_at(tile.rows)])
         chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
@@ -217,7 +217,7 @@ def _weights(q: Any, k: Any, plan: Any, tile: Tile) -> tuple[Any, ...]:
     S, of_S = chain.forward(plan.scores, S, tile)
     xp = array_namespace(S)
     E = xp.exp(-xp.abs(S))  # never above 1
-    P = xp.where(S > 0, xp.ones_like(E), E) / (1 + E)
+    P = xp.where(S > 0, xp.ones_like(E), E) / (1 + E)  # eq-var-sigmoid
     W, of_P = chain.forward(plan.weights, P, tile)
     return P, W, of_S, of_P
 

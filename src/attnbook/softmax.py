@@ -78,7 +78,7 @@ def softmax_vjp(dP: Array, P: Array, axis: int = -1) -> Array:
     """
     xp, axis = _same_shape(dP=dP, P=P, axis=axis)
     p, g = widen(P), widen(dP)
-    return narrow(p * (g - xp.sum(p * g, axis=axis, keepdims=True)), P.dtype)
+    return narrow(p * (g - xp.sum(p * g, axis=axis, keepdims=True)), P.dtype)  # eq-softmax-vjp
 
 
 def softmax_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
@@ -108,7 +108,7 @@ def softmax_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
         tS has not the shape of P, or that no such axis.
     """
     _same_shape(tS=tS, P=P, axis=axis)
-    return softmax_vjp(tS, P, axis)
+    return softmax_vjp(tS, P, axis)  # eq-softmax-jvp
 
 
 def softmax_jacobian(P: Array) -> Array:
@@ -137,7 +137,7 @@ def softmax_jacobian(P: Array) -> Array:
     n = P.shape[axis_of("P", P, -1)]
     p = widen(P)
     diagonal = xp.eye(n, dtype=p.dtype, device=device(p)) * p[..., None]
-    return narrow(diagonal - p[..., :, None] * p[..., None, :], P.dtype)
+    return narrow(diagonal - p[..., :, None] * p[..., None, :], P.dtype)  # eq-softmax-jacobian
 
 
 def logsumexp(S: Array, axis: int = -1) -> Array:
@@ -198,7 +198,7 @@ def logsumexp_vjp(dL: AnyArray, P: Array, axis: int = -1) -> Array:
     xp = agree(dL=dL, P=P)
     axis = axis_of("P", P, axis)
     check_shape("dL", dL, (*P.shape[:axis], *P.shape[axis + 1 :]))
-    return narrow(xp.expand_dims(widen(dL), axis=axis) * widen(P), P.dtype)
+    return narrow(xp.expand_dims(widen(dL), axis=axis) * widen(P), P.dtype)  # eq-logsumexp-vjp
 
 
 def logsumexp_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
@@ -226,12 +226,15 @@ def logsumexp_jvp(tS: Array, P: Array, axis: int = -1) -> Array:
         P has another shape than tS, or lacks the axis.
     """
     xp, axis = _same_shape(tS=tS, P=P, axis=axis)
-    return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)
+    return narrow(xp.sum(widen(P) * widen(tS), axis=axis), P.dtype)  # eq-logsumexp-jvp
 
 
 @quietly_on_numpy
 def normalize(S: Any, axis: int = -1) -> tuple[Any, Any, Any]:
-    """P = exp(S − m) / Z with each row's maximum m and sum Z; L = m + log Z. A row of −∞ only has m = 0, Z = ∞."""
+    """P = exp(S − m) / Z with each row's maximum m and sum Z; L = m + log Z. A row of −∞ only has m = 0, Z = ∞.
+
+    Equations :eq:`def-softmax`, :eq:`eq-softmax-stable`.
+    """
     xp = array_namespace(S)
     if S.shape[axis] == 0:  # no maximum to take
         nothing = xp.sum(S, axis=axis, keepdims=True)
@@ -240,14 +243,14 @@ def normalize(S: Any, axis: int = -1) -> tuple[Any, Any, Any]:
     m = xp.where(-xp.inf == m, xp.zeros_like(m), m)
     E = xp.exp(S - m)
     Z = xp.sum(E, axis=axis, keepdims=True)
-    Z = xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)
-    return E / Z, m, Z
+    Z = xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)  # def-softmax-dead-row
+    return E / Z, m, Z  # def-softmax, eq-softmax-stable
 
 
 def row_logsumexp(m: Any, Z: Any, unit: float = 1.0) -> Any:
-    """L = m·unit + log Z; −∞ where Z = ∞ says that no key is allowed."""
+    """L = m·unit + log Z (:eq:`def-logsumexp`); −∞ where Z = ∞ says that no key is allowed."""
     xp = array_namespace(Z)
-    return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), m * unit + xp.log(Z))
+    return xp.where(xp.inf == Z, scalar(-xp.inf, like=Z), m * unit + xp.log(Z))  # def-logsumexp
 
 
 def _same_shape(*, P: Any, axis: Any, **incoming: Any) -> tuple[Any, int]:

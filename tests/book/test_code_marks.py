@@ -1,7 +1,6 @@
 """What the book says the package runs is what it runs: calls are followed, line by line."""
 
 import ast
-import functools
 import re
 import sys
 import threading
@@ -9,13 +8,17 @@ import threading
 import numpy as np
 import pytest
 import torch
-from equations import CHAPTERS, ROOT
+import yaml
+from built_site import SITE, soup
+from code_lines import all_marks, has_twin, marks, page_of, sources
+from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
 from reading import read
 from routes import taking
 
 import attnbook as ab
 from attnbook import checks, layers, parallel
+from attnbook.arrays import inner
 from attnbook.checks import check
 
 SOURCE = ROOT / "src" / "attnbook"
@@ -86,28 +89,33 @@ def layers_and_ranks():
             parallel.simulate(scheme, Q[:, :4], K[:, :4], V[:, :4], ranks=2, dO=dO)
 
     def checked():
+        checks.forward_difference(np.sum, Q, K[:, :4])
         checks.central_difference(np.sum, Q, K[:, :4])
         checks.complex_step(np.sum, Q, K[:, :4])
+        inner(Q, Q)
         ab.softmax(Q.astype(np.float16))
         for digits in (None, 20) if check.has_flint() else (None,):
             checks.check_vjp(lambda A, B: A * B, (A * A, None), at=(A, A), cotangent=A, digits=digits)
 
-    return differential, talking, latent, over_ranks, checked
+    def linear():
+        O, res = ab.linear_attention(Q, K, V, causal=False)
+        ab.linear_attention_vjp(O, res)
+
+    return differential, talking, latent, over_ranks, checked, linear
 
 
-@functools.cache
-def ran(library):
-    """Each line that runs on NumPy arrays, or on torch tensors, with "dense" and with "tiled"."""
-    if library == "torch":
-        found = set()
-        for route in ("dense", "tiled"):
+@pytest.fixture(scope="module")
+def ran():
+    """Each line that runs on NumPy arrays, and on torch tensors, with "dense" and with "tiled"."""
+    on_numpy = followed(*(call.ready(call.draw()) for call in (*CALLS, *PASSES)), *layers_and_ranks())
+    found = {"NumPy": on_numpy, "torch": set()}
+    for library, asarray, *routes in (
+        ("NumPy", np.asarray, "tiled on NumPy", "tiled on NumPy, shifted"),
+        ("torch", torch.from_numpy, "dense", "tiled"),
+    ):
+        for route in routes:
             with taking(route):
-                found |= followed(*heads(torch.from_numpy))
-        return found
-    found = followed(*(call.ready(call.draw()) for call in (*CALLS, *PASSES)), *layers_and_ranks())
-    for route in ("tiled on NumPy", "tiled on NumPy, shifted"):
-        with taking(route):
-            found |= followed(*heads(np.asarray))
+                found[library] |= followed(*heads(asarray))
     return found
 
 
@@ -166,7 +174,7 @@ def statements(file):
 
 
 @pytest.mark.parametrize(("cell", "file", "options"), list(listings()))
-def test_the_lines_that_a_chapter_shows_are_those_that_run(cell, file, options):
+def test_the_lines_that_a_chapter_shows_are_those_that_run(cell, file, options, ran):
     library = NOT_ON_NUMPY.get(cell, "NumPy")
     if library not in ("NumPy", "torch"):
         pytest.skip(library)
@@ -175,5 +183,159 @@ def test_the_lines_that_a_chapter_shows_are_those_that_run(cell, file, options):
     first, last = lines_of(file, options)
     shown = [lines for lines in statements(file) if first <= lines.start <= last]
     assert shown
-    idle = [lines.start for lines in shown if not any((file, n) in ran(library) for n in lines)]
+    idle = [lines.start for lines in shown if not any((file, n) in ran[library] for n in lines)]
     assert idle == []
+
+
+# --- the lines that formulas lead to ------------------------------------------------------------------------------
+
+FORMULAS = yaml.safe_load((ROOT / "book" / "formulas.yml").read_text(encoding="utf-8"))
+NOT_RUN = {name: why for why, names in FORMULAS["not run"].items() for name in names}
+EQUATIONS = {e.label: e for e in equations()}
+ALSO = {  # what a line makes, where it has another name than the formula's letter
+    "eq-split-merge-vjp": "dQ", "def-var-rope": "turned", "eq-var-rope-half": "pairs", "eq-tile-column": "dS",
+    "eq-tile-bound": "bound", "def-var-sink": "T", "eq-var-sink-vjp": "dparams", "eq-op-causal": "sides",
+    "eq-op-window": "sides", "eq-tile-D": "dO", "eq-tile-end": "outputs", "eq-orders-entry": "both",
+    "eq-var-mla-vjp": "dc", "def-softmax-dead-row": "Z", "def-mask-dead-row": "Z", "def-mask-window": "sides",
+    "eq-var-logit-scale": "scaled", "eq-op-scale": "scaled", "eq-var-differential": "dlam",
+    "eq-var-mla-absorbed": "Q", "eq-var-linear-vjp": "dO",
+}  # fmt: skip
+
+
+def letters(latex):
+    """What a formula says what it is: the letters before its signs of equality, as code calls them."""
+    latex = re.sub(r"\\(?:begin|end)\{\w+\*?\}|\\text\{[^}]*:\}|\\mathrel", " ", latex)
+    latex = re.sub(r"\\dot\s*\{?\\?(\w+)\}?", r" t\1 ", latex)
+    latex = re.sub(r"\\mathrm\{mem\}", "memory", latex)
+    latex = re.sub(r"(d[Wb])_([QKVO])", r"\1\2", latex)
+    latex = re.sub(r"\\(?:hat|tilde|text|operatorname|mathrm|bar|,)\s*|[{}']", " ", latex)
+    found = set()
+    for side in re.split(r"=|\\le\b", latex)[:-1]:
+        side = re.split(r"\\\\(?:\[\w+\])?|\\q?quad|\\;|&|,|\n", side.rstrip(" &+\n\\"))[-1]
+        words = re.sub(r"_\s*X|[_^]\s*\S+", "", side.replace("X_ memory", "memory")).replace("\\", "")
+        found.add(re.sub(r"\W", "", words).lower())
+    return found
+
+
+def made(mark, text):
+    """The names that a line assigns or writes to, as a formula would call them; None for what it returns."""
+    simple = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
+    node = next((n for n in simple if n.lineno <= mark.line <= n.end_lineno), None)
+    if isinstance(node, ast.Return):
+        return None
+    if not hasattr(node, "value"):
+        return set()
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    calls = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)]
+    written = [c.args[0] for c in calls if getattr(c.func, "id", "") in ("add", "put") and c.args]
+    written += [k.value for c in calls for k in c.keywords if k.arg == "out"]
+    written += [c.func.value for c in calls if getattr(c.func, "attr", "") == "append"]
+    names = {n.id for T in (*targets, *written) if T for n in ast.walk(T) if isinstance(n, ast.Name)}
+    plain = {re.sub(r"_[ij]$|\d+$", "", name) for name in names}
+    plain |= {name.replace("_", "") for name in names}
+    # W is P after dropout, E is P not yet divided by Z
+    plain |= {name.replace("W", "P").replace("E", "P") for name in plain}
+    return {name.lower() for name in names | plain}
+
+
+def faults_of(mark, twin, text, ran):
+    """What is wrong with a mark, in words."""
+    library = "torch" if twin and not mark.file.rpartition("/")[2].startswith("numpy_") else "NumPy"
+    if (mark.file, mark.line) not in ran[library]:
+        yield f"does not run on {library}"
+    if (names := made(mark, text)) is None:  # what is returned has no name: the docstring says the formula
+        around = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        around = [ast.get_docstring(n) or "" for n in around if n.lineno <= mark.line <= n.end_lineno]
+        if f":eq:`{mark.label}`" not in " ".join(around):
+            yield "returns what no docstring around it calls so"
+    elif not names & {*letters(EQUATIONS[mark.label].latex), ALSO.get(mark.label, "").lower()}:
+        yield "makes something else"
+
+
+def faults(texts, ran, labels=None):
+    """What is wrong with the marks of these texts, or with those of these labels: label, file, fault."""
+    found = marks(texts)
+    for label in found if labels is None else labels:
+        for mark in found.get(label, ()):
+            for fault in faults_of(mark, has_twin(found[label]), texts[mark.file], ran):
+                yield label, mark.file, fault
+        if label not in found and label not in NOT_RUN:
+            yield label, None, "has no line"
+
+
+def test_every_marked_line_runs_and_makes_what_its_formula_says(ran):
+    assert list(faults(sources(), ran)) == []
+
+
+def test_every_formula_that_the_package_runs_has_a_line():
+    """And those that it does not run say why, one by one or a chapter at a time; steps lead to another formula."""
+    marked, chapters = set(marks(sources())), {e.chapter for e in EQUATIONS.values()}
+    assert marked <= set(EQUATIONS), "a comment names what no page has"
+    assert not marked & set(NOT_RUN)
+    assert set(NOT_RUN) <= {*EQUATIONS, *chapters}
+    no_tex = {label for label, formula in FORMULAS["formulas"].items() if "no tex" in formula}
+    asked = {label: e for label, e in EQUATIONS.items() if not e.is_step and label not in no_tex}
+    assert [label for label, e in asked.items() if not {label, e.chapter} & {*marked, *NOT_RUN}] == []
+
+
+DENSE = "spines/numpy_dense.py"
+PLANTED = {  # file, what stands there and what instead; the labels that are looked at, and a fault that is seen
+    "moved down": (DENSE, "dO  # eq-dV\n    D =", "dO\n    # eq-dV\n    D =", "eq-dV", "makes something else"),
+    "moved to the next": (DENSE, "  # eq-dQ\n    dK *= plan.scale", "\n    dK *= plan.scale  # eq-dQ;", "eq-dQ",
+                          "makes something else"),
+    "swapped": (DENSE, "dO @ v.mT  # eq-dP", "dO @ v.mT  # eq-dV", "eq-dV", "makes something else"),
+    "swapped, returned": ("softmax.py", "# eq-softmax-vjp", "# eq-logsumexp-vjp", "eq-logsumexp-vjp",
+                          "returns what no docstring around it calls so"),
+    "not on NumPy's own line": (DENSE, "  # eq-dV", "", "eq-dV", "does not run on NumPy"),
+    "nowhere": ("merge.py", "  # eq-merge-vjp", "", "eq-merge-vjp", "has no line"),
+    "on a line that never runs": (DENSE, 'raise unfit_tiles(plan, "None")', "dV = plan  # eq-dV", "eq-dV",
+                                  "does not run on NumPy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_mark_that_is_wrong_is_seen(planted, ran):
+    file, right, wrong, label, fault = PLANTED[planted]
+    text = sources()[file]
+    assert right in text
+    texts = sources() | {file: text.replace(right, wrong)}
+    assert fault in [fault for _, _, fault in faults(texts, ran, [label])]
+
+
+# --- the site -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chapter", sorted({e.chapter for e in EQUATIONS.values()}))
+def test_beside_each_formula_that_the_package_runs_a_button_opens_its_lines(chapter):
+    page, known = soup(SITE / "chapters" / f"{chapter}.html"), all_marks()
+    here = {label for label in known if EQUATIONS[label].chapter == chapter}
+    assert {button["popovertarget"] for button in page.select("button.runs")} == {f"code-{label}" for label in here}
+    for label in here:
+        box = page.find(id=f"code-{label}")
+        assert [pre.get_text() for pre in box.select("pre")] == [mark.code for mark in known[label]]
+        for mark, link in zip(known[label], box.select("a[href*='/blob/']"), strict=True):
+            place, _, line = link["href"].partition("#L")
+            assert place.endswith(f"/src/attnbook/{mark.file}")
+            assert label in sources()[mark.file].splitlines()[int(line) - 1].partition("  # ")[2]
+
+
+def test_each_line_s_function_leads_back_to_the_formula():
+    """On its own page, or on that of its room."""
+    for mark in (mark for of_label in all_marks().values() for mark in of_label):
+        page = soup(SITE / "book" / "api" / f"{page_of(mark)}.html")
+        to = f"chapters/{EQUATIONS[mark.label].chapter}.html#equation-{mark.label.lower()}"
+        assert page.select(f"a[href$='{to}']"), mark
+
+
+def test_the_box_opens_by_keyboard_and_closes(browser, address):
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(f"{address}chapters/04_single_head.html")
+    button, box = tab.locator("[popovertarget='code-eq-dV']").first, tab.locator("#code-eq-dV")
+    assert not box.is_visible()
+    button.focus()
+    tab.keyboard.press("Enter")
+    assert "dV = W.mT @ dO" in box.inner_text()
+    assert box.bounding_box()["width"] <= 390
+    tab.keyboard.press("Escape")
+    assert not box.is_visible()
+    tab.close()

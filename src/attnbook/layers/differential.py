@@ -118,7 +118,8 @@ def differential_attention(
     (O1, first), (O2, second) = (
         SPINES[plan.spine].forward(widen(q), widen(k), v, plan) for q, k in ((Q1, K1), (Q2, K2))
     )
-    return narrow(O1 - _of_heads(lam) * O2, Q.dtype), DifferentialResiduals(first, second, O2, lam)
+    O = O1 - _of_heads(lam) * O2  # eq-var-differential
+    return narrow(O, Q.dtype), DifferentialResiduals(first, second, O2, lam)
 
 
 def differential_attention_vjp(dO: Array, res: DifferentialResiduals) -> DifferentialGrads[Array]:
@@ -152,7 +153,7 @@ def differential_attention_vjp(dO: Array, res: DifferentialResiduals) -> Differe
     *halves, steps1 = SPINES[plan.spine].vjp(dO, None, res.first)
     *others, steps2 = SPINES[plan.spine].vjp(-_of_heads(res.lam) * dO, None, res.second)
     dQ, dK = (xp.concat(pair, axis=-1) for pair in zip(halves[:2], others[:2], strict=True))
-    dlam = unbroadcast(-xp.sum(dO * res.O2, axis=(-2, -1)), tuple(res.lam.shape))
+    dlam = unbroadcast(-xp.sum(dO * res.O2, axis=(-2, -1)), tuple(res.lam.shape))  # eq-var-differential
     dparams = [None if a is None else narrow(a + b, dtype) for a, b in zip(steps1, steps2, strict=True)]
     of_inputs = (narrow(T, dtype) for T in (dQ, dK, halves[2] + others[2], dlam))
     return DifferentialGrads(*of_inputs, *split_by_asker(dparams, plan))  # type: ignore[call-arg]

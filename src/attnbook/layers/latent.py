@@ -162,11 +162,11 @@ def latent_attention(
     Q_C, Q_R = split_heads(c_Q @ w.W_UQ, h), split_heads(c_Q @ w.W_QR, h)
     (Q_R, K_R), _ = turned.forward(Q_R, split_heads(x @ w.W_KR, 1))
     if absorbed:
-        Q, c = Q_C @ mT(split_heads(w.W_UK, h)), split_heads(c, 1)
+        Q, c = Q_C @ mT(split_heads(w.W_UK, h)), split_heads(c, 1)  # eq-var-mla-absorbed
         K, V = _beside(c, K_R), c
     else:
         Q, V = Q_C, split_heads(c @ w.W_UV, h)
-        K = split_heads(c @ w.W_UK, h)
+        K = split_heads(c @ w.W_UK, h)  # def-var-mla
         K = _beside(K, array_namespace(K).broadcast_to(K_R, (*K.shape[:-1], d_r)))
     O, kept = SPINES[plan.spine].forward(_beside(Q, Q_R), K, V, plan)
     C = merge_heads(O @ split_heads(w.W_UV, h) if absorbed else O)
@@ -226,7 +226,7 @@ def latent_attention_vjp(dY: Array, res: LatentResiduals) -> LatentGrads[Array]:
         dK_R = unbroadcast(dK_R, (*dK_R.shape[:-3], 1, *dK_R.shape[-2:]))
         by_K, dW_UK, _ = project_vjp(merge_heads(dK), c, w.W_UK)
         by_V, dW_UV, _ = project_vjp(merge_heads(dV), c, w.W_UV)
-        dc = by_K + by_V
+        dc = by_K + by_V  # eq-var-mla-vjp
     dQ_R, dK_R, _ = res.rotary.vjp(dQ_R, dK_R, None)
     by_C, dW_UQ, _ = project_vjp(merge_heads(dQ_C), c_Q, w.W_UQ)
     by_R, dW_QR, _ = project_vjp(merge_heads(dQ_R), c_Q, w.W_QR)

@@ -132,9 +132,9 @@ def talking_heads_vjp(dO: Array, res: TalkingResiduals) -> TalkingGrads[Array]:
     check_shape("dO", dO, (*res.V.shape[:-2], res.S.shape[-2], res.V.shape[-1]))
     dO = widen(dO)
     dmixed, dV = dO @ mT(res.V), mT(_mix(res.P, res.W_P)) @ dO
-    dP = _mix(dmixed, mT(res.W_P))
+    dP = _mix(dmixed, mT(res.W_P))  # eq-var-talking
     dscores = softmax_vjp(dP, res.P)
-    dS = _mix(dscores, mT(res.W_S))
+    dS = _mix(dscores, mT(res.W_S))  # eq-var-talking
     dQ, dK = res.scale * (dS @ res.K), mT(dS) @ res.Q
     return TalkingGrads(*(narrow(T, res.dtype) for T in (dQ, dK, dV, _inner(res.S, dscores), _inner(res.P, dmixed))))
 

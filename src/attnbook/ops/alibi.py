@@ -42,10 +42,10 @@ class ALiBi(OfHeads, Placed):
         super().__post_init__()
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return S - self.spread(tile) * self._distances(S, tile), None
+        return S - self.spread(tile) * self._distances(S, tile), None  # def-var-alibi
 
     def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
-        return dS, self.summed(-dS * self._distances(dS, tile), tile)
+        return dS, self.summed(-dS * self._distances(dS, tile), tile)  # eq-var-alibi-slope
 
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS - self.spread(tile, tparam) * self._distances(tS, tile)

@@ -15,8 +15,8 @@ class Bias(Op):
 
     .. math:: S' = S + B \\qquad dS = dS' \\qquad dB = \\textstyle\\sum_{\\text{broadcast axes}} dS'
 
-    Equation :eq:`eq-op-bias`. No scale in dB: the bias is added after scaling. It keeps nothing for the backward.
-    Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/04_single_head`.
+    Equations :eq:`eq-op-bias` and :eq:`eq-var-bias`. No scale in dB: the bias is added after scaling. It keeps nothing
+    for the backward. Of a ``fixed`` bias nobody asks the gradient. Chapter: :doc:`/chapters/04_single_head`.
     """
 
     B: Any
@@ -28,10 +28,10 @@ class Bias(Op):
         return None if self.fixed else "B"
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return S + self.here(tile, self.B), None
+        return S + self.here(tile, self.B), None  # eq-op-bias
 
     def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
-        return dS, None if self.fixed else unbroadcast(dS, tile.cut(self.B).shape)
+        return dS, None if self.fixed else unbroadcast(dS, tile.cut(self.B).shape)  # eq-op-bias, eq-var-bias
 
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS + self.here(tile, tparam)

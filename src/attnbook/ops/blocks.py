@@ -69,7 +69,7 @@ class BlockMask(Masking):
         M = tile.cut(self.blocks, self.own_axes)
         xp = array_namespace(M)
         for axis, places, size in zip((-2, -1), (tile.rows, tile.cols), self.grid, strict=True):
-            M = xp.take(M, xp.arange(places.start, places.stop, device=device(M)) // size, axis=axis)
+            M = xp.take(M, xp.arange(places.start, places.stop, device=device(M)) // size, axis=axis)  # eq-op-blocks
         return M
 
     def allows_all(self, tile: Tile) -> bool:

@@ -78,7 +78,8 @@ class Dropout(Op):
         return number >= int(float(self.p) * 2**32)
 
     def _drop(self, T: Any, tile: Tile) -> Any:
-        return array_namespace(T).where(self.kept(T, tile), T * (1 / (1 - float(self.p))), scalar(0.0, like=T))
+        kept, scaled = self.kept(T, tile), T * (1 / (1 - float(self.p)))
+        return array_namespace(T).where(kept, scaled, scalar(0.0, like=T))  # eq-op-dropout
 
 
 def _mix(x: Any) -> Any:

@@ -10,7 +10,8 @@ from attnbook.types import Corner
 
 
 class Masking(Op):
-    """The three passes that all masks share; a mask adds ``allowed(S, tile)``, bool, True = may attend.
+    """The three passes that all masks share (:eq:`eq-op-mask`); a mask adds ``allowed(S, tile)``, bool, True = may
+    attend.
 
     Which pairs these are must not depend on S, given for its library and device: in a backward it is a gradient.
 
@@ -44,7 +45,7 @@ class Masking(Op):
     def _keep(self, T: Any, tile: Tile, elsewhere: Any) -> Any:
         if self.allows_all(tile):
             return T
-        return array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))
+        return array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))  # eq-op-mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +118,14 @@ class Window(Masking, Placed):
         )  # beyond all keys; and i + far cannot overflow
         sides = []
         if self.right is not None:
-            sides.append(j <= i + min(self.right, far))
+            sides.append(j <= i + min(self.right, far))  # eq-op-causal, eq-op-window
         if self.left is not None:
-            sides.append(j >= i - min(self.left, far))
+            sides.append(j >= i - min(self.left, far))  # eq-op-window, def-mask-window
         if not sides:
             return xp.ones((len(tile.rows), len(tile.cols)), dtype=xp.bool, device=device(S))
         near = sides[0] if len(sides) == 1 else sides[0] & sides[1]
         g = min(self.global_tokens, far)
-        return near | (j < g) | ((i >= 0) & (i < g)) if g else near
+        return near | (j < g) | ((i >= 0) & (i < g)) if g else near  # eq-var-global
 
     def allows_all(self, tile: Tile) -> bool:
         if not tile:

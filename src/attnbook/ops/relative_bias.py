@@ -97,7 +97,7 @@ class RelativeBias(Placed):
             raise ValueError(expected(name, wanted, f"shape {tuple(self.table.shape)}"))
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return S + self._spread(self.here(tile, self.table), tile), None
+        return S + self._spread(self.here(tile, self.table), tile), None  # def-var-table
 
     def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
         """First the sum along each diagonal, which has one distance, then that of the diagonals of a bucket."""
@@ -107,7 +107,7 @@ class RelativeBias(Placed):
         diagonals = _sum_diagonals(xp, dS)
         buckets = self._of_diagonals(xp, dS, tile)
         hits = xp.astype(buckets[:, None] == xp.arange(table.shape[-1], device=device(dS)), dS.dtype)
-        return dS, unbroadcast(diagonals @ hits, table.shape)
+        return dS, unbroadcast(diagonals @ hits, table.shape)  # eq-var-table-vjp
 
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
         return tS if tparam is None else tS + self._spread(self.here(tile, tparam), tile)

@@ -20,8 +20,9 @@ class Scale(OfHeads):
     .. math:: S' = \\text{scale}\\cdot S \\qquad dS = \\text{scale}\\cdot dS' \\qquad
        d\\,\\text{scale} = \\textstyle\\sum dS' \\circ S
 
-    Equation :eq:`eq-op-scale`. The factor is a Python float, as a NumPy float64 would widen float32 scores; or an array
-    of no axis, which learns, and then S is kept for the backward. Chapter: :doc:`/chapters/04_single_head`.
+    Equations :eq:`eq-op-scale` and :eq:`eq-dscale`. The factor is a Python float, as a NumPy float64 would widen
+    float32 scores; or an array of no axis, which learns, and then S is kept for the backward. Chapter:
+    :doc:`/chapters/04_single_head`.
     """
 
     factor: Any
@@ -39,10 +40,10 @@ class Scale(OfHeads):
         super().__post_init__()
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return S * self._factor(tile), S if self.learns else None
+        return S * self._factor(tile), S if self.learns else None  # eq-op-scale, eq-var-logit-scale
 
     def vjp(self, dS: Any, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None
+        return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None  # eq-op-scale, eq-dscale
 
     def jvp(self, tS: Any, S: Any, tile: Tile, tparam: Any = None) -> Any:
         tS = tS * self._factor(tile)

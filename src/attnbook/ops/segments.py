@@ -84,7 +84,7 @@ class Segments(Masking):
         if self.q_places is None:
             return q == k
         i, j = self._cut(tile, 2)
-        return (q == k) & (j <= i)
+        return (q == k) & (j <= i)  # eq-op-segments
 
     def allows_all(self, tile: Tile) -> bool:
         if not is_numpy(self.q_ids) or not (tile and self.q_ids.size and self.k_ids.size):

@@ -29,13 +29,13 @@ class Softcap(Op):
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
         y = array_namespace(S).tanh(S / float(self.cap))
-        return float(self.cap) * y, y
+        return float(self.cap) * y, y  # eq-op-softcap
 
     def vjp(self, dS: Any, saved: Any, tile: Tile) -> tuple[Any, Any]:
-        return (1 - saved * saved) * dS, None
+        return (1 - saved * saved) * dS, None  # eq-op-softcap
 
     def jvp(self, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> Any:
-        return (1 - saved * saved) * tS
+        return (1 - saved * saved) * tS  # eq-op-softcap
 
     def vjp_jvp(self, tdS: Any, dS: Any, tS: Any, saved: Any, tile: Tile, tparam: Any = None) -> tuple[Any, Any]:
         """The slope 1 − y² moves along −2yẏ, and y = tanh(S/c) along the slope · Ṡ/c."""

@@ -48,7 +48,7 @@ def ring_vjp(part, saved, dO, dL):
         s, dblock = (r - hop) % ranks, ()
         onward = yield from _pass_on(part, hop, block, (K, V))
         if block is not None:
-            dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)
+            dQ, *dblock = part.meet_vjp(Q, *block, _keys(part, hop), kept, dQ)  # eq-ranks-vjp, eq-tile-split
         before = yield from arrived(coming)  # what the ranks before have given to this block
         if before is not None:
             _add(dblock, before)
@@ -98,7 +98,7 @@ def gather(part, Q, K, V):
 
 def gather_vjp(part, saved, dO, dL):
     """They are gathered again, not kept: n_k rows a rank would not fall with more ranks. dK and dV are reduced to where
-    they belong, and scattered.
+    they belong, and scattered (:eq:`eq-ranks-gather`).
     """
     Q, K, V, O, L = saved
     kept = Kept(O, L, dO, dL)
@@ -108,7 +108,7 @@ def gather_vjp(part, saved, dO, dL):
     for s in range(part.ranks):
         dQ, *grads = part.meet_vjp(Q, *blocks[s], part.places.keys[s], kept, dQ)
         given.append(grads)
-    return dQ, *(yield from reduce_scatter(part.rank, 1, given))
+    return dQ, *(yield from reduce_scatter(part.rank, 1, given))  # eq-ranks-gather
 
 
 def _gathered(part, K, V):

@@ -105,7 +105,7 @@ def forward(x: Any, H: Any) -> tuple[Any, ...]:
     """O and the state after."""
     G = Parts.of(decays(x.g))
     U, *_ = _written(x, H, G)
-    O = G.since * (x.q @ H) + (x.q @ mT(x.k) * G.within) @ U
+    O = G.since * (x.q @ H) + (x.q @ mT(x.k) * G.within) @ U  # def-var-recurrent
     return O, G.whole * H + mT(x.k) @ (G.until * U)
 
 
@@ -120,14 +120,14 @@ def vjp(dO: Any, dH: Any, x: Any, H: Any) -> tuple[Any, ...]:
     dA = dO @ mT(U)  # A = Q Kᵀ ∘ Γ
     dG = Parts(_rowsum(dO * QH), dA * QK, _rowsum(x.k @ dH * U), xp.sum(dH * H, axis=(-2, -1), keepdims=True))
     dQK = dA * G.within
-    dq = dQK @ x.k + G.since * (dO @ mT(H))
+    dq = dQK @ x.k + G.since * (dO @ mT(H))  # eq-var-recurrent, eq-var-linear-causal
     dk = mT(dQK) @ x.q + (G.until * U) @ mT(dH)
     dH = G.whole * dH + mT(x.q) @ (G.since * dO)
     dv, dbeta = dU, None
     if x.beta is not None:  # k writes above; here it reads, and meets the keys before it
         dW = _solved(mT(system), dU, upper=True)  # (I + N) U = W, so dN = −dW Uᵀ
         dN = -xp.tril(dW @ mT(U), k=-1)
-        dv, dbeta = x.beta * dW, _rowsum(dW * misses) + _rowsum(dN * products)
+        dv, dbeta = x.beta * dW, _rowsum(dW * misses) + _rowsum(dN * products)  # eq-var-recurrent
         dKK = x.beta * dN * G.within
         dk = dk + (dKK + mT(dKK)) @ x.k - (G.since * dv) @ mT(H)
         dH = dH - mT(x.k) @ (G.since * dv)

@@ -36,6 +36,7 @@ class Residuals(NamedTuple):
 
 
 def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
+    """O, divided by Z where the plan says so (:eq:`def-var-linear`), and what the backward needs."""
     Q = inputs.Q
     xp = array_namespace(Q)
     q, k, _ = _features(inputs, plan)
@@ -46,12 +47,13 @@ def forward(inputs: Inputs, plan: Plan) -> tuple[Any, ...]:
     kept = None, None
     if plan.normalize:
         Z = xp.where(O[..., -1:] == 0, xp.full_like(O[..., -1:], xp.inf), O[..., -1:])
-        O = O[..., :-1] / Z
+        O = O[..., :-1] / Z  # def-var-linear
         kept = O, Z
     return narrow(O, Q.dtype), Residuals(*inputs, *kept, states, plan)
 
 
 def vjp(dO: Any, dstate: Any, res: Any) -> RecurrentGrads[Any]:
+    """The gradients (:eq:`eq-var-linear-vjp`): that of Z is one more column."""
     plan = _plan_of(res)
     check_cotangents(dO, dstate, res)
     xp, dtype = array_namespace(dO), res.Q.dtype
@@ -59,7 +61,7 @@ def vjp(dO: Any, dstate: Any, res: Any) -> RecurrentGrads[Any]:
     x = _tokens(q, k, res, plan, ones=1.0)
     dO = widen(dO)
     if plan.normalize:  # O = A / Z, of which Z is a column
-        dO = xp.concat([dO, -xp.sum(dO * res.O, axis=-1, keepdims=True)], axis=-1) / res.Z
+        dO = xp.concat([dO, -xp.sum(dO * res.O, axis=-1, keepdims=True)], axis=-1) / res.Z  # eq-var-linear-vjp
     dH = xp.zeros_like(res.state) if dstate is None else dstate
     dx, dH = _spine(plan).vjp(dO, dH, x, res.states, plan.chunk)
     dv = dx.v[..., :-1] if plan.normalize else dx.v

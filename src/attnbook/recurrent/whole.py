@@ -13,8 +13,9 @@ def forward(x: Any, H: Any, size: int) -> tuple[Any, ...]:
 
 
 def vjp(dO: Any, dH: Any, x: Any, states: Any, size: int) -> tuple[Any, ...]:
+    """:eq:`eq-var-linear-vjp`, with dO for dN and dZ, as Z is a column of O."""
     dH = dH + mT(x.q) @ dO
-    return Tokens(dO @ mT(states[-1]), x.v @ mT(dH), x.k @ dH, None, None), dH
+    return Tokens(dO @ mT(states[-1]), x.v @ mT(dH), x.k @ dH, None, None), dH  # eq-var-linear-vjp
 
 
 def jvp(tx: Any, tH: Any, x: Any, states: Any, size: int) -> tuple[Any, ...]:

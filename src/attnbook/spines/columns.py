@@ -22,7 +22,7 @@ def add(plan, T, M, Z, unit=1.0):
         shift = xp.where(-xp.inf == shift, xp.zeros_like(M), shift)
         own = Z * xp.exp((M - shift) * unit)
         M, Z = shift, own + xp.exp((C - shift) * unit)
-        T = T * (own / _no_zeros(xp, Z))
+        T = T * (own / _no_zeros(xp, Z))  # def-var-sink
     return T, M, _no_zeros(xp, Z)
 
 
@@ -31,7 +31,7 @@ def vjp(D, res):
     dparams = {}
     for step in res.plan.columns:
         share, saved, table = _share(step, res)
-        dparams |= chain.vjp([step], saved, -share * D, table)[1]
+        dparams |= chain.vjp([step], saved, -share * D, table)[1]  # eq-var-sink-vjp
     return dparams
 
 

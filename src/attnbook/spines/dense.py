@@ -54,7 +54,7 @@ def forward(Q, K, V, plan):
     """O = softmax(opₘ(… op₁(scale Q Kᵀ))) V, and the residuals."""
     q, k, v = operands(Q, K, V, plan.scale)
     table = Tile.whole(*plan.shape[-2:])
-    S = stretch(q @ mT(k), plan.shape)
+    S = stretch(q @ mT(k), plan.shape)  # def-attention
     S, saved = chain.forward(plan.scores, S, table)
     P, M, Z = normalize(S)
     if plan.columns:
@@ -71,14 +71,14 @@ def vjp(dO, dL, res):
     xp, table = array_namespace(P), Tile.whole(*plan.shape[-2:])
     dO = widen(dO)
     W, saved = chain.forward(plan.weights, P, table)
-    dV = mT(W) @ dO  # O = W V
-    dW = dO @ mT(v)
+    dV = mT(W) @ dO  # eq-dV: O = W V
+    dW = dO @ mT(v)  # eq-dP
     dP, of_weights = chain.vjp(plan.weights, saved, dW, table)
-    D = less_dL(xp.sum(dP * P, axis=-1, keepdims=True), dL, res.Z)
-    dS = P * (dP - D)  # P = softmax(S), L = logsumexp(S)
+    D = less_dL(xp.sum(dP * P, axis=-1, keepdims=True), dL, res.Z)  # def-softmax-row-average
+    dS = P * (dP - D)  # eq-dS, eq-dS-D, eq-mask-dS, eq-var-dropout-vjp: P = softmax(S), L = logsumexp(S)
     dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)  # S' = op(S)
-    dQ = plan.scale * (dS @ k)  # S = scale Q Kᵀ
-    dK = mT(dS) @ q  # with the scale in q
+    dQ = plan.scale * (dS @ k)  # eq-dQ: S = scale Q Kᵀ
+    dK = mT(dS) @ q  # eq-dK: with the scale in q
     return *operands_vjp(dQ, dK, dV, res), in_order(of_weights | of_scores | columns.vjp(D, res), res)
 
 
@@ -112,10 +112,10 @@ def _pushed(tQ, tK, tV, tparams, res):
     of_scores = chain.tangents(plan.scores, res.saved, tS, table, tparams)  # S' = op(S)
     tS = of_scores[-1]
     tL = columns.jvp(xp.sum(P * tS, axis=-1, keepdims=True), tparams, res)  # L = logsumexp(S)
-    tP = P * (tS - tL)  # P = softmax(S)
+    tP = P * (tS - tL)  # eq-attention-jvp, eq-orders-forward: P = softmax(S)
     W, saved = chain.forward(plan.weights, P, table)
     of_weights = chain.tangents(plan.weights, saved, tP, table, tparams)
-    tO = of_weights[-1] @ v + W @ tv  # O = W V
+    tO = of_weights[-1] @ v + W @ tv  # eq-attention-jvp, eq-orders-forward: O = W V
     return _Pushed(of_scores, of_weights, W, saved, tP, xp.squeeze(tL, axis=-1), narrow(tO, res.Q.dtype))
 
 
@@ -138,12 +138,12 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
     both, of_weights = chain.vjp_jvp(plan.weights, moved.saved, (dW, tdW), moved.of_weights, table, tparams)
     dP, tdP = both
     D = less_dL(xp.sum(dP * P, axis=-1, keepdims=True), dL, res.Z)
-    tD = less_dL(xp.sum(tdP * P + dP * moved.tP, axis=-1, keepdims=True), tdL, res.Z)
+    tD = less_dL(xp.sum(tdP * P + dP * moved.tP, axis=-1, keepdims=True), tdL, res.Z)  # eq-orders-gradients
     both = P * (dP - D), moved.tP * (dP - D) + P * (tdP - tD)  # dS = P∘(dP − D)
     both, of_scores = chain.vjp_jvp(plan.scores, res.saved, both, moved.of_scores, table, tparams)
     dS, tdS = both
-    tdQ = plan.scale * (tdS @ k + dS @ tk)  # dQ = scale dS K
-    tdK = mT(tdS) @ q + mT(dS) @ tq  # dK = scale dSᵀ Q
+    tdQ = plan.scale * (tdS @ k + dS @ tk)  # eq-orders-gradients: dQ = scale dS K
+    tdK = mT(tdS) @ q + mT(dS) @ tq  # eq-orders-gradients: dK = scale dSᵀ Q
     of_columns = columns.vjp_jvp(D, tD, xp.expand_dims(moved.tL, axis=-1), tparams, res)
     tdparams = in_order(of_weights | of_scores | of_columns, res)
     return *operands_vjp(tdQ, tdK, tdV, res), tdparams, moved.tO, moved.tL

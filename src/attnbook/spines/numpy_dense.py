@@ -40,12 +40,12 @@ def forward(Q, K, V, plan):
     """As :func:`attnbook.spines.dense.forward`."""
     q, k, v = operands(Q, K, V, plan.scale)
     table, saved = Tile.whole(*plan.shape[-2:]), [None] * len(plan.scores)
-    S = np.matmul(q, k.mT, out=np.empty(plan.shape, q.dtype))
+    S = np.matmul(q, k.mT, out=np.empty(plan.shape, q.dtype))  # def-attention
     del q  # a scaled copy, as large as the output
     P = S
     if plan.only_forbids:
         if plan.scores:
-            put(S, cuts_of([op for _, op in plan.scores], table, S.dtype), -np.inf)
+            put(S, cuts_of([op for _, op in plan.scores], table, S.dtype), -np.inf)  # eq-op-mask
     else:
         S, saved = chain.forward(plan.scores, S, table)
         P = np.empty_like(S)  # an op may have saved S itself
@@ -63,22 +63,22 @@ def vjp(dO, dL, res):
     plan, W = res.plan, res.P
     q, k, v = operands(res.Q, res.K, res.V)  # not scaled, which would be a copy
     table, dO, dparams = Tile.whole(*plan.shape[-2:]), widen(dO), {}
-    dP = dO @ v.mT
+    dP = dO @ v.mT  # eq-dP
     if plan.weights:
         W, saved = chain.forward(plan.weights, W, table)
         dP, dparams = chain.vjp(plan.weights, saved, dP, table)
-    dV = W.mT @ dO
-    D = less_dL(np.vecdot(dP, res.P)[..., None], dL, res.Z)
+    dV = W.mT @ dO  # eq-dV
+    D = less_dL(np.vecdot(dP, res.P)[..., None], dL, res.Z)  # def-softmax-row-average
     if plan.columns:
         dparams |= columns.vjp(D, res)
     dS = np.subtract(dP, D, out=None if plan.weights else dP)  # an op may keep what it returned
-    dS *= res.P
+    dS *= res.P  # eq-dS, eq-dS-D, eq-mask-dS, eq-var-dropout-vjp
     if not plan.only_forbids:
         dS, of_scores = chain.vjp(plan.scores, res.saved, dS, table)
         dparams |= of_scores
     dQ, dK = dS @ k, dS.mT @ q
-    dQ *= plan.scale
-    dK *= plan.scale
+    dQ *= plan.scale  # eq-dQ
+    dK *= plan.scale  # eq-dK
     return *operands_vjp(dQ, dK, dV, res), in_order(dparams, res)
 
 
@@ -91,6 +91,6 @@ def _normalize(S, out):
     P = np.subtract(S, M, out=out)
     np.exp(P, out=P)
     Z = P @ np.ones((P.shape[-1], 1), P.dtype)  # a product adds up faster than a sum
-    Z[Z == 0] = np.inf
-    P /= Z
+    Z[Z == 0] = np.inf  # def-softmax-dead-row, def-mask-dead-row
+    P /= Z  # eq-softmax-stable, eq-mask-weights
     return P, M, Z

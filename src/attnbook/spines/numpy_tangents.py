@@ -113,7 +113,7 @@ def _push(work, res):
     tO, tL = (T.reshape(*work.plan.shape[:-1], T.shape[-1]) for T in (tO, tL))
     if res.plan.columns:
         tL = columns.jvp(tL, work.tparams, res)
-    tO -= tL * res.O
+    tO -= tL * res.O  # eq-orders-sweep
     return tO, tL
 
 
@@ -189,7 +189,7 @@ def _turn_block(work, place, block, rows, sums):
                 dS = np.matmul(dO_i, v1[..., there, :].mT, out=buffers[2].view(E.shape))
                 tdS, found = np.matmul(tdO_i, v2[..., there, :].mT, out=buffers[3].view(E.shape)), {}
             tdS += np.multiply(tS, dS, out=buffers[4].view(E.shape))
-            tdS *= E
+            tdS *= E  # eq-orders-entry
             dS *= E
             if not work.drops:
                 W, tW = E, np.multiply(tS, E, out=tS)

@@ -141,16 +141,16 @@ def _forward_block(work, block, O, M, Z):
                 E = np.subtract(E, shift, out=E if work.fast else None)  # an op may have saved E itself
                 A *= fade
                 z *= fade
-                m[...] = highest
+                m[...] = highest  # eq-tile-fade
             work.exp(E, out=E)
             if not shifted:
                 put(E, cuts, 0)
-            z += E @ ones[: len(tile.cols)]
+            z += E @ ones[: len(tile.cols)]  # def-tile-state, eq-tile-online
             W = chain.forward(work.plan.weights, E, tile)[0] if work.drops else E
-            straight = add(A, W, v[..., there, :], products, straight)
+            straight = add(A, W, v[..., there, :], products, straight)  # def-tile-state, eq-tile-online
     dead = Z == 0
     Z[dead], M[dead] = np.inf, 0
-    O /= Z
+    O /= Z  # eq-tile-end
 
 
 @quietly
@@ -184,7 +184,7 @@ def _backward_block(work, place, block, kept, sums):
         dO1 = np.empty((*size, len(rows), v.shape[-1] + 1), work.dtype)
         np.multiply(q[..., slice_of(rows), :], work.dtype.type(work.in_q), out=q1)
         np.divide(dO[at], Z[at], out=dO1[..., :-1])
-        np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])
+        np.negative(np.vecdot(dO1[..., :-1], O[at]), out=dO1[..., -1])  # eq-tile-D
         if minus_dL:  # D − dL in place of D
             dO1[..., -1] -= minus_dL[0][at][..., 0] / Z[at][..., 0]
         M_i = M[at]
@@ -196,13 +196,13 @@ def _backward_block(work, place, block, kept, sums):
             S = np.matmul(q_i, k[..., there, :].mT, out=exponentials.view(shape))
             E, saved = work.exponentials(S, M_i[..., here, :], tile, cuts, shifted)
             W, kept_by = chain.forward(work.plan.weights, E, tile) if work.drops else (E, ())
-            add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)
+            add(dV[..., there, :], W.mT, dO_i[..., :-1], products, straight)  # eq-tile-sums
             dS = _dS(work, dO_i, v1[..., there, :], E, (saved, kept_by), tile, gradients.view(shape), dparams, block)
-            first = add(dQ[..., here, :], dS, k[..., there, :], products, first)
-            add(dK[..., there, :], dS.mT, q_i, products, straight)
-        dQ *= work.dtype.type(work.in_dQ)
+            first = add(dQ[..., here, :], dS, k[..., there, :], products, first)  # eq-tile-sums
+            add(dK[..., there, :], dS.mT, q_i, products, straight)  # eq-tile-sums
+        dQ *= work.dtype.type(work.in_dQ)  # eq-tile-bits
         sums.give(strip, place, [(all_dQ, dQ)])
-    dK *= work.dtype.type(work.in_dK)
+    dK *= work.dtype.type(work.in_dK)  # eq-tile-bits
     sums.give("keys", place, [(all_dK, dK), (all_dV, dV), *sums.of_parameters(dparams, block)])
 
 
@@ -210,12 +210,12 @@ def _dS(work, dO1, v1, E, saved, tile, out, dparams, block):
     """P ∘ (dP − D), and back through the ops. P = E/Z, and dO1 has that 1/Z in it, and −D/Z in its last column."""
     of_ops = {}
     if not work.drops:
-        dS = np.matmul(dO1, v1.mT, out=out)
+        dS = np.matmul(dO1, v1.mT, out=out)  # eq-tile-column
     else:
         dW = np.matmul(dO1[..., :-1], v1[..., :-1].mT, out=out)
         dP, of_ops = chain.vjp(work.plan.weights, saved[1], dW, tile)
         dS = np.add(dP, dO1[..., -1:], out=out)
-    dS *= E
+    dS *= E  # eq-tile-entry, eq-tile-engine
     if not work.fast:  # behind a mask, P is 0 already
         dS, of_scores = chain.vjp(work.plan.scores, saved[0], dS, tile)
         of_ops |= of_scores

@@ -130,7 +130,8 @@ class Work:
             safe = self.fast and q.size and k.size
             if safe:
                 of_q, of_k, of_v = [math.sqrt(np.max(np.vecdot(T, T))) for T in (q, k, v)]
-                safe = of_q * of_k * abs(self.plan.scale) < self.tiles.bits * LN2 and of_v < 2.0**60  # no, if NaN
+                bound = of_q * of_k * abs(self.plan.scale)  # eq-tile-bound
+                safe = bound < self.tiles.bits * LN2 and of_v < 2.0**60  # no, if NaN
             self._shifts[lead] = not safe
         return self._shifts[lead]
 
@@ -144,7 +145,7 @@ class Work:
         if shifted:
             S -= M
             put(S, cuts, -np.inf)
-        E = self.exp(S, out=S)
+        E = self.exp(S, out=S)  # eq-tile-two-parts, eq-softmax-from-logsumexp, eq-mask-recompute
         if not shifted:
             put(E, cuts, 0)
         return E, ()

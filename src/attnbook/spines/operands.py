@@ -108,8 +108,8 @@ def row_sums_jvp(dO, tdO, tdL, tO, res):
 
 
 def row_sums(dO, dL, res):
-    """rowsum(dO ∘ O) − dL."""
-    return less_dL(array_namespace(dO).sum(widen(dO) * widen(res.O), axis=-1, keepdims=True), dL, res.Z)
+    """rowsum(dO ∘ O) − dL (:eq:`eq-D`)."""
+    return less_dL(array_namespace(dO).sum(widen(dO) * widen(res.O), axis=-1, keepdims=True), dL, res.Z)  # eq-D
 
 
 def less_dL(D, dL, Z):
@@ -118,4 +118,4 @@ def less_dL(D, dL, Z):
         return D
     xp = array_namespace(Z)
     dL = xp.expand_dims(widen(dL), axis=-1)
-    return D - xp.where(xp.inf == Z, xp.zeros_like(dL), dL)
+    return D - xp.where(xp.inf == Z, xp.zeros_like(dL), dL)  # eq-dS-L

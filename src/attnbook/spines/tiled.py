@@ -122,11 +122,11 @@ def forward(Q, K, V, plan):
             shift = xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)
             E, fade = xp.exp(S - shift), xp.exp(M - shift)
             W, _ = chain.forward(plan.weights, E, tile)
-            M, Z = highest, fade * Z + xp.sum(E, axis=-1, keepdims=True)
-            A = fade * A + W @ _at(v, cols)
+            M, Z = highest, fade * Z + xp.sum(E, axis=-1, keepdims=True)  # def-tile-state, eq-tile-fade, eq-tile-online
+            A = fade * A + W @ _at(v, cols)  # def-tile-state, eq-tile-online
         dead = Z == 0
         M, Z = xp.where(dead, xp.zeros_like(M), M), xp.where(dead, xp.full_like(Z, xp.inf), Z)
-        outputs.append(A / Z)
+        outputs.append(A / Z)  # eq-tile-end
         shifts.append(M)
         sums.append(Z)
     O, M, Z = (xp.concat(parts, axis=-2) for parts in (outputs, shifts, sums))
@@ -141,7 +141,7 @@ def vjp(dO, dL, res):
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     xp, (n_q, n_k), dO = array_namespace(q), plan.shape[-2:], widen(dO)
-    D = row_sums(dO, dL, res)
+    D = row_sums(dO, dL, res)  # eq-tile-D
     table, key_tiles = Tile.whole(n_q, n_k), pieces(range(n_k), plan.tiles.cols)
     dK, dV = ([_filled(0.0, plan, cols, T.shape[-1], q) for cols in key_tiles] for T in (k, v))
     dQ, dparams = [], zero_dparams(plan, q)
@@ -153,13 +153,13 @@ def vjp(dO, dL, res):
                 continue
             P, saved = _weights(q, k, res, tile)
             W, kept = chain.forward(plan.weights, P, tile)
-            dV[j] = dV[j] + mT(W) @ dO_i  # O = W V
+            dV[j] = dV[j] + mT(W) @ dO_i  # eq-tile-sums: O = W V
             dW = dO_i @ mT(_at(v, cols))
             dP, of_weights = chain.vjp(plan.weights, kept, dW, tile)
-            dS = P * (dP - _at(D, rows))  # P = softmax(S), L = logsumexp(S)
+            dS = P * (dP - _at(D, rows))  # eq-tile-entry: P = softmax(S), L = logsumexp(S)
             dS, of_scores = chain.vjp(plan.scores, saved, dS, tile)  # S' = op(S)
-            dQ_i = dQ_i + dS @ _at(k, cols)  # S = scale Q Kᵀ
-            dK[j] = dK[j] + mT(dS) @ q_i
+            dQ_i = dQ_i + dS @ _at(k, cols)  # eq-tile-sums: S = scale Q Kᵀ
+            dK[j] = dK[j] + mT(dS) @ q_i  # eq-tile-sums
             chain.collect(dparams, of_weights | of_scores, plan.ops, tile, table)
         dQ.append(dQ_i * plan.scale)
     whole = (xp.concat(parts, axis=-2) for parts in (dQ, dK, dV))
@@ -181,6 +181,7 @@ def _in_nats(res):
 
 
 def _pushed(tQ, tK, tV, tparams, res):
+    """The tangents of O and L in one sweep (:eq:`eq-orders-sweep`)."""
     plan = res.plan
     q, k, v = operands(res.Q, res.K, res.V, plan.scale)
     tq, tk, tv = operands(tQ, tK, tV, plan.scale)
@@ -202,7 +203,7 @@ def _pushed(tQ, tK, tV, tparams, res):
         of_L.append(tL)
     tA, tL = (xp.concat(parts, axis=-2) for parts in (of_O, of_L))
     tL = columns.jvp(tL, tparams, res)
-    return tA - tL * O, tL
+    return tA - tL * O, tL  # eq-orders-sweep
 
 
 @quietly_on_numpy
@@ -238,7 +239,7 @@ def hvp(tQ, tK, tV, tparams, dO, dL, turns, res):
             both = dO_i @ mT(_at(v, cols)), tdO_i @ mT(_at(v, cols)) + dO_i @ mT(_at(tv, cols))  # dW = dO Vᵀ
             (dP, tdP), found = chain.vjp_jvp(plan.weights, kept, both, of_weights, tile, tparams)
             above = dP - _at(D, rows)
-            both = P * above, tP * above + P * (tdP - _at(tD, rows))  # dS = P∘(dP − D)
+            both = P * above, tP * above + P * (tdP - _at(tD, rows))  # eq-orders-entry: dS = P∘(dP − D)
             (dS, tdS), of_parameters = chain.vjp_jvp(plan.scores, saved, both, of_scores, tile, tparams)
             tdQ_i = tdQ_i + tdS @ _at(k, cols) + dS @ _at(tk, cols)  # dQ = scale dS K
             tdK[j] = tdK[j] + mT(tdS) @ _at(q, rows) + mT(dS) @ _at(tq, rows)  # dK = scale dSᵀ Q
@@ -263,10 +264,10 @@ def _scores(q, k, plan, tile):
 
 
 def _weights(q, k, res, tile):
-    """P on this tile, made again, and what the ops saved on the way."""
+    """P on this tile, made again (:eq:`eq-tile-two-parts`), and what the ops saved on the way."""
     S, saved = _scores(q, k, res.plan, tile)
     xp = array_namespace(S)
-    return xp.exp(S - _at(res.M, tile.rows) * res.unit) / _at(res.Z, tile.rows), saved
+    return xp.exp(S - _at(res.M, tile.rows) * res.unit) / _at(res.Z, tile.rows), saved  # eq-tile-two-parts
 
 
 def _at(T, places):
