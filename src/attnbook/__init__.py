@@ -40,7 +40,7 @@ from attnbook.softmax import (
 from attnbook.spines.workers import get_num_threads, set_num_threads
 from attnbook.top_k import top_k_mask
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 # Each of these hides the module of its name, so it has that one's names too: ``attnbook.rotary.YaRN``.
 for _function in (attention, diagnose, linear, merge, rotary, softmax):
