@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from test_pages import blocks
-from test_workflows import PINNED, read, steps, tool
+from test_workflows import FOR_TESTS, FOR_THE_BOOK, PINNED, read, steps, tool
 
 import attnbook as ab
 
@@ -187,14 +187,19 @@ def test_the_classifiers_name_no_python_that_the_weekly_run_leaves_out():
 def test_the_weekly_run_installs_the_newest_of_what_is_pinned():
     lines = (ROOT / ".ci" / "newest.txt").read_text(encoding="utf-8").splitlines()
     named = {canonicalize_name(Requirement(line).name) for line in lines if line[0] not in "#-"}
-    ours, others = ({canonicalize_name(name) for name, _ in PIN.findall(part)} for part in PINNED.split("# Everything"))
+    split = [text.split("# Everything") for text in (FOR_THE_BOOK, FOR_TESTS)]
+    ours, others = (
+        {canonicalize_name(name) for name, _ in PIN.findall("".join(part))} for part in zip(*split, strict=True)
+    )
     assert named <= ours | others
     assert ours - named == {"numpy", "array-api-compat", "threadpoolctl", "torch", "matplotlib", "sphinx-book-theme"}
 
 
 def test_the_lock_is_of_the_requirements():
-    """All that they pin, in the same versions, each with a hash; torch has one more, of its build for the CPU."""
-    locked = dict(PIN.findall(LOCK))
+    """All that they pin, in the same versions, each with a hash; torch in its build for the CPU, nothing of CUDA."""
+    locked = {name: version.removesuffix("+cpu") for name, version in PIN.findall(LOCK)}
+    assert re.search(r"^torch==\S+\+cpu ", LOCK, re.MULTILINE)
+    assert not [name for name in locked if name.startswith(("nvidia-", "cuda-"))]
     pinned = {re.sub(r"[_.]", "-", name.lower()): version for name, version in PIN.findall(PINNED)}
     assert pinned.items() <= locked.items()
     entries = re.split(r"^(?=[\w.-]+==)", LOCK, flags=re.MULTILINE)[1:]
