@@ -156,9 +156,8 @@ format: .venv/tools
 # What publishing installs, with torch's build for the CPU: uv knows where that is.
 lock: TORCH ?= --torch-backend cpu
 lock: .venv/tools
-	@rm -f $(LOCK)
 	@$(BIN)/uv pip compile requirements.txt tests/requirements.txt --generate-hashes --no-emit-package attnbook --no-annotate \
-		--quiet --custom-compile-command "make lock" $(TORCH) --output-file $(LOCK)
+		--quiet --upgrade --custom-compile-command "make lock" $(TORCH) --output-file $(LOCK)
 
 clean:
 	rm -rf .venv book/node_modules book/api _build .pytest_cache .ruff_cache .mypy_cache .hypothesis
