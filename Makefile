@@ -2,8 +2,8 @@
 
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
-# What installs: pip, which every Python has. CI says "uv pip", which knows where torch has its build for the CPU.
-PIP ?= $(BIN)/python -m pip --disable-pip-version-check
+# What installs: pip, which every Python has; a module is compiled when it is used. CI says "uv pip install", which knows where torch has its build for the CPU.
+PIP ?= $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 SITE := _build/html
 LOCK := .ci/requirements.lock
 # One more than cores: a test that waits for a browser leaves its core to another.
@@ -54,19 +54,19 @@ help:
 	@test -e $@ || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
 	@echo "Installing what builds the book into .venv (a few minutes, the first time only) ..."
-	@$(PIP) install $(INSTALL)
+	@$(PIP) $(INSTALL)
 	@touch $@
 
 # What tests it, beside that.
 .venv/tools: .venv/installed tests/requirements.txt
 	@echo "Installing what tests the book into .venv (the first time only) ..."
-	@$(PIP) install $(INSTALL_TOOLS)
+	@$(PIP) $(INSTALL_TOOLS)
 	@touch $@
 
 # In place of the rule above, where the site is published: only files whose hashes are known.
 locked:
 	@$(MAKE) .venv/installed INSTALL="--require-hashes -r $(LOCK)"
-	@$(PIP) install --no-build-isolation --no-deps -e .
+	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch .venv/tools
 
 # Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
@@ -142,11 +142,11 @@ anchors: .venv/tools book
 
 # memory.py last: it does not mind what else the machine does.
 benchmarks: .venv/tools
-	@$(PIP) install -r benchmarks/requirements.txt
+	@$(PIP) -r benchmarks/requirements.txt
 	@for name in cpu multi_head rates crossover techniques orders memory; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 gpu: .venv/tools
-	@$(PIP) install -e ".[gpu]"
+	@$(PIP) -e ".[gpu]"
 	@benchmarks/gpu_all.sh
 
 format: .venv/tools
