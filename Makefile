@@ -1,13 +1,16 @@
 # The two commands a reader needs: `make book` and `make test`. CONTRIBUTING.md has the same steps without make.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 BIN := .venv/bin
+# What installs: pip, which every Python has; a module is compiled when it is used. CI says "uv pip install", which knows where torch has its build for the CPU.
+PIP ?= $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 SITE := _build/html
 LOCK := .ci/requirements.lock
 # Workers of the package's lane. The site's has one, and its browser.
 JOBS ?= 2
 # The weekly run replaces these: newest versions, and stored pictures are not compared with what they draw.
 INSTALL ?= -r requirements.txt
+INSTALL_TOOLS ?= -r tests/requirements.txt
 NBVAL ?= --nbval
 PACKAGE := $(addprefix tests/,core torch fused diagnose ranks book house)
 # What `make quick` tests: the package on NumPy, torch's CPU and the standard; not the site, the kernels, the chapters.
@@ -41,20 +44,31 @@ help:
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
 	@echo "make links      ask every other site that the book links to (needs a network)"
 	@echo "make format     format the code, in notebooks too"
-	@echo "make lock       write the versions of requirements.txt, and what they pull in, with their hashes (needs a network)"
+	@echo "make lock       write the versions of both requirements.txt with their hashes (needs a network)"
 	@echo "make clean      remove .venv and everything that was built"
 
-# The stamp is newer than what it was installed from, so a second run installs nothing and needs no network.
+# The stamp is newer than what it was installed from, so a second run installs nothing and needs no network. Where there is
+# none, an earlier run was interrupted, and .venv is made anew. pip shows a bar for each file that it downloads.
 .venv/installed: requirements.txt pyproject.toml
-	@echo "Installing into .venv (a few minutes, the first time only) ..."
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INSTALL)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; \
+		sys.exit(v < (3, 11) and "attnbook needs Python 3.11 or newer; this is %d.%d.%d" % v[:3])'
+	@test -e $@ || $(PYTHON) -m venv --clear .venv
+	@rm -f $@
+	@echo "Installing what builds the book into .venv (a few minutes, the first time only) ..."
+	@$(PIP) $(INSTALL)
+	@touch $@
+
+# What tests it, beside that.
+.venv/tools: .venv/installed tests/requirements.txt
+	@echo "Installing what tests the book into .venv (the first time only) ..."
+	@$(PIP) $(INSTALL_TOOLS)
 	@touch $@
 
 # In place of the rule above, where the site is published: only files whose hashes are known.
 locked:
 	@$(MAKE) .venv/installed INSTALL="--require-hashes -r $(LOCK)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(PIP) --no-build-isolation --no-deps -e .
+	@touch .venv/tools
 
 # Node comes with .venv. The site is built without these packages too, and then lacks what the message says.
 book/node_modules/installed: .venv/installed book/package.json book/package-lock.json book/.npmrc
@@ -73,13 +87,13 @@ proofs: .venv/installed
 
 # The wheel, and not the sources, on the oldest version of each thing that it asks for; the tests' own tools are ours.
 # With pip and setuptools, as Python 3.11 makes an environment: the Triton of that torch imports setuptools.
-oldest: .venv/installed
+oldest: .venv/tools
 	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(OLDEST)
 	@$(BIN)/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct ".[torch]"
-	@grep -E '^($(TOOLS))==' requirements.txt | $(BIN)/uv pip install --quiet --python $(OLDEST) -r -
+	@grep -hE '^($(TOOLS))==' requirements.txt tests/requirements.txt | $(BIN)/uv pip install --quiet --python $(OLDEST) -r -
 	@$(OLDEST)/bin/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
-quick: .venv/installed
+quick: .venv/tools
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
 
@@ -88,7 +102,7 @@ thorough:
 
 # Two lanes beside each other, each with its own tests: the package; the site, from its build on.
 # Each line begins with its lane's name.
-test: .venv/installed book/node_modules/installed
+test: .venv/tools book/node_modules/installed
 	@$(MAKE) --no-print-directory --keep-going -j2 lane-package lane-site
 
 lane-%:
@@ -106,7 +120,7 @@ site-lane: book
 	@$(BIN)/python -m pytest tests/site $(TIER)
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider
 
-pdf: book
+pdf: .venv/tools book
 	@echo "Printing the book ..."
 	@$(BIN)/python book/commands/make_pdf.py
 
@@ -114,12 +128,12 @@ pdf: book
 links: .venv/installed
 	@$(BIN)/jupyter-book build . --builder linkcheck --path-output _build/links
 
-lighthouse: book
+lighthouse: .venv/tools book
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
 	@$(BIN)/python book/commands/numpy_for_pages.py
 	@$(BIN)/python tests/site/lighthouse.py
 
-page-speed: book
+page-speed: .venv/tools book
 	@$(BIN)/python tests/site/page_speed.py
 
 serve: book
@@ -127,38 +141,36 @@ serve: book
 	@(sleep 1; $(BIN)/python -m webbrowser -t http://localhost:8000) >/dev/null 2>&1 &
 	@$(BIN)/python book/commands/serve.py
 
-notebooks: .venv/installed
+notebooks: .venv/tools
 	@$(BIN)/python book/commands/run_chapters.py
 
-coverage: .venv/installed
+coverage: .venv/tools
 	@$(BIN)/python -m pytest tests -q -n $(JOBS) --dist loadfile --record-coverage book/coverage.json
 
-atlas: .venv/installed
+atlas: .venv/tools
 	@$(BIN)/python book/commands/record_atlas.py
 
-anchors: book
+anchors: .venv/tools book
 	@$(BIN)/python tests/site/anchors.py
 
 # memory.py last: it does not mind what else the machine does.
-benchmarks: .venv/installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+benchmarks: .venv/tools
+	@$(PIP) -r benchmarks/requirements.txt
 	@for name in cpu multi_head rates crossover techniques orders memory; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-gpu: .venv/installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[gpu]"
+gpu: .venv/tools
+	@$(PIP) -e ".[gpu]"
 	@benchmarks/gpu_all.sh
 
-format: .venv/installed
+format: .venv/tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What publishing installs. A second hash for torch: pip prefers its build for the CPU where it finds that, as CI does.
-lock: .venv/installed
-	@rm -rf $(LOCK) _build/torch
-	@$(BIN)/uv pip compile requirements.txt --generate-hashes --no-emit-package attnbook --no-annotate --quiet \
-		--custom-compile-command "make lock" --output-file $(LOCK)
-	@$(BIN)/python -m pip download --quiet --no-deps --dest _build/torch "$$(grep '^torch==' requirements.txt)"
-	@sed -i "s/^torch==.*/&\n    $$($(BIN)/python -m pip hash _build/torch/* | tail -1) \\\\/" $(LOCK)
+# What publishing installs, with torch's build for the CPU: uv knows where that is.
+lock: TORCH ?= --torch-backend cpu
+lock: .venv/tools
+	@$(BIN)/uv pip compile requirements.txt tests/requirements.txt --generate-hashes --no-emit-package attnbook --no-annotate \
+		--quiet --upgrade --custom-compile-command "make lock" $(TORCH) --output-file $(LOCK)
 
 clean:
 	rm -rf .venv book/node_modules book/api _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

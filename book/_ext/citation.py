@@ -19,12 +19,12 @@ class Bibtex(SphinxDirective):
 
 
 def bibtex(cff):
-    """The entry of a citation file: its names, version, addresses and, if it was released, its year."""
+    """The entry of a citation file: its names, addresses and, if it was released, its version and year."""
     authors = " and ".join(_author(author) for author in cff["authors"])
     fields = {
         "author": authors,
         "title": f"{{{cff['title']}}}",  # keep its capitals
-        "version": cff["version"],
+        "version": cff.get("version"),
         "year": str(cff.get("date-released", ""))[:4],
         "url": cff["url"],
         "note": f"Code: \\url{{{cff['repository-code']}}}",

@@ -47,9 +47,9 @@ def built():
 
 
 def chosen():
-    """The packages that requirements.txt names with a purpose, by purpose; not what those pull in."""
-    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    for part in text.split("\n\n"):
+    """The packages that the requirements name with a purpose, by purpose; not what those pull in."""
+    texts = [(folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests")]
+    for part in "\n\n".join(texts).split("\n\n"):
         title, *lines = part.strip().splitlines()
         pins = [line.partition(";")[0].strip() for line in lines]  # what stands behind says on which machines
         packages = [pin.split("==") for pin in pins if "==" in pin]

@@ -45,7 +45,7 @@ from attnbook.top_k import top_k_mask
 if TYPE_CHECKING:
     from attnbook.diagnose import diagnose
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "AttentionGrads",

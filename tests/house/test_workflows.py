@@ -15,7 +15,10 @@ from clean_notebooks import BRANCH, FOLDER
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-PINNED = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+FOR_THE_BOOK, FOR_TESTS = (
+    (folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests")
+)
+PINNED = FOR_THE_BOOK + FOR_TESTS
 each = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 
 
@@ -95,6 +98,23 @@ def test_the_quick_job_installs_the_tools_that_it_runs():
     assert run == installed
 
 
+def test_another_python_is_refused_in_a_line_before_anything_is_installed(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("requirements.txt", "pyproject.toml"):
+        (tmp_path / name).touch()
+    old = tmp_path / "python3.10"
+    old.write_text(
+        f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (3, 10, 4); $2"\n', encoding="utf-8"
+    )
+    old.chmod(0o755)
+    done = subprocess.run(["make", "book", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    first, last = done.stderr.splitlines()
+    assert first == "attnbook needs Python 3.11 or newer; this is 3.10.4"
+    assert last.startswith("make: ")
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_the_weekly_run_tries_every_python_that_the_package_allows():
     weekly = read(ROOT / ".github" / "workflows" / "weekly.yml")
     versions = weekly["jobs"]["newest"]["strategy"]["matrix"]["python"]
@@ -105,7 +125,7 @@ def test_the_weekly_run_tries_every_python_that_the_package_allows():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for variable in re.findall(r"\b([A-Z]+)=", command):
         assert f"\n{variable} ?= " in makefile
-    assert "--no-cache-dir" in command
+    assert "--no-cache --upgrade" in command
     assert "bash .ci/run thorough " in command
 
 

@@ -23,13 +23,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from test_pages import blocks
-from test_workflows import PINNED, read, steps, tool
+from test_workflows import FOR_TESTS, FOR_THE_BOOK, PINNED, read, steps, tool
 
 import attnbook as ab
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MINIMA = [Requirement(line.replace(">=", "==")) for line in PROJECT["project"]["dependencies"]]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 LOCK = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
 PIN = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -90,15 +91,19 @@ class TestTheWheel:
         assert links["Source"] == config["repository"]["url"]
 
     def test_its_description_leads_to_what_exists(self, metadata):
-        """Absolute links only, and each to a page of the site or a file of the repository, at the version's tag."""
+        """Absolute links only, and each to a page of the site or a file of the repository, on main."""
         tokens = [token for block in MarkdownIt().parse(metadata.get_payload()) for token in block.children or ()]
         links = [token.attrs.get("href") or token.attrs.get("src") for token in tokens if token.attrs]
-        at_tag = f"https://github.com/attnbook/attnbook/blob/v{ab.__version__}/"
-        files = [link.removeprefix(at_tag) for link in links if link.startswith(at_tag)]
+        on_main = "https://github.com/attnbook/attnbook/blob/HEAD/"
+        files = [link.removeprefix(on_main) for link in links if link.startswith(on_main)]
         pages = [link.removeprefix("https://attnbook.github.io/attnbook/") for link in links if "github.io" in link]
         assert len(files) + len(pages) == len(links) > 20
         assert [path for path in files if not (ROOT / path).is_file()] == []
         assert [page for page in pages if page != "attnbook.pdf" and not (SITE / page).exists()] == []
+
+    def test_its_description_is_the_readme_without_how_to_build_it(self, metadata):
+        shown, whole = (re.findall(r"^## .*", text, re.MULTILINE) for text in (metadata.get_payload(), README))
+        assert shown == [heading for heading in whole if heading != "## Build it, test it"] != whole
 
 
 class TestTheSourceArchive:
@@ -144,14 +149,13 @@ def test_the_wheel_alone_on_the_oldest_versions(wheel, tmp_path):
 
 
 def test_the_readme_says_how_to_install_it():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = [line for line in text.splitlines() if line.startswith("pip install ")]
+    (line,) = [line for line in README.splitlines() if line.startswith("pip install ")]
     assert line.split()[2] == PROJECT["project"]["name"]
     numpy = next(one for one in MINIMA if one.name == "numpy")
     assert (
         f"Python {PROJECT['project']['requires-python'].removeprefix('>=')}, NumPy {str(numpy.specifier)[2:]}" in line
     )
-    for extra in re.findall(r"attnbook\[(\w+)\]", text):
+    for extra in re.findall(r"attnbook\[(\w+)\]", README):
         assert extra in PROJECT["project"]["optional-dependencies"]
 
 
@@ -165,14 +169,19 @@ def test_the_classifiers_name_no_python_that_the_weekly_run_leaves_out():
 def test_the_weekly_run_installs_the_newest_of_what_is_pinned():
     lines = (ROOT / ".ci" / "newest.txt").read_text(encoding="utf-8").splitlines()
     named = {canonicalize_name(Requirement(line).name) for line in lines if line[0] not in "#-"}
-    ours, others = ({canonicalize_name(name) for name, _ in PIN.findall(part)} for part in PINNED.split("# Everything"))
+    split = [text.split("# Everything") for text in (FOR_THE_BOOK, FOR_TESTS)]
+    ours, others = (
+        {canonicalize_name(name) for name, _ in PIN.findall("".join(part))} for part in zip(*split, strict=True)
+    )
     assert named <= ours | others
     assert ours - named == {"numpy", "array-api-compat", "threadpoolctl", "torch", "matplotlib", "sphinx-book-theme"}
 
 
 def test_the_lock_is_of_the_requirements():
-    """All that they pin, in the same versions, each with a hash; torch has one more, of its build for the CPU."""
-    locked = dict(PIN.findall(LOCK))
+    """All that they pin, in the same versions, each with a hash; torch in its build for the CPU, nothing of CUDA."""
+    locked = {name: version.removesuffix("+cpu") for name, version in PIN.findall(LOCK)}
+    assert re.search(r"^torch==\S+\+cpu ", LOCK, re.MULTILINE)
+    assert not [name for name in locked if name.startswith(("nvidia-", "cuda-"))]
     pinned = {re.sub(r"[_.]", "-", name.lower()): version for name, version in PIN.findall(PINNED)}
     assert pinned.items() <= locked.items()
     entries = re.split(r"^(?=[\w.-]+==)", LOCK, flags=re.MULTILINE)[1:]
@@ -196,6 +205,14 @@ class TestTheWorkflow:
         environment = os.environ | {"GITHUB_REF_NAME": tag}
         done = subprocess.run(["bash", "-e", "-c", check], cwd=tmp_path, env=environment, check=False)
         assert (done.returncode == 0) == fine
+
+    def test_a_release_leads_to_the_files_of_its_tag(self, tmp_path):
+        (lead,) = [step["run"] for step in steps(self.PATH) if "PyPI's text" in step.get("name", "")]
+        shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        environment = os.environ | {"GITHUB_REF_NAME": "v1.2.3"}
+        subprocess.run(["bash", "-e", "-c", lead], cwd=tmp_path, env=environment, check=True)
+        text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+        assert re.findall(r"/blob/(.+?)/", text) == ["v1.2.3"]
 
     def test_only_the_last_job_may_say_who_it_is_and_it_runs_nothing_of_ours(self):
         jobs = read(self.PATH)["jobs"]
@@ -230,8 +247,9 @@ def test_the_foot_of_every_page_says_the_version():
         assert urljoin(page, link["href"]).removesuffix("#") == "book/changelog.html"
 
 
-def test_the_version_is_newer_than_those_of_the_changelog_below_it():
+def test_the_version_is_the_last_of_the_changelog_or_on_the_way_to_a_newer_one():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = [name for name in re.findall(r"^## (\S+) - ", text, re.MULTILINE) if name != "Unreleased"]
-    assert versions[0] == ab.__version__
+    newest, way = (versions or ["0"])[0], Version(ab.__version__)
+    assert ab.__version__ == newest or (way.is_devrelease and way > Version(newest))
     assert versions == sorted(versions, key=Version, reverse=True)
