@@ -1,6 +1,7 @@
 """The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
 import os
+from pathlib import Path
 
 import covers
 import kernels  # noqa: F401 (before anything imports Triton)
@@ -17,6 +18,8 @@ from libraries import LIBRARIES
 from routes import ROUTES, taking
 
 torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
+COMPILED = Path(__file__).parents[1] / "_build" / f"compiled-by-torch-{torch.__version__}"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))  # kept from run to run, shared by the workers
 os.environ.setdefault("ATTNBOOK_NUM_THREADS", "2")  # else torch's, and nothing would run on several
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=400)

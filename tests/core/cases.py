@@ -244,8 +244,8 @@ class Slopes(Case):
     """
 
     def draw(self, seed=0):
-        Q, K, V, slopes = super().draw(seed)
-        return [Q, K, V, 0.3 * abs(slopes)]
+        Q, K, V, slopes, *rest = super().draw(seed)
+        return [Q, K, V, 0.3 * abs(slopes), *rest]
 
 
 CASES = (

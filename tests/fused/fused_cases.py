@@ -1,4 +1,8 @@
-"""Cases for the fused spine, and what must hold there. Nothing here is a test: two files of tests share it."""
+"""Cases for the fused spine, and what must hold there. Nothing here is a test: three files of tests share it.
+
+The cases cover: each pair of what the kernels are given occurs in one of them, on several tiles. So one table and one
+law stand for what else would be a test for each option.
+"""
 
 from functools import partial
 
@@ -8,15 +12,17 @@ import test_extremes as extremes
 import torch
 from cases import CASES, Case, Slopes
 from compare import draw
+from covering import cover
 from kernels import DEVICE
-from naive import low_precision, naive_scores
+from naive import naive_attention, naive_scores
 
 import attnbook as ab
-from attnbook.ops import ALiBi, Bias, Softcap, Window
+from attnbook.checks.tolerances import LOW_PRECISION
+from attnbook.ops import ALiBi, Bias, Sink, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.capability import kernel_of
 
-FLOAT32 = torch.float32
+FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
 
 
 def fits(case):
@@ -26,50 +32,131 @@ def fits(case):
     return kernel_of(plan) is not None
 
 
-LONG = partial(Case, q=(2, 37, 11), k=(2, 53, 11), v=(2, 53, 19))
-SHORT = {"q": (2, 53, 11), "k": (2, 37, 11), "v": (2, 37, 19)}
-BATCH = {"q": (2, 2, 21, 11), "k": (2, 2, 37, 11), "v": (2, 2, 37, 19)}
-GROUPED = {"q": (2, 2, 21, 11), "k": (2, 1, 37, 11), "v": (2, 1, 37, 19)}
-ON_TILES = (
-    LONG("ragged"),
-    Case("nothing ragged", q=(2, 32, 16), k=(2, 64, 16), v=(2, 64, 32)),
-    LONG("causal", causal=True),
-    LONG("causal, more queries", causal=True, **SHORT),
-    LONG("bottom-right", causal="bottom-right"),
-    LONG("bottom-right, more queries", causal="bottom-right", **SHORT),
-    Case("causal, nothing ragged", q=(1, 64, 16), k=(1, 64, 16), v=(1, 64, 16), causal=True),
-    LONG("window", ops=((partial(Window, 9, 3, "top-left"), None),)),
-    LONG("window, bottom-right", ops=((partial(Window, 20, 0, "bottom-right"), None),)),
-    LONG("window beyond the keys", ops=((partial(Window, 1, 2, "top-left"), None),), **SHORT),
-    LONG("window from the left", ops=((partial(Window, 16, None, "top-left"), None),), **SHORT),
-    LONG("grouped", **GROUPED),
-    LONG("grouped, causal, grouped apart", causal=True, q=(4, 21, 11), k=(2, 37, 11), v=(1, 37, 19)),
-    LONG("mask", mask=(1, 37, 53), dead=True),
-    LONG("padding", mask=(2, 1, 1, 37), **BATCH),
-    LONG("bias", bias=(2, 37, 53), causal=True),
-    LONG("bias for all the heads", bias=(2, 1, 21, 37), **BATCH),
-    LONG("bias for the batch", bias=(2, 21, 37), ops=((partial(Window, 9, 3, "top-left"), None),), **BATCH),
-    LONG("bias for all", bias=(37, 53), forbid=0.3, dead=True),
-    LONG("bias for the queries", bias=(2, 1, 53)),
-    LONG("bias for some of the batch", q=(2, 3, 2, 5, 11), k=(2, 7, 11), v=(2, 7, 13), bias=(2, 1, 1, 5, 7)),
-    Slopes("ALiBi", q=(8, 37, 11), k=(8, 53, 11), v=(8, 53, 19), causal=True,
-           ops=((partial(ALiBi, corner="bottom-right"), (8,)),)),
-    Slopes("ALiBi, both ways", q=(8, 37, 11), k=(8, 53, 11), v=(8, 53, 19),
-           ops=((partial(ALiBi, corner="bottom-right"), (8, 1, 1)),)),
-    Slopes("ALiBi, more queries", q=(8, 53, 11), k=(4, 37, 11), v=(4, 37, 19),
-           ops=((partial(ALiBi, corner="top-left"), (8,)),)),
-    Slopes("ALiBi for the batch", q=(8, 2, 21, 11), k=(8, 1, 37, 11), v=(8, 1, 37, 19), ops=(
-        (partial(Softcap, 1.5), None), (partial(ALiBi, corner="top-left"), (8, 1)),
-        (partial(Window, 9, 3, "top-left"), None))),
-    LONG("softcap", ops=((partial(Softcap, 1.5), None),)),
-    Case("all together", q=(4, 21, 11), k=(2, 37, 11), v=(2, 37, 19), mask=(21, 37), bias=(4, 21, 37), dead=True,
-         scale=-0.7, causal="bottom-right", ops=((partial(Softcap, 1.5), None), (partial(Window, 20, None), None))),
-)  # fmt: skip
-OF = {case.name: case for case in (*CASES, *ON_TILES)}
+# --- what the kernels are given, every pair of it -----------------------------------------------------------------
+
+LEAD = {  # leading axes of Q, K and V
+    "no axes": ((), (), ()),
+    "heads": ((2,), (2,), (2,)),
+    "grouped": ((4,), (2,), (2,)),
+    "batch, grouped apart": ((2, 2), (2, 1), (2, 2)),
+    "crossing": ((2, 1), (1, 3), (3,)),
+    "three axes": ((2, 1, 2), (1, 1, 1), (1,)),
+}
+FACTORS = {
+    "lead": tuple(LEAD),
+    "bias": ("", "bias", "bias of heads", "bias of the batch", "bias of keys", "−∞", "ALiBi", "slopes ↔"),
+    "mask": ("", "mask, dead", "table", "keys", "padding"),
+    "sizes": ((21, 53), (53, 37), (32, 32), (5, 7)),
+    "widths": ((11, 19), (1, 17), (16, 32), (72, 1)),
+    "window": (None, (9, 3, "top-left"), (20, 0, "bottom-right"), (16, None, "top-left"), (1, 2, "top-left")),
+    "causal": (False, True, "bottom-right"),
+    "layout": ("", "turned", "spread"),
+    "dtype": (FLOAT32, FLOAT16, BFLOAT16),
+    "scale": (None, -0.7),
+    "cap": (False, True),
+    "sink": (False, True),
+    "dL": (False, True),
+}
 
 
-def exact(case, dtype=FLOAT32, **options):
-    low_precision(case, dtype, on=DEVICE, method="fused", **options)
+def impossible(row):
+    """What has no axis to be shared, or to be dead in; and many heads of many tiles, for their time."""
+    return (
+        (row["mask"] == "mask, dead" and row["bias"] == "bias of keys")
+        or (row["lead"] in ("no axes", "heads", "grouped") and row["mask"] == "padding")
+        or (row["lead"] == "no axes" and row["bias"] in ("bias of heads", "bias of the batch"))
+        or (row["lead"] in ("crossing", "three axes") and row["sizes"] != (5, 7))
+    )
+
+
+def case_of(row):
+    """The case that a row stands for, named by what it has."""
+    (n_q, n_k), (d_k, d_v) = row["sizes"], row["widths"]
+    q, k, v = LEAD[row["lead"]]
+    given = {"q": (*q, n_q, d_k), "k": (*k, n_k, d_k), "v": (*v, n_k, d_v)}
+    *batch, h = Case("", **given).scores[:-2] or (1,)
+    heads, of_heads = ((), ()) if row["lead"] == "no axes" else ((*batch, h), (h,))
+    shapes = {
+        "bias": (*heads, n_q, n_k), "bias of heads": (h, n_q, n_k), "bias of the batch": (*batch, 1, n_q, n_k),
+        "bias of keys": (*of_heads, 1, n_k), "−∞": (n_q, n_k), "mask, dead": (*heads, n_q, n_k),
+        "table": (n_q, n_k), "keys": (n_k,), "padding": (*batch, 1, 1, n_k),
+    }  # fmt: skip
+    ops = [(partial(Softcap, 1.5), None)] * row["cap"]
+    if row["bias"] in ("ALiBi", "slopes ↔"):
+        corner, axes = ("top-left", of_heads) if row["bias"] == "ALiBi" else ("bottom-right", (*heads, 1, 1))
+        ops.append((partial(ALiBi, corner=corner), axes))
+    if row["window"]:
+        ops.append((partial(Window, *row["window"]), None))
+    ops += [(Sink, of_heads)] * row["sink"]
+    given |= {"mask": shapes.get(row["mask"]), "bias": shapes.get(row["bias"]), "ops": tuple(ops)}
+    given |= {"dead": row["mask"] == "mask, dead", "forbid": 0.3 * ("−∞" in row["bias"])}
+    of = Slopes if row["bias"] in ("ALiBi", "slopes ↔") else Case
+    words = [str(x) for x in row.values() if not isinstance(x, bool) and x]
+    words += [name for name, x in row.items() if x is True]
+    return of(", ".join(words), scale=row["scale"], causal=row["causal"], **given)
+
+
+HOW = "dtype", "layout", "dL"
+ROWS = [(case_of(row), {name: row[name] for name in HOW}) for row in cover(FACTORS, forbids=impossible)]
+
+LAYOUTS = {
+    "": lambda T: T,
+    "turned": lambda T: T.transpose(-3, -2).contiguous().transpose(-3, -2) if T.ndim > 2 else T.mT.contiguous().mT,
+    "spread": lambda T: torch.stack([T, T], -1).flatten(-2)[..., ::2],
+}
+
+
+def holds(case, dtype=FLOAT32, layout="", dL=True, size=1.0):
+    """The law: O, L and every gradient, of dO and dL, are as exact as plain torch's in the same dtype, against float64;
+    a row without a key gives and gets exactly 0; and none of it depends on how the tensors lie in memory.
+    """
+    low = [torch.tensor(T).to(dtype) for T in case.draw()]
+    low[0] = size * low[0]
+    given = [(LAYOUTS[layout](T) if T.ndim > 1 else T).to(DEVICE) for T in low]
+    O, res = ab.attention(*given[:3], method="fused", **case.options(given[0], *given[3:]))
+    alive = torch.tensor(case.allowed().any(-1))
+    of_L = alive | any(op is Sink for op, _ in case.ops)
+    arrived = [[torch.tensor(T) for T in draw(O.shape, res.L.shape, seed=seed)] for seed in range(3)]
+    arrived = [(of_O.to(dtype), of_L_ * dL) for of_O, of_L_ in arrived]
+    dO, given_dL = arrived[0]
+    given_dL = (
+        given_dL.float().masked_fill(~of_L, torch.nan).to(DEVICE) if dL else None
+    )  # what arrives there is nothing
+    ours = [T.cpu() for T in (O, res.L, *case.pull(LAYOUTS[layout](dO.to(DEVICE)), res, given_dL))]
+    assert torch.equal(ours[1] == -torch.inf, ~of_L)
+    for T in (ours[0], ours[2])[: 1 + (case.q[:-1] == O.shape[:-1])]:  # dQ, where it is not summed over a batch
+        assert not T[~alive].any()
+    plain, exact = (
+        [_plain(case, [T.to(of) for T in low], of_L, *each) for each in arrived] for of in (dtype, torch.double)
+    )
+    allowed = [max(map(apart, *pair)) for pair in zip(zip(*plain, strict=True), zip(*exact, strict=True), strict=True)]
+    for i, (T, true, off_plain) in enumerate(zip(ours, exact[0], allowed, strict=True)):
+        assert T.shape == true.shape
+        largest = true.abs().masked_fill(~true.isfinite(), 0.0).max().item() if true.numel() else 0.0
+        most = LOW_PRECISION["gradient" if i > 1 else "output"] * off_plain + torch.finfo(dtype).eps * largest
+        assert apart(T, true) <= most, f"result {i}: off by {apart(T, true):.1e}, of {most:.1e}"
+
+
+def apart(T, true):
+    """The largest difference; NaN is none that is allowed."""
+    off = torch.where(true == T, 0.0, T.double() - true)
+    return off.abs().nan_to_num(nan=torch.inf).amax().item() if T.numel() else 0.0
+
+
+def _plain(case, inputs, of_L, dO, dL):
+    """O, L and the gradients of all inputs, by autograd, in the dtype of Q."""
+    inputs = [T.clone().requires_grad_() for T in inputs]
+    O = naive_attention(case, *inputs)
+    S = naive_scores(case, *inputs).masked_fill(~of_L[..., None], 0.0)
+    L = (S.logsumexp(-1) if S.shape[-1] else S.sum(-1)).masked_fill(~of_L, -torch.inf)
+    loss = (O * dO.to(O.dtype)).sum() + (L * dL.to(O.dtype))[of_L].sum()
+    return [O.detach(), L.detach(), *torch.autograd.grad(loss, inputs)]
+
+
+# --- other laws ---------------------------------------------------------------------------------------------------
+
+OF = {case.name: case for case in CASES}
+LONG = Case("several tiles", q=(2, 37, 11), k=(2, 53, 11), v=(2, 53, 19))
 
 
 def attend(case, dtype=FLOAT32, seed=0):
@@ -79,33 +166,10 @@ def attend(case, dtype=FLOAT32, seed=0):
     return O, res, torch.tensor(draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
 
 
-def large_scores(case, dtype=FLOAT32):
-    exact(case, dtype, size=1000.0)
-
-
 def large_scores_in_any_order(case):
     """The backward finds M again, to the bit, although a product lying down is not what it is upright."""
     with kernels.upright_and_lying_products_differ():
-        large_scores(case)
-
-
-def L_is_the_logsumexp(case):
-    O, res, _, inputs = attend(case)
-    S = naive_scores(case, *(T.cpu().double() for T in inputs))
-    wanted = torch.logsumexp(S, dim=-1) if S.shape[-1] else torch.full(S.shape[:-1], -torch.inf).double()
-    assert torch.allclose(res.L.cpu().double(), wanted, rtol=1e-6, atol=1e-6)
-    assert torch.all(O[-torch.inf == res.L] == 0)
-
-
-def L_has_a_gradient(case):
-    """Beside O; what arrives at L in a dead row, here NaN, is nothing."""
-    _, res, dO, inputs = attend(case)
-    wide = [T.double() for T in inputs]
-    _, exact = ab.attention(*wide[:3], method="dense", **case.options(wide[0], *wide[3:]))
-    dL = torch.tensor(draw(tuple(res.L.shape), seed=1)[0], device=DEVICE).masked_fill(-torch.inf == res.L, torch.nan)
-    found, wanted = ab.attention_vjp(dO, res, dL.float()), ab.attention_vjp(dO.double(), exact, dL)
-    for T, right in zip(found[:4], wanted[:4], strict=True):
-        assert T is right or torch.allclose(T.double(), right, rtol=1e-4, atol=1e-5)
+        holds(case, size=1000.0)
 
 
 def bias_at_the_ends(name, dtype, of_bias=None):
@@ -121,15 +185,3 @@ def bias_at_the_ends(name, dtype, of_bias=None):
     wanted = extremes.reference(*given, B)
     found = [T.cpu() for T in (O, res.L, *grads)]
     extremes.agree([*found, wanted[-1] if dbias is None else dbias.cpu()], wanted, numpy[0])
-
-
-def layout_changes_nothing(case):
-    inputs = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw()]
-    turned = [T.transpose(-3, -2).contiguous().transpose(-3, -2) for T in inputs]
-    wide = [torch.stack([T, T], -1).flatten(-2)[..., ::2] for T in inputs]
-    found = []
-    for Q, K, V, *bias in (inputs, turned, wide):
-        O, res = ab.attention(Q, K, V, method="fused", **case.options(Q, *bias))
-        found.append((O, *case.pull(torch.ones_like(O[..., :1]).expand(O.shape), res)))
-    assert all(map(torch.equal, found[0], found[1]))
-    assert all(map(torch.equal, found[0], found[2]))

@@ -3,25 +3,28 @@
 All outputs lie in memory that was full of NaN.
 """
 
+from dataclasses import replace
+
 import kernels
 import pytest
 import torch
 from cases import CASES, Case
 from compare import draw
 from fused_cases import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    LONG,
     OF,
-    ON_TILES,
-    L_has_a_gradient,
-    L_is_the_logsumexp,
+    ROWS,
     attend,
     bias_at_the_ends,
-    exact,
     fits,
-    large_scores,
+    holds,
     large_scores_in_any_order,
-    layout_changes_nothing,
 )
 from kernels import DEVICE
+from planting import by_turns
 from test_extremes import BIASES
 
 import attnbook as ab
@@ -31,8 +34,6 @@ from attnbook.spines import fused, tiled
 kernels.triton_or_skip()
 from attnbook.spines.fused import forward_kernel, launch  # noqa: E402
 
-FLOAT32, FLOAT16, BFLOAT16 = torch.float32, torch.float16, torch.bfloat16
-WIDTHS = (1, 16, 17, 40, 64, 96, 128, 200, 256)
 BALANCED = {"bias for all keys": "dbias", "bias of no axis": "dbias", "one query, one key": "dQ"}
 """Here this gradient is 0, a row of dS summed, and what comes is rounding alone."""
 
@@ -45,66 +46,45 @@ def small_tiles():
 
 # --- values and gradients -----------------------------------------------------------------------------------------
 
-
-def of_interest(cases, names):
-    """Cases, of which the interpreter, which takes a second for each, runs by default those of these names."""
-    return [
-        pytest.param(case, id=case.name, marks=() if case.name in names or DEVICE != "cpu" else pytest.mark.thorough)
-        for case in cases
-    ]
-
-
-# What no case on tiles has: axes and sizes, dead rows of each kind, signs, one slope, a sink.
+# What no row of the cover has. By the interpreter, the other cases are thorough.
 SMALL = (
-    "no leading axes", "three leading axes", "widths of one", "no query", "no key", "empty batch",
-    "leading axes that cross", "keys and values grouped apart", "mask of one axis", "mask with a dead row",
-    "bias with a dead row", "scale of zero", "negative scale", "window with dead rows", "window and mask",
-    "ALiBi, grouped, causal, a dead row", "ALiBi of one slope", "sink, grouped, bottom-right, with a dead row",
-    "sink and no key", "sink and window, fewer keys", "documents, causal, grouped, biased",
-    "packed, causal, with a sink", "prefix", "blocks of each head, bottom-right, cap",
+    "no query", "no key", "empty batch", "scale of zero", "sink and no key", "documents, causal, grouped, biased",
+    "prefix", "blocks of each head, bottom-right, cap",
 )  # fmt: skip
-LARGER = (
-    "nothing ragged", "causal, more queries", "bottom-right, more queries", "window, bottom-right",
-    "window beyond the keys", "grouped, causal, grouped apart", "padding", "bias for all the heads",
-    "bias for the batch", "bias for all", "bias for the queries", "bias for some of the batch", "ALiBi, both ways",
-    "ALiBi for the batch", "all together",
-)  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "how"), ROWS, ids=str)
+def test_on_tiles(case, how):
+    """Every pair of what the kernels can be given, on several tiles."""
+    holds(case, **how)
 
 
 @pytest.mark.parametrize(
-    "case", of_interest([case for case in CASES if fits(case) and case.name not in BALANCED], SMALL)
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in SMALL or DEVICE != "cpu" else pytest.mark.thorough)
+        for case in CASES
+        if fits(case) and case.name not in BALANCED
+    ],
 )
 def test_small(case):
-    exact(case)
+    holds(case, dL=False)
 
 
-@pytest.mark.parametrize("case", of_interest(ON_TILES, LARGER))
-def test_on_tiles(case):
-    exact(case)
-
-
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
-@pytest.mark.parametrize("name", ["nothing ragged", "bottom-right", "all together"])
-def test_16_bits(name, dtype):
-    exact(OF[name], dtype)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_widths(width):
-    exact(Case("", q=(5, width), k=(7, width), v=(7, 13), causal=True))
-    exact(Case("", q=(5, 11), k=(7, 11), v=(7, width)))
+@pytest.mark.parametrize(("d_k", "d_v"), [(256, 40), (96, 200)])
+def test_wide_heads(d_k, d_v):
+    holds(Case("", q=(5, d_k), k=(7, d_k), v=(7, d_v), causal=True))
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-@pytest.mark.parametrize("name", ["ragged", "causal", "bias", "softcap"])
-def test_large_scores(name, dtype):
+def test_large_scores(dtype):
     """Scores of ± 3000: no overflow, and no larger errors than others have."""
-    large_scores(OF[name], dtype)
+    holds(replace(LONG, causal=dtype == FLOAT16), dtype, size=1000.0)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the interpreter's products")
 def test_large_scores_in_any_order():
-    large_scores_in_any_order(OF["ragged"])
+    large_scores_in_any_order(LONG)
 
 
 @pytest.mark.parametrize("name", BALANCED)
@@ -113,18 +93,9 @@ def test_gradients_that_balance(name):
     assert getattr(ab.attention_vjp(dO, res), BALANCED[name]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["ragged", "mask with a dead row", "all together", "no key"])
-def test_L_is_the_logsumexp(name):
-    L_is_the_logsumexp(OF[name])
-
-
-@pytest.mark.parametrize("name", ["ragged", "mask with a dead row", "all together", "grouped", "no key"])
-def test_L_has_a_gradient(name):
-    L_has_a_gradient(OF[name])
-
-
-@pytest.mark.parametrize("dtypes", [(FLOAT32,), (FLOAT16,), (FLOAT16, FLOAT32)], ids=str)
-@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize(
+    ("dtypes", "name"), by_turns([(FLOAT32,), (FLOAT16,), (FLOAT16, FLOAT32)], BIASES, ("lowest",))
+)
 def test_a_bias_at_the_ends_of_its_dtype(name, dtypes):
     bias_at_the_ends(name, *dtypes)
 
@@ -138,10 +109,9 @@ def test_a_row_of_the_lowest_bfloat16_is_uniform():
     assert all(T.isfinite().all() for T in ab.attention_vjp(O, res)[:4])
 
 
-@pytest.mark.parametrize("name", ["ragged", "bias", "grouped"])
-def test_the_tangent_at_large_scores(name):
+def test_the_tangent_at_large_scores():
     """As exact as that of the tiled spine: its own products find M, not those of the kernels."""
-    case = OF[name]
+    case = replace(LONG, bias=(2, 37, 53))
     inputs = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw()]
     inputs[0] *= 1000
     tangents = [torch.tensor(T, dtype=FLOAT32, device=DEVICE) for T in case.draw(seed=1)]
@@ -165,14 +135,7 @@ def test_residuals_are_float32_where_there_is_no_key():
     assert {T.dtype for T in (res.O, res.M, res.Z)} == {FLOAT32}
 
 
-@pytest.mark.parametrize("name", ["mask with a dead row", "bias with a dead row"])
-def test_a_dead_row_gets_exactly_zero(name):
-    O, res, dO, _ = attend(OF[name])
-    assert torch.all(O[..., 1, :] == 0)
-    assert torch.all(ab.attention_vjp(dO, res).dQ[..., 1, :] == 0)
-
-
-@pytest.mark.parametrize("name", ["ragged", "all together", "queries shared by the batch"])
+@pytest.mark.parametrize("name", ["grouped, masked and biased", "queries shared by the batch"])
 def test_the_tiled_spine_goes_on_from_there(name):
     """Its residuals are those of the tiled spine, whose lines find the same gradients, and the tangent."""
     case = OF[name]
@@ -191,7 +154,7 @@ def test_the_tiled_spine_goes_on_from_there(name):
 # --- how they work ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grouped, causal, grouped apart", "bias for the batch"])
+@pytest.mark.parametrize("name", ["keys and values grouped apart", "bias for all heads"])
 def test_the_same_bits_each_time(name):
     O, res, dO, _ = attend(OF[name])
     first, second = ([T for T in ab.attention_vjp(dO, res)[:4] if T is not None] for _ in range(2))
@@ -208,11 +171,6 @@ def test_nothing_is_copied_that_lies_in_even_steps():
         made = launch.pairs(T, lead, 5, 7)
         assert made.data.untyped_storage().data_ptr() == T.untyped_storage().data_ptr()
     assert launch.pairs(mask, lead, 5, 7)[1:] == (7, 0, 0, 1)
-
-
-@pytest.mark.parametrize("name", ["ragged", "grouped", "bias for some of the batch"])
-def test_tensors_that_do_not_lie_in_order(name):
-    layout_changes_nothing(OF[name])
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="torch CUDA: no GPU here")

@@ -1,10 +1,11 @@
 """The fused kernels compile for GPUs that are not here, as they are launched, and fit into their shared memory."""
 
 import json
-import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import compiled_record as record
 import kernels
 import pytest
 
@@ -12,54 +13,80 @@ kernels.triton_or_skip()
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_compiled  # noqa: E402
 
-SCRIPT = Path(__file__).with_name("compile_kernels.py")
+
+@pytest.fixture(params=["recorded", pytest.param("anew", marks=pytest.mark.thorough)])
+def made(request):
+    """What was compiled: as recorded, where nothing has changed since."""
+    anew = request.param == "anew" or record.stale()
+    return lambda what: record.compiled(*record.WHAT[what]) if anew else record.recorded(what)
 
 
-def compiled_by(*options):
-    """In a process of its own: here, the interpreter runs them."""
-    done = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.mark.filterwarnings("default:compiled again")
+def test_it_is_said_whether_they_are_compiled():
+    if why := record.stale():
+        warnings.warn(f"compiled again: {why}; make compiled renews it", stacklevel=1)
+    else:
+        pytest.skip(f"kernels are as in {record.RECORD.name}, so they are not compiled; make thorough does")
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return compiled_by(tmp_path_factory.mktemp("triton"))
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda of: of | {"Triton": "2.1"}, "compiled_kernels.json is of Triton 2.1, here is "),
+        (lambda of: of | {"src/attnbook/spines/fused/tile.py": "0"}, "was made, src/attnbook/spines/fused/tile.py ch"),
+        (lambda of: dict(list(of.items())[:-1]), "was made, tests/compile_kernels.py changed"),
+        (lambda of: of["Triton"], "compiled_kernels.json cannot be read"),
+    ],
+)
+def test_a_record_of_something_else_is_not_believed(change, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RECORD", tmp_path / record.RECORD.name)
+    record.RECORD.write_text(json.dumps({"of": record.versions()}), encoding="utf-8")
+    assert record.stale() is None
+    record.RECORD.write_text(json.dumps({"of": change(record.versions())}), encoding="utf-8")
+    assert words in record.stale()
 
 
-def test_they_compile_and_fit(compiled):
-    assert {row["kernel"] for row in compiled} == {
+def test_they_compile_and_fit(made):
+    rows = made("as launched")
+    assert {row["kernel"] for row in rows} == {
         "forward_kernel", "row_sums", "backward_keys", "backward_queries", "backward_bias",
     }  # fmt: skip
-    assert not [row for row in compiled if row["shared"] > row["limit"]]
+    assert not [row for row in rows if row["shared"] > row["limit"]]
 
 
-@pytest.mark.parametrize("capability", [pytest.param("80", marks=pytest.mark.thorough), "90"])
-def test_those_of_the_chapter_compile(capability, tmp_path):
-    compiled = compiled_by(tmp_path, "chapter", capability)
+def of_the_chapter(rows, capability):
     kernels = {"forward_step", "forward", "row_sums", "keys_backward", "queries_backward", "bias_backward"}
-    assert {(row["kernel"], row["capability"]) for row in compiled} == {(name, int(capability)) for name in kernels}
+    assert {(row["kernel"], row["capability"]) for row in rows} == {(name, capability) for name in kernels}
+
+
+def test_those_of_the_chapter_compile(made):
+    of_the_chapter(made("of the chapter"), 90)
+
+
+@pytest.mark.thorough
+def test_those_of_the_chapter_compile_for_an_older_gpu():
+    of_the_chapter(record.compiled("chapter", "80"), 80)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("capability", ["80", "86", "90", "100"])
-def test_every_size_of_tiles_fits(capability, tmp_path):
+def test_every_size_of_tiles_fits(capability):
     """With each kind of bias and of mask."""
-    compiled = compiled_by(tmp_path, capability)
-    assert len(compiled) > 150
-    assert not [row for row in compiled if row["shared"] > row["limit"]]
+    rows = record.compiled(capability)
+    assert len(rows) > 150
+    assert not [row for row in rows if row["shared"] > row["limit"]]
 
 
-def test_products_run_on_tensor_cores_unless_they_must_not(compiled):
+def test_products_run_on_tensor_cores_unless_they_must_not(made):
     """Not those of true float32: there, a tensor core would round."""
-    for row in compiled:
+    for row in made("as launched"):
         if row["kernel"] != "row_sums":
             assert row["tensor cores"] == (row["dtype"] != "torch.float32"), row
 
 
-def test_figures_of_the_machine_code(compiled):
+def test_figures_of_the_machine_code(made):
     """No more than a few registers of the largest tiles are spilled, and all products of 16 bits are Hopper's own."""
-    of = {row["kernel"]: row for row in compiled if "registers" in row}
+    of = {row["kernel"]: row for row in made("as launched") if "registers" in row}
     assert {name for name, row in of.items() if row["stack"]} <= {"backward_keys"}
     assert of["backward_keys"]["stack"] <= 64
     for name in ("forward_kernel", "backward_keys", "backward_queries"):
