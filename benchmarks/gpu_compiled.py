@@ -35,6 +35,7 @@ from attnbook.ops import Bias
 from attnbook.plan import resolve
 from attnbook.spines import fused
 from attnbook.spines.fused import launch, sizes
+from attnbook.spines.fused.capability import kernel_of
 
 SHARED = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """The bytes that a program may have, by compute capability: CUDA's table of them."""
@@ -93,7 +94,7 @@ def compiled(capability, dtype, widths, n, bias=None, mask=None, ops=(), causal=
     if bias is not None:
         op = Bias(bias)
         plan = plan._replace(ops=(*plan.ops, op), scores=(*plan.scores, (len(plan.ops), op)))
-    kernel = capability.kernel_of(plan)
+    kernel = kernel_of(plan)
     plan = plan._replace(tiles=sizes.tiles(dtype.itemsize, widths, kernel.biased, SHARED[capability]), kernel=kernel)
     MADE.clear()
     O, M, Z, unit = launch.forward(Q, K, V, plan)

@@ -34,7 +34,7 @@ def test_it_is_said_whether_they_are_compiled():
     [
         (lambda of: of | {"Triton": "2.1"}, "compiled_kernels.json is of Triton 2.1, here is "),
         (lambda of: of | {"src/attnbook/spines/fused/tile.py": "0"}, "was made, src/attnbook/spines/fused/tile.py ch"),
-        (lambda of: dict(list(of.items())[:-1]), "was made, tests/compile_kernels.py changed"),
+        (lambda of: dict(list(of.items())[:-1]), "was made, tests/fused/compile_kernels.py changed"),
         (lambda of: of["Triton"], "compiled_kernels.json cannot be read"),
     ],
 )

@@ -1,6 +1,6 @@
 """What the fused kernels become when they are compiled, recorded: it changes only with what is hashed here.
 
-``python tests/compiled_record.py`` (``make compiled``) compiles all of it again, for a minute, and renews the record.
+``make compiled`` compiles all of it again, for a minute, and renews the record.
 """
 
 import functools
@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-RECORD, SCRIPT = ROOT / "tests" / "compiled_kernels.json", ROOT / "tests" / "compile_kernels.py"
+ROOT = Path(__file__).parents[2]
+RECORD, SCRIPT = (Path(__file__).with_name(name) for name in ("compiled_kernels.json", "compile_kernels.py"))
 WHAT = {"as launched": (), "of the chapter": ("chapter", "90")}
 
 
