@@ -151,7 +151,7 @@ def test_a_formula_in_numpy_runs_on_balls():
     holds(head, grads, at=at, cotangent=dO)
 
 
-ANALYTIC = "exp expm1 log log1p sin cos sqrt tanh exp2 log2 abs norm max min"
+ANALYTIC = "exp expm1 log log1p sin cos sqrt tanh sinh cosh asinh atan exp2 log2 abs norm max min"
 MOVES = "sum mean negative ravel tril triu trace transpose"
 
 

@@ -342,6 +342,9 @@ exp, expm1 = _analytic(arb.exp, lambda x, y: y), _analytic(arb.expm1, lambda x, 
 log, log1p = _analytic(arb.log, lambda x, y: 1 / x), _analytic(arb.log1p, lambda x, y: 1 / (1 + x))
 sin, cos = _analytic(arb.sin, lambda x, y: _map(arb.cos, x)), _analytic(arb.cos, lambda x, y: -_map(arb.sin, x))
 sqrt, tanh = _analytic(arb.sqrt, lambda x, y: 0.5 / y), _analytic(arb.tanh, lambda x, y: _map(arb.sech, x) ** 2)
+sinh, cosh = _analytic(arb.sinh, lambda x, y: _map(arb.cosh, x)), _analytic(arb.cosh, lambda x, y: _map(arb.sinh, x))
+asinh = _analytic(arb.asinh, lambda x, y: _map(arb.rsqrt, 1 + x * x))
+atan = _analytic(arb.atan, lambda x, y: 1 / (1 + x * x))
 
 
 def power(A, p):

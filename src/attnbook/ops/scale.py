@@ -40,7 +40,8 @@ class Scale(OfHeads):
         super().__post_init__()
 
     def forward(self, S: Any, tile: Tile) -> tuple[Any, Any]:
-        return S * self._factor(tile), S if self.learns else None  # eq-op-scale, eq-var-logit-scale
+        scaled = S * self._factor(tile)  # eq-op-scale, eq-var-logit-scale
+        return scaled, S if self.learns else None
 
     def vjp(self, dS: Any, S: Any, tile: Tile) -> tuple[Any, Any]:
         return dS * self._factor(tile), self.summed(dS * S, tile) if self.learns else None  # eq-op-scale, eq-dscale
