@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import sys
 from datetime import date
+from itertools import zip_longest
 from pathlib import Path
 
 from power import choose, draw, reach, run, server
@@ -36,11 +37,12 @@ def main():
     files = [Path(name).resolve() for name in asked.tests]
     folder = ROOT / "_build" / "power" / digest(sorted(f.name for f in files))
     folder.mkdir(parents=True, exist_ok=True)
-    mutants = []
+    rooms = []
     for room in asked.rooms if asked.do in ("draw", "run") else ():
         of_room, n = draw.drawn(room, asked.mutants, asked.seed)
         print(f"{room}: {len(of_room)} of {n} mutants")
-        mutants += of_room
+        rooms.append(of_room)
+    mutants = [m for turn in zip_longest(*rooms) for m in turn if m]  # by turns: whatever ends a run, rooms are even
     if asked.planted:
         sys.path.insert(0, str(next(TESTS.rglob("test_mutations.py")).parent))
         table = importlib.import_module("test_mutations").MISTAKES

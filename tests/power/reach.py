@@ -30,17 +30,17 @@ class Reach:
         return np.zeros(0, int)
 
     def order(self, rng):
-        """The tests of each function, each adding the most lines to those before it; then by chance."""
+        """The tests of each function, each adding the most lines a second to those before it; then by chance."""
         tests = {}
         for i, function in enumerate(self.functions):
             if self.right[i]:
                 tests.setdefault(function, []).append(i)
         for function, mine in tests.items():
             mine = [mine[k] for k in rng.permutation(len(mine))]
-            rows, first = self.lines[mine], []
+            rows, cost, first = self.lines[mine], 0.01 + self.cost[mine], []
             new = rows.copy()
             for _ in range(min(len(mine), 30)):
-                k = int(np.argmax(new.sum(axis=1)))
+                k = int(np.argmax(new.sum(axis=1) / cost))
                 if not new[k].any():
                     break
                 first.append(k)
