@@ -23,7 +23,7 @@ OLDEST := _build/oldest
 export PYTHONUNBUFFERED := 1
 quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: package-lane site-lane help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors compiled benchmarks gpu format lock clean
+.PHONY: package-lane site-lane help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors power compiled benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -39,6 +39,7 @@ help:
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make atlas      ask diagnose about every incident of the atlas, and record its answers (3 minutes)"
+	@echo "make power      plant mutants in the core, and say which of them its tests do not notice (an hour)"
 	@echo "make compiled   compile the fused kernels for GPUs that are not here, and record what they become (a minute)"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (two hours, on an idle machine)"
@@ -153,6 +154,12 @@ atlas: .venv/tools
 
 anchors: .venv/tools book
 	@$(BIN)/python tests/site/anchors.py
+
+# A sample of mutants, another one each week: which of them no test of the core notices.
+SEED ?= $(shell date +%G%V)
+power: .venv/tools
+	@for do in reach "run --planted --mutants 20 --seed $(SEED)" table; do \
+		PYTHONPATH=tests $(BIN)/python -m power $$do tests/core/test_*.py || exit 1; done
 
 # On a machine with Triton's compilers; after a change of the kernels.
 compiled: .venv/tools
