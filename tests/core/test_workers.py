@@ -57,6 +57,7 @@ def threads_of(code, **variables):
     return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.thorough
 def test_openmp_and_torch_are_heard_where_nothing_else_is_said():
     asked, cores = "print(ab.get_num_threads())", len(os.sched_getaffinity(0))
     assert threads_of(asked) == cores

@@ -264,6 +264,7 @@ def test_a_head_that_takes_no_mask_is_not_right_where_masks_are_asked_for(tmp_pa
     assert row.points == 0
 
 
+@pytest.mark.thorough
 def test_torch_by_autograd_and_by_hand(tmp_path):
     files = {
         "autograd": "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V",
@@ -312,7 +313,7 @@ SOME = ("ds-mean", "no-row-maximum", "mask-forgotten-in-backward")
 @pytest.mark.parametrize(
     "slugs",
     [
-        pytest.param(SOME, id="some"),
+        pytest.param(SOME, marks=pytest.mark.thorough, id="some"),  # by default, test_points grades four
         pytest.param(tuple(m.slug for m in MISTAKES), marks=pytest.mark.thorough, id="all"),
     ],
 )

@@ -592,6 +592,7 @@ def test_the_call_for_all_knows_every_test_of_all_libraries():
     assert needed <= set(said[1].replace("\\", "").split())
 
 
+@pytest.mark.thorough
 def test_the_call_for_all_names_what_is_too_old(tmp_path):
     (tmp_path / "array_api_compat.py").write_text('__version__ = "1.2"', encoding="utf-8")
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
@@ -688,6 +689,7 @@ def trial(monkeypatch):
     return torch, gpu_contenders, cell
 
 
+@pytest.mark.thorough
 def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(trial):
     torch, contenders, cell = trial
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -115,15 +116,18 @@ def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
     assert "All right" in out
 
 
+more = partial(pytest.param, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("kept", "dK and dV of other ranks' queries are not sent home"),
-        ("told_late", "dK and dV of other ranks' queries are not sent home"),
-        ("broken", "KeyError: 'my own fault', on rank 1 of 2"),
+        more("told_late", "dK and dV of other ranks' queries are not sent home"),
+        more("broken", "KeyError: 'my own fault', on rank 1 of 2"),
         ("never", "no answer after 3 s from every rank; some may only wait for another"),
-        ("short_on_one", "no answer after 3 s from rank 0 of 2; rank 1 has returned: O has shape"),
-        ("leaves_messages", "after every rank raised ArithmeticError: on each of us"),
+        more("short_on_one", "no answer after 3 s from rank 0 of 2; rank 1 has returned: O has shape"),
+        more("leaves_messages", "after every rank raised ArithmeticError: on each of us"),
     ],
 )
 def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
@@ -150,6 +154,7 @@ def test_one_row_is_right(capsys):
     assert "WRONG" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_too_few_cases_are_no_success(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     code, out, err = on_two("--function", "own.py:without_causal", "--at-least", "1000", cwd=tmp_path)

@@ -32,7 +32,7 @@ def on(processes):
     return run
 
 
-@pytest.mark.parametrize("ranks", [4, 3, 2, 1])
+@pytest.mark.parametrize("ranks", [pytest.param(4, marks=pytest.mark.thorough), 3, 2, 1])
 def test_every_scheme_is_one_process(on, ranks):
     """O, L and the gradients of all inputs, all causal corners, placements and grouped heads, at uneven lengths."""
     every = ranks == 3

@@ -641,6 +641,7 @@ def test_the_compiled_way_of_a_gpu(monkeypatch):
     test_compiled("float mask", "aot_eager")
 
 
+@pytest.mark.thorough
 def test_compiled_by_inductor():
     if not torch._inductor.cpp_builder.get_cpp_compiler():
         pytest.skip("inductor: no C++ compiler here")
@@ -649,6 +650,7 @@ def test_compiled_by_inductor():
     agree(ours, gradients(lambda *x: torchs(x[0].sin(), *x[1:]).cos(), inputs, {}, dO))
 
 
+@pytest.mark.thorough
 def test_compiled_with_dropout_16_bits_and_sizes_that_change():
     f = compiled(lambda *x: scaled_dot_product_attention(*x, dropout_p=0.5), backend="aot_eager", dynamic=True)
     for n in (5, 6, 9):
