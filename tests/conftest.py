@@ -26,7 +26,7 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore
 
 
-LONGEST = ("test_run_in_page", "test_site", "test_fused", "test_fused_compiles", "test_live_head", "test_axe")
+LONGEST = ("test_run_in_page", "test_visits", "test_fused", "test_fused_compiles", "test_live_head")
 """Files that take a worker a minute and more."""
 
 

@@ -158,19 +158,21 @@ let stopping = false;
 // While cells above it run, and show what they give, the cell that was pressed stays where it is on the screen.
 function held({ box }) {
   const at = () => box.getBoundingClientRect().top;
-  let top = at();
-  const note = () => (top = at());
+  let [top, y] = [at(), scrollY];
+  const note = () => ([top, y] = [top + y - scrollY, scrollY]); // the reader's own scrolling
   const watch = new ResizeObserver(() => {
+    note();
     const moved = at() - top;
     if (moved && top > 0 && top < innerHeight) scrollBy({ top: moved, behavior: "instant" });
-    note();
+    [top, y] = [at(), scrollY];
   });
   watch.observe(document.querySelector("article"));
   addEventListener("scroll", note, { passive: true });
-  return () => {
+  const release = () => {
     watch.disconnect();
     removeEventListener("scroll", note);
   };
+  return () => setTimeout(release, 300); // what was said and shown last is laid out in the next frames
 }
 
 // Runs these cells in order. `whole` where they are the chapter, whose sum is told at the end.
@@ -180,11 +182,11 @@ async function job(list, whole = false) {
     announce(missing);
     return say(missing);
   }
+  const release = whole ? () => {} : held(list.at(-1)); // first: what the bar says takes more lines or fewer
   busy = true;
   stopping = false;
   trouble.clear();
   showBusy(true);
-  const release = whole ? () => {} : held(list.at(-1));
   const counts = {};
   if (preparing || !worker) arrived();
   try {

@@ -101,16 +101,14 @@ LAID_OUT = f"<style>{LATE} {{ content-visibility: visible !important }}</style>"
 
 
 def lay_out(tab):
-    """A browser lays out only the sections near the screen. For tests that look everywhere: on the pages that the tab
-    will open, the others too. It asks the server for that: where a tab routes, its browser keeps no file.
-    """
-    tab.set_extra_http_headers({"Lay-Out": "all"})
+    """A browser lays out only the sections near the screen. For tests that look everywhere: here all."""
+    tab.evaluate("style => document.head.insertAdjacentHTML('beforeend', style)", LAID_OUT)
 
 
 @functools.cache
-def packed(path, end=b""):
+def packed(path):
     """What is sent of a file, and most are sent many times."""
-    return gzip.compress(path.read_bytes() + end, 6)
+    return gzip.compress(path.read_bytes(), 6)
 
 
 class Handler(serve.Handler):
@@ -123,7 +121,6 @@ class Handler(serve.Handler):
 
     def end_headers(self):
         self.send_header("Cache-Control", "max-age=600")
-        self.send_header("Vary", "Lay-Out")
         super().end_headers()
 
     def do_GET(self):
@@ -131,7 +128,7 @@ class Handler(serve.Handler):
         kind = self.guess_type(path)
         if not path.is_file() or not any(word in kind for word in PACKED):
             return super().do_GET()
-        body = packed(path, LAID_OUT.encode() if "Lay-Out" in self.headers and path.suffix == ".html" else b"")
+        body = packed(path)
         self.send_response(200)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Encoding", "gzip")

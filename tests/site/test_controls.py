@@ -14,9 +14,9 @@ class TestTheTilesToStepThrough:
 
     def open(self, browser, address, **options):
         tab = browser.new_context(**options).new_page()
-        lay_out(tab)
         tab.goto(f"{address}chapters/11_memory_and_speed.html")
         tab.wait_for_load_state("load")
+        lay_out(tab)
         return tab, tab.locator("figure.visits")
 
     def shown(self, figure):
@@ -68,9 +68,9 @@ class TestFiguresWithControls:
     picture = "f => f.querySelector('.interactive-picture').innerHTML + f.querySelector('.interactive-say').innerText"
 
     def figures(self, tab, address, page):
-        lay_out(tab)
         tab.goto(address + page)
         tab.wait_for_load_state("load")
+        lay_out(tab)
         return [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
 
     def test_by_keyboard_mouse_and_touch(self, page, address, phone):

@@ -12,9 +12,6 @@ from room import public, rooms
 
 PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
-ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
-    [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])"""
 
 
 @pytest.mark.parametrize("page", [*PAGES, *thorough_but_for_some(PACKAGE)])
@@ -69,10 +66,17 @@ def test_where_npm_could_install_nothing_a_formula_is_the_browsers_own(monkeypat
     style = (ROOT / "book/_static/attnbook.css").read_text(encoding="utf-8")
     aligned = BeautifulSoup(html, "html.parser").select_one('mtable[columnalign^="right left"][columnspacing^="0em"]')
     assert aligned
-    assert (
-        'mtable[columnspacing^="0em"] > mtr > mtd:nth-child(odd)' in style
-    )  # columnalign the browser does not look at
     assert 'mtable[columnspacing^="0em"] > mtr > mtd:nth-child(odd)' in style  # at columnalign no browser looks
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_the_head_says_each_thing_once(page):
+    head, _, _ = (SITE / page.partition("?")[0]).read_text(encoding="utf-8").partition("</head>")
+    tags = BeautifulSoup(head, "html.parser").head.find_all(["meta", "link", "script", "title"])
+    tells_apart = ("name", "property", "rel", "href", "src", "media", "charset")
+    said = [(tag.name, tag.text, *(str(tag.get(name)) for name in tells_apart)) for tag in tags]
+    assert len(said) > 10
+    assert len(said) == len(set(said)), sorted(said)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -99,87 +103,6 @@ def test_the_mark_beside_a_formula_opens_its_check_which_says_how():
 # --- in a browser -------------------------------------------------------------------------------------------------
 
 
-# formulas whose comma or full stop stands at the beginning of the next line
-BEGINS_A_LINE = """[...document.querySelectorAll("article span.math")].filter(formula => {
-    const after = formula.nextSibling, boxes = [...formula.getClientRects()]
-    if (after?.nodeType !== Node.TEXT_NODE || !/^[,.;:!?)]/.test(after.data) || !boxes.length) return false
-    const mark = document.createRange()
-    mark.setStart(after, 0)
-    mark.setEnd(after, 1)
-    return mark.getBoundingClientRect().left < boxes.at(-1).left
-}).map(formula => formula.textContent)"""
-
-# headings and terms that would be lower without their permalink
-RAISED_BY_A_PERMALINK = """() => {
-    const heads = [...document.querySelectorAll("article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)")]
-    const before = heads.map(head => head.offsetHeight)
-    const without = document.head.appendChild(document.createElement("style"))
-    without.textContent = "article .headerlink { display: none !important }"
-    const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
-    without.remove()
-    return raised.map(head => head.textContent)
-}"""
-# folded cells that show something to nobody, or nothing to everybody
-WRONGLY_FOLDED = """[...document.querySelectorAll("article .cell.tag_hide-input")]
-    .filter(cell => Boolean(cell.querySelector(".cell_output")) === (getComputedStyle(cell).display === "none"))
-    .map(cell => cell.innerText)"""
-
-
-@pytest.mark.parametrize(
-    ("theme", "page"),
-    [
-        *(pytest.param("dark", page) for page in ALL_PAGES),
-        *(pytest.param("light", page, marks=pytest.mark.thorough) for page in ALL_PAGES),
-    ],
-)
-def test_a_page_opens_without_complaint(page, theme, address, pages):
-    with pages(WIDTHS[theme], theme) as tab:
-        look_at(tab, address, page, theme)
-
-
-def look_at(tab, address, page, theme):
-    complaints, outside = [], []
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
-    tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    tab.on("request", lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None)
-    lay_out(tab)
-    tab.goto(address + page)
-    tab.wait_for_load_state("networkidle")
-    assert not complaints
-    assert not outside
-    assert tab.evaluate("document.documentElement.dataset.theme") == theme
-    assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[theme]
-    assert tab.evaluate(BEGINS_A_LINE) == []
-    assert tab.evaluate(RAISED_BY_A_PERMALINK) == []
-    assert tab.evaluate(WRONGLY_FOLDED) == []
-    if page in PAGES and theme == "dark":  # the room left for what is not laid out yet is about right on a phone
-        assert not [(name, ratio) for name, ratio in tab.evaluate(ROOM) if not 0.6 < ratio < 3.2]
-    if theme == "dark":  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
-        tab.set_viewport_size({"width": 320, "height": 900})
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 320
-        tab.set_viewport_size({"width": 390, "height": 900})
-        tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.parametrize("page", thorough_but_for_some([page for page in PAGES if page.startswith("chapters/")]))
-def test_fields_wait_until_a_reader_is_near(page, address, pages):
-    """For a field of a form Chromium lays out the whole section around it."""
-    with pages(width=390) as tab:
-        tab.goto(address + page)
-        tab.wait_for_load_state("load")
-        far = "e => !e.checkVisibility({contentVisibilityAuto: true})"
-        fields = "article :is(form, select, textarea, input:not([type=radio]))"
-        assert tab.evaluate(f"[...document.querySelectorAll('{fields}')].filter({far}).map(e => e.outerHTML)") == []
-
-
-def test_a_printed_table_keeps_its_lines_on_a_phone(address, pages):
-    with pages(width=390) as tab:
-        tab.goto(address + "chapters/13_every_order.html")
-        printed = "[...document.querySelectorAll('.tag_prints-table .cell_output pre')]"
-        assert tab.evaluate(f"{printed}.map(pre => getComputedStyle(pre).whiteSpace)") == ["pre", "pre"]
-
-
 class TestTheSwitchOfNotation:
     """On the page of answers: one choice for all tables, by mouse, by keyboard, by address, and without JavaScript."""
 
@@ -191,9 +114,9 @@ class TestTheSwitchOfNotation:
     def open(self, browser, address, query="", first="", **options):
         tab = browser.new_context(**options).new_page()
         tab.add_init_script(first)
-        lay_out(tab)
         tab.goto(f"{address}book/answer.html{query}")
         tab.wait_for_load_state("networkidle")
+        lay_out(tab)
         return tab
 
     def test_by_mouse_and_by_keyboard(self, address, browser):

@@ -1,0 +1,348 @@
+"""Every page, opened once, in the dark on a phone: what is wrong with it, by the name of what is asked.
+
+Of some pages more is asked in the same visit: how they are printed, what keys reach, what axe finds, what they weigh.
+"""
+
+import gzip
+import io
+
+import pypdf
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from built_site import ALL_PAGES, PACKED, PAGES, SOME_PAGES, lay_out
+
+WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
+CHAPTER = "chapters/04_single_head.html"
+# One of each kind: live head, formulas and tabs, figures with controls, theorems, names, results, a function's own.
+KINDS = (
+    "book/intro.html", "book/answer.html", "chapters/11_memory_and_speed.html", "book/proofs.html", "book/api.html",
+    "search.html?q=softmax", "book/api/attnbook.attention.attention.html",
+)  # fmt: skip
+# The front page and the heaviest, each as a newcomer opens it, with nothing kept.
+HEAVY = ("book/intro.html", "book/answer.html", "book/notation.html", "chapters/in_the_wild.html")
+WEIGHT = 600_000  # bytes at first view, compressed as GitHub Pages does it
+PAPER = {"width": 670, "height": 960}  # of the text on A4, in pixels
+
+
+def all_of(selector, wrong, said="e.outerHTML.slice(0, 300)", inside="article "):
+    """What the elements say of which something wrong holds."""
+    return f"[...document.querySelectorAll(`{inside}{selector}`)].filter(e => {wrong}).map(e => {said})"
+
+
+SEEN = "e.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })"
+# For a field of a form Chromium lays out the whole section around it.
+FAR_FIELDS = all_of(":is(form, select, textarea, input:not([type=radio]))", f"!{SEEN}")
+# --- what a page must be on a screen: each finds something wrong ----------------------------------------------------
+ON_A_SCREEN = {
+    # formulas whose comma or full stop stands at the beginning of the next line
+    "a mark begins a line": """[...document.querySelectorAll("article span.math")].filter(formula => {
+        const after = formula.nextSibling, boxes = [...formula.getClientRects()]
+        if (after?.nodeType !== Node.TEXT_NODE || !/^[,.;:!?)]/.test(after.data) || !boxes.length) return false
+        const mark = document.createRange()
+        mark.setStart(after, 0)
+        mark.setEnd(after, 1)
+        return mark.getBoundingClientRect().left < boxes.at(-1).left
+    }).map(formula => formula.textContent)""",
+    # headings and terms that would be lower without their permalink
+    "raised by a permalink": """(() => {
+        const all = "article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)"
+        const heads = [...document.querySelectorAll(all)]
+        const before = heads.map(head => head.offsetHeight)
+        const without = document.head.appendChild(document.createElement("style"))
+        without.textContent = "article .headerlink { display: none !important }"
+        const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
+        without.remove()
+        return raised.map(head => head.textContent)
+    })()""",
+    # folded cells that show something to nobody, or nothing to everybody
+    "wrongly folded": all_of(
+        ".cell.tag_hide-input",
+        "Boolean(e.querySelector('.cell_output')) === (getComputedStyle(e).display === 'none')",
+        "e.innerText",
+    ),
+    "a printed table without its lines": all_of(
+        ".tag_prints-table .cell_output pre", "getComputedStyle(e).whiteSpace !== 'pre'"
+    ),
+}
+# The room left for sections that are not laid out yet is about right on a phone.
+ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
+    [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])
+    .filter(([_, ratio]) => !(0.6 < ratio && ratio < 3.2))"""
+TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+# --- on paper -------------------------------------------------------------------------------------------------------
+ONLY_ON_A_SCREEN = (
+    ".bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, #pst-back-to-top, dialog, "
+    "article :is(button, input, select):not(.head-row *), .headerlink, .onlyprint, [popover]"
+)
+ASIDE = "details.hide, .head-live, .head-say, .run-bar, [hidden], [popover], .visits-case, .visually-hidden"
+ON_PAPER = {
+    "wider than paper": all_of("*", f"e.getBoundingClientRect().right > {PAPER['width']} && {TOO_WIDE}")
+    + ".slice(0, 3)",
+    "cut, after an empty page": all_of(
+        "figure", f"e.getBoundingClientRect().height > {PAPER['height']}", "e.ariaLabel", inside=""
+    ),
+    "only for a screen": all_of(ONLY_ON_A_SCREEN, SEEN, inside=""),
+    "not on paper": all_of(":is(p, pre, figure, td, summary, .katex-display)", f"!{SEEN} && !e.closest(`{ASIDE}`)"),
+}
+FONTS = "[...document.fonts].filter(f => f.status !== 'unloaded').map(f => f.family + f.weight + f.style)"
+# --- by keyboard ----------------------------------------------------------------------------------------------------
+SCROLLERS = """[...document.querySelectorAll('article *')].filter(e => e.scrollWidth > e.clientWidth + 1
+    && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.checkVisibility())"""
+UNNAMED = "e.tabIndex < 0 || !e.getAttribute('aria-label') || !['group', 'figure', 'img'].includes(e.role)"
+BY_KEYBOARD = {
+    # Controls that look the same with the focus as without: two of a kind, for there are many.
+    "a focus that is not seen": """(() => {
+        const look = (part) => {
+            const { outlineStyle, outlineWidth, boxShadow, borderColor, opacity } = getComputedStyle(part)
+            return [outlineStyle !== "none" && outlineWidth, boxShadow, borderColor, opacity].join()
+        }
+        const around = (it) => [it, it.parentElement, it.nextElementSibling].filter(Boolean).map(look).join()
+        const kinds = {}, unseen = []
+        const all = "a[href], button, summary, input, select, textarea, [tabindex='0']"
+        for (const it of document.querySelectorAll(all)) {
+            const kind = it.tagName + it.className
+            if (!it.checkVisibility({ visibilityProperty: true })) continue
+            if ((kinds[kind] = (kinds[kind] ?? 0) + 1) > 2) continue
+            const before = around(it)
+            it.focus({ focusVisible: true, preventScroll: true })
+            if (it === document.activeElement && around(it) === before) unseen.push(it.outerHTML.slice(0, 200))
+            it.blur()
+        }
+        return unseen
+    })()""",
+    "scrolls and cannot be reached": f"{SCROLLERS}.filter(e => {UNNAMED}).map(e => e.outerHTML.slice(0, 200))",
+    "a formula scrolls": f"document.fonts.ready.then(() => {SCROLLERS}.filter(e => e.matches('[id^=equation-] > *'))"
+    ".map(e => e.parentElement.id))",
+}
+# --- what axe finds -------------------------------------------------------------------------------------------------
+STILL = "* { transition: none !important; animation: none !important }"  # a color is measured when it has arrived
+# Figures get their controls where a reader comes near.
+NEAR = """async () => {
+    for (const figure of document.querySelectorAll("figure.interactive, .live-head")) {
+        if (!figure.checkVisibility()) continue
+        figure.scrollIntoView()
+        while (figure.querySelector(":scope > :is(form[hidden], template)")) await new Promise(requestAnimationFrame)
+    }
+    scrollTo(0, 0)
+}"""
+# Axe takes its time with each part of a page, and most are like others, on this page and on those before: of the words
+# in code and names, the formulas and links of a text, the buttons, the functions, the contents, the boxes, rows, items,
+# cells and paragraphs without parts three of a kind stay, and one for the second look. Those of a kind have tag,
+# classes, style and the names of their attributes in common, as their parents have, and boxes, rows, items and cells
+# all parts; an empty one is of no kind with one that has text. What is drawn of a formula has the color of the text
+# around it, and is nothing to a screen reader, which has MathML; a picture is one thing, with the name that stands on
+# it.
+FEWER = """([many, before]) => {
+    for (const drawing of document.querySelectorAll(".katex-html, article math")) drawing.replaceChildren("formula");
+    for (const picture of document.querySelectorAll("figure svg[aria-hidden]")) picture.replaceChildren();
+    const seen = JSON.parse(before), remove = (part) => part.remove();
+    function name(part) {
+        const style = (part.getAttribute("style") || "").replace(/--height: [^;]*/, "");
+        const empty = !part.textContent.trim();
+        return [part.tagName, part.getAttribute("class"), style, part.getAttributeNames(), empty].join();
+    }
+    function another(part, inside = "") {
+        const kind = [part.parentElement.parentElement, part.parentElement, part].map(name).join(" ") + inside;
+        return (seen[kind] = (seen[kind] || 0) + 1) > many;
+    }
+    function few(selector, leave) {
+        const more = [...document.querySelectorAll(selector)].filter((part) => another(part));
+        more.forEach(leave);
+    }
+    const words = "article :is(span, em, code, strong):not([id]), article section > p :is(a, math):not([id])";
+    few(words, (part) => part.replaceWith(...part.childNodes));
+    few("article :is(.copybtn, .headerlink:not(td *), dl.py), .toc-entry a", remove);
+    for (const whole of document.querySelectorAll("article :is(details, div.cell, tbody tr, li)")) {
+        const parts = new Set([...whole.querySelectorAll("*")].map(name));
+        if (whole.isConnected && another(whole, [...parts].sort().join(" "))) whole.remove();
+    }
+    few("article section > p:not(:has(*)), .toc-entry:not(:has(*))", remove);
+    document.normalize();
+    return JSON.stringify(seen);
+}"""
+
+
+class Visit:
+    """One page in a tab; ``found`` is what is wrong with it."""
+
+    def __init__(self, tab, address, page, theme="dark"):
+        self.tab, self.page, self.theme, self.found = tab, page, theme, {}
+        complaints, outside = [], []
+        hears = {
+            "pageerror": lambda error: complaints.append(str(error)),
+            "console": lambda message: complaints.append(message.text) if message.type == "error" else None,
+            "request": lambda r: outside.append(r.url) if not r.url.startswith((address, "data:", "blob:")) else None,
+        }
+        for event, hear in hears.items():
+            tab.on(event, hear)
+        self.look(WIDTHS[theme], theme)
+        tab.goto(address + page)
+        tab.wait_for_load_state("networkidle")
+        self.found |= {"complaints": complaints, "asked of others": outside}
+
+    def look(self, width, theme, media="screen", height=900):
+        self.tab.set_viewport_size({"width": width, "height": height})
+        self.tab.emulate_media(color_scheme=theme, media=media)
+
+    def ask(self, questions):
+        self.found |= {name: self.tab.evaluate(question) for name, question in questions.items()}
+
+    def wrong(self):
+        return {name: found for name, found in self.found.items() if found}
+
+    def on_a_screen(self):
+        self.ask(ON_A_SCREEN)
+        self.found["another theme"] = self.tab.evaluate("document.documentElement.dataset.theme") != self.theme
+        self.ask({"scrolls sideways": TOO_WIDE})
+        if self.theme == "dark":
+            if self.page in PAGES:
+                self.ask({"no room for what comes": ROOM})
+            large = self.tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
+            self.ask({"scrolls sideways with large letters": TOO_WIDE})
+            large.evaluate("style => style.remove()")
+            self.look(320, "dark")  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
+            self.ask({"scrolls sideways at 320": TOO_WIDE})
+
+    def on_paper(self):
+        """Opened anew, as what was laid out has its fonts."""
+        self.look(PAPER["width"], "dark")
+        self.tab.reload()
+        self.tab.wait_for_load_state("load")
+        self.tab.evaluate("new Promise(done => setTimeout(() => requestIdleCallback(done), 1000))")  # as fonts.js does
+        before = set(self.tab.evaluate(FONTS))
+        self.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        self.look(PAPER["width"], "dark", "print")
+        self.ask(ON_PAPER)
+        self.tab.evaluate("document.fonts.ready.then(() => null)")
+        self.found["a font that leaves gaps in what is printed"] = set(self.tab.evaluate(FONTS)) - before
+
+    def by_keyboard(self):
+        self.look(390, "light")
+        self.tab.add_style_tag(content=STILL)
+        self.tab.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true })")
+        self.ask(BY_KEYBOARD)
+
+    def by_axe(self, seen):
+        """On a dark phone only the colors differ, and what is near to what."""
+        self.tab.add_style_tag(content=STILL)
+        self.tab.evaluate("document.querySelectorAll('article details').forEach(e => { e.open = true })")
+        self.tab.evaluate(NEAR)
+        for width, theme, many, options in (
+            (1280, "light", 3, {}),
+            (390, "dark", 1, {"runOnly": ["color-contrast", "target-size"]}),
+        ):
+            self.look(width, theme)
+            self.tab.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
+            seen[many] = self.tab.evaluate(FEWER, [many, seen.get(many, "{}")])
+            self.found[f"axe, {theme}"] = axe(self.tab, **options)
+
+
+def axe(tab, context=None, **options):
+    came = Axe().run(tab, context=context, options={"resultTypes": ["violations"], **options}).response["violations"]
+    return [(rule["id"], node["html"][:200], node["failureSummary"]) for rule in came for node in rule["nodes"][:2]]
+
+
+def weight(response):
+    """The bytes of a response as GitHub Pages sends it."""
+    packed = any(kind in response.headers.get("content-type", "") for kind in PACKED)
+    return len(gzip.compress(response.body(), 6) if packed else response.body())
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """Kinds of parts that axe has seen."""
+    return {}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_a_page(page, pages, seen, address, browser, whole=False):
+    """All the questions on it, and each answer is: nothing."""
+    is_written = page in PAGES
+    weighed, more = is_written and (whole or page in HEAVY), is_written and (whole or page in SOME_PAGES)
+    with browser.new_page() if weighed else pages() as tab:
+        responses = []
+        if weighed:
+            tab.on("response", lambda response: responses.append(response))
+        visit = Visit(tab, address, page)
+        weights = {response.url: weight(response) for response in responses if response.status == 200}
+        assert len(weights) > 5 or not weighed
+        if sum(weights.values()) > WEIGHT:
+            visit.found["heavy"] = sorted(weights.items(), key=lambda item: -item[1])
+        if more and page.startswith("chapters/"):
+            visit.ask({"fields before a reader is near": FAR_FIELDS})
+        lay_out(tab)
+        visit.on_a_screen()
+        if more:
+            visit.by_keyboard()
+        if whole or page in KINDS:
+            visit.by_axe({} if whole else seen)
+        if more:
+            visit.on_paper()
+        assert not visit.wrong()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_a_page_thoroughly(page, pages, address, browser):
+    test_a_page(page, pages, {}, address, browser, whole=True)
+    with pages() as tab:
+        visit = Visit(tab, address, page, "light")
+        lay_out(tab)
+        visit.on_a_screen()
+        assert not visit.wrong()
+
+
+# Goes to what the keyboard reaches before an element.
+BEFORE = """e => {
+    const all = [...document.querySelectorAll("a[href], button, summary, input, [tabindex='0']")]
+    for (const it of all.slice(0, all.indexOf(e)).reverse()) {
+        it.focus()
+        if (it === document.activeElement) return
+    }
+}"""
+
+
+@pytest.fixture
+def tab(pages):
+    with pages(width=390) as tab:
+        yield tab
+
+
+def test_a_chapter_by_keyboard(tab, address):
+    """The skip link comes first; what scrolls inside itself is reached, seen to be, and moved."""
+    tab.goto(address + CHAPTER)
+    tab.keyboard.press("Tab")
+    focused = tab.locator(":focus")
+    assert focused.inner_text() == "Skip to main content"
+    assert focused.bounding_box()["y"] >= 0
+    tab.keyboard.press("Enter")
+    assert tab.url.endswith("#main-content")
+    lay_out(tab)
+    wide = tab.evaluate_handle(f"{SCROLLERS}[0]").as_element()
+    wide.scroll_into_view_if_needed()
+    wide.evaluate(BEFORE)
+    for _ in range(9):
+        tab.keyboard.press("Tab")
+        if wide.evaluate("e => e === document.activeElement"):
+            break
+    assert wide.evaluate("e => e === document.activeElement")
+    assert wide.evaluate("e => getComputedStyle(e).outlineStyle") != "none"
+    for _ in range(5):
+        tab.keyboard.press("ArrowRight")
+    tab.wait_for_function("e => e.scrollLeft > 20", arg=wide)
+
+
+def test_what_is_read_in_the_dark_is_printed_in_the_light(browser, address):
+    tab = browser.new_context(color_scheme="dark").new_page()
+    tab.goto(address + "chapters/07_cross.html")
+    theme = "document.documentElement.dataset.theme"
+    assert tab.evaluate(theme) == "dark"
+    tab.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {theme} }})")
+    pdf = pypdf.PdfReader(io.BytesIO(tab.pdf(prefer_css_page_size=True)))
+    assert tab.evaluate("window.printed") == "light"
+    assert tab.evaluate(theme) == "dark"
+    text = " ".join("".join(page.extract_text() for page in pdf.pages).split())
+    tab.context.close()
+    assert "Solution to Exercise 7.1" in text
+    assert "The token learns." in text  # in the solution
+    assert "Run this chapter" not in text
