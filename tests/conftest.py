@@ -26,8 +26,16 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis-profile=explore
 
 
-LONGEST = ("test_run_in_page", "test_visits", "test_fused", "test_fused_compiles", "test_live_head")
-"""Files that take a worker a minute and more."""
+LONGEST = (
+    "test_attention",
+    "test_torch_sdpa",
+    "test_fused",
+    "test_fused_refuses",
+    "test_grade",
+    "test_torch_compile",
+    "test_diagnose",
+)
+"""Files that take a worker the longest."""
 
 
 @pytest.hookimpl(tryfirst=True)
