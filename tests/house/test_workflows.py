@@ -133,7 +133,7 @@ def test_the_weekly_run_tries_every_python_that_the_package_allows():
 @pytest.mark.parametrize(("open_issue", "expected"), [("", "issue create"), ("17", "issue comment 17")])
 def test_the_weekly_run_opens_one_issue_and_then_comments(open_issue, expected, tmp_path):
     job = read(ROOT / ".github" / "workflows" / "weekly.yml")["jobs"]["report"]
-    assert set(job["needs"]) == {"newest", "oldest", "links"}
+    assert set(job["needs"]) == {"newest", "oldest", "power", "links"}
     assert "failure()" in job["if"]
     (step,) = job["steps"]
     gh, log = tmp_path / "gh", tmp_path / "log"
