@@ -19,12 +19,13 @@ OLDEST := _build/oldest
 # The arrays of tests are small, and their workers many: threads of the BLAS only wait for each other.
 quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors benchmarks gpu format lock clean
+.PHONY: help locked book pdf proofs compiled quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
+	@echo "make compiled   compile the fused kernels for GPUs, and record what they need (a minute; after a change of them)"
 	@echo "make quick      test the style, the types and the core of the package (two minutes)"
 	@echo "make oldest     the same tests on the oldest NumPy, torch and others that the package allows (needs a network)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (20 to 30 minutes on two cores)"
@@ -69,6 +70,9 @@ book: .venv/installed book/node_modules/installed
 
 proofs: .venv/installed
 	@$(BIN)/python book/commands/prove.py
+
+compiled: .venv/installed
+	@$(BIN)/python tests/compiled_record.py
 
 # The wheel, and not the sources, on the oldest version of each thing that it asks for; the tests' own tools are ours.
 # With pip and setuptools, as Python 3.11 makes an environment: the Triton of that torch imports setuptools.
