@@ -29,6 +29,7 @@ help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
 	@echo "make pdf        print the built book into $(SITE)/attnbook.pdf (needs Chromium)"
 	@echo "make proofs     let Coq read every proof, and record what each rests on (needs Coq; a minute)"
+	@echo "make compiled   compile the fused kernels for GPUs, and record what they need (a minute; after a change of them)"
 	@echo "make quick      test the style, the types and the core of the package (two minutes)"
 	@echo "make oldest     the same tests on the oldest NumPy, torch and others that the package allows (needs a network)"
 	@echo "make test       build the book, then test the package, the notebooks and the site (20 to 30 minutes on two cores)"

@@ -31,7 +31,7 @@ def versions():
 def stale():
     """Why the record says nothing of what is here, in words; None where it does."""
     try:
-        was = json.loads(RECORD.read_text(encoding="utf-8"))["of"] | {}
+        was = dict(json.loads(RECORD.read_text(encoding="utf-8"))["of"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"{RECORD.name} cannot be read"
     now = versions()
