@@ -41,7 +41,6 @@ help:
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make atlas      ask diagnose about every incident of the atlas, and record its answers (3 minutes)"
 	@echo "make power      plant mutants in the core, and say which of them its tests do not notice (an hour)"
-	@echo "make compiled   compile the fused kernels for GPUs that are not here, and record what they become (a minute)"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (two hours, on an idle machine)"
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
