@@ -91,7 +91,7 @@ def short_on_one(Q, K, V):
 
 def ends(Q, K, V):
     if dist.get_rank() == 1:
-        os._exit(3)
+        os._exit(0)  # with another code torchrun ends rank 0, too, often before it has said a word
     dist.barrier()
 """
 
