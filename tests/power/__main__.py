@@ -33,7 +33,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=5.0, help="of CPU, for each mutant")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="1/1", help="k/n: every n-th mutant, in a process of its own")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     files = [Path(name).resolve() for name in asked.tests]
     folder = ROOT / "_build" / "power" / digest(sorted(f.name for f in files))
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,9 @@ def main():
         rooms.append(of_room)
     mutants = [m for turn in zip_longest(*rooms) for m in turn if m]  # by turns: whatever ends a run, rooms are even
     if asked.planted:
-        sys.path.insert(0, str(next(TESTS.rglob("test_mutations.py")).parent))
+        sys.path[:0] = [
+            str(folder) for folder in (*TESTS.iterdir(), ROOT / "book", ROOT / "book" / "_ext") if folder.is_dir()
+        ]
         table = importlib.import_module("test_mutations").MISTAKES
         mutants += [m for m in draw.planted(table) if m.room in asked.rooms]
     if asked.do == "draw":
