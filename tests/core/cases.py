@@ -332,6 +332,7 @@ CASES = (
     Case("window before softcap",
          ops=((partial(Window, 1, 0, "top-left"), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
     Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
+    Case("two dropouts", causal=True, ops=((partial(Dropout, 0.3, 5), None), (partial(Dropout, 0.4, 7), None))),
     Case("dropout, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(Dropout, 0.3, 5), None),)),
     Case("dropout, three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13), causal=True,
          ops=((partial(Dropout, 0.6, -1), None),)),

@@ -11,7 +11,7 @@ import pytest
 
 def module_of(file):
     """The name of the module that a file of the package is."""
-    return "attnbook." + file.removesuffix(".py").replace("/", ".")
+    return "attnbook." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def first_of_each(rows, kind=lambda row: row[0]):
@@ -36,21 +36,26 @@ def by_turns(values, cases, whole=()):
     return params
 
 
+def lines_of(file, name):
+    """A function of a file of the package, as it lives, and its lines."""
+    function = attrgetter(name)(importlib.import_module(module_of(file)))
+    function = inspect.unwrap(getattr(function, "fget", function))
+    function = getattr(function, "__func__", function)  # of a class method
+    return function, inspect.getsource(function)
+
+
 @contextlib.contextmanager
 def planted(file, name, right, wrong):
     """The function ``name`` of a file of the package, with ``wrong`` where ``right`` stands; the function itself is
     changed, so that everybody who has imported it runs the mistake.
     """
-    module = importlib.import_module(module_of(file))
-    function = attrgetter(name)(module)
-    function = inspect.unwrap(getattr(function, "fget", function))
-    function = getattr(function, "__func__", function)  # of a class method
-    lines = inspect.getsource(function)
+    function, lines = lines_of(file, name)
     assert lines.count(right) == 1, f"{file}, {name}: no such line, or more than one: {right}"
-    source = Path(module.__file__).read_text(encoding="utf-8")
+    path = inspect.getsourcefile(function)
+    source = Path(path).read_text(encoding="utf-8")
     assert source.count(lines) == 1
     with pytest.MonkeyPatch.context() as patch:
-        mistaken = compile(source.replace(lines, lines.replace(right, wrong)), module.__file__, "exec")
+        mistaken = compile(source.replace(lines, lines.replace(right, wrong)), path, "exec")
         patch.setattr(function, "__code__", _code(mistaken, function.__qualname__))
         yield
 

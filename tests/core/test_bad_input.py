@@ -1112,6 +1112,11 @@ SIGMOID = [
         "ops, Sink: expected an op on the scores or the weights: no sum of weights is there to add to, got one on …",
     ),
     (lambda: ab.sigmoid_attention_vjp(dO, RES), TypeError, "res: …that sigmoid_attention returned, got Residuals"),
+    (
+        lambda: ab.sigmoid_attention_vjp(np.float32(dO), SIGMOID_RES),
+        TypeError,
+        "dO: expected dtype float64 like Q, got float32",
+    ),
     (lambda: ab.sigmoid_attention_vjp(dO[..., :2], SIGMOID_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
     (lambda: ab.sigmoid_attention_jvp(Q, K, K, SIGMOID_RES), ValueError, "tV: expected shape (2, 3, 7, 13), got …"),
     (

@@ -331,6 +331,7 @@ PLANTED = [
         ("_turn_block", "if tdO is not None:", "if False:", "plain", ENGINE),
         ("_turn_block", "if not work.fast:", "if False:", "softcap", ENGINE),
         ("_turn_block", "E * tS, tile", "E, tile", "dropout", ENGINE),
+        ("_turn_block", "of_weights[-1]", "of_weights[1]", "two dropouts", ENGINE),
         ("_turn_block", "sums.give(strip, place, [])", "pass", "causal, more keys", ENGINE),
     )),
     ("spines/numpy_tangents.py", "_turn_block", "tdK[...], tdV[...] = 0, 0", "tdK[...] = 0", fresh("plain")),

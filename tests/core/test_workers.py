@@ -57,6 +57,34 @@ def threads_of(code, **variables):
     return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
+LIFTED_BY_ANOTHER = """
+import threading
+import threadpoolctl
+from attnbook.spines.blas import one_blas_thread
+count = lambda: {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+inside, leave, left, end = (threading.Event() for _ in range(4))
+def first():
+    with one_blas_thread():
+        inside.set(), leave.wait()
+    left.set(), end.wait()
+before, thread = count(), threading.Thread(target=first)
+thread.start(), inside.wait()
+with one_blas_thread():
+    leave.set(), left.wait()
+    assert count() == {1}
+print(before == count(), before)
+end.set(), thread.join()
+"""
+
+
+def test_the_limit_is_lifted_by_a_thread_that_did_not_set_it():
+    """The one that set it lives on: threadpoolctl heeds no other, until it is told to."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", LIFTED_BY_ANOTHER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("True"), done.stdout
+
+
 @pytest.mark.thorough
 def test_openmp_and_torch_are_heard_where_nothing_else_is_said():
     asked, cores = "print(ab.get_num_threads())", len(os.sched_getaffinity(0))

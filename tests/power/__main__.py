@@ -23,6 +23,12 @@ def digest(files):
     return of.hexdigest()[:12]
 
 
+def reached(folder):
+    if not (folder / "items.json").exists():
+        sys.exit("nothing is recorded of these tests and sources as they stand: begin with `reach`, the same files")
+    return reach.Reach(folder)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("do", choices=["draw", "reach", "run", "table", "choose", "record"])
@@ -54,10 +60,10 @@ def main():
     elif asked.do == "reach":
         server.serve(files, lambda s: reach.record(s, folder))
     elif asked.do == "run":
-        known = reach.Reach(folder)
+        known = reached(folder)
         server.serve(files, lambda s: run.run(s, folder, mutants, known, asked.seconds, asked.seed, asked.part))
     else:
-        known, rows = reach.Reach(folder), run.results(folder)
+        known, rows = reached(folder), run.results(folder)
         if asked.do == "table":
             print(*choose.table(rows.values()), "", *choose.survivors(rows.values()), sep="\n")
         elif asked.do == "choose":

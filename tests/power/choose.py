@@ -7,7 +7,7 @@ from pathlib import Path
 
 from power.draw import ROOMS, room_of
 
-LEFT = "not reached", "survived all", "some not run", "not planted"
+LEFT = "by a hang", "not reached", "survived all", "some not run", "not planted"
 PROMISES = Path(__file__).with_name("promises.txt")
 
 
@@ -53,7 +53,8 @@ def table(rows):
         rest = [row for row in mine if "not planted" not in row and not row["noticed"]]
         whole = [row for row in rest if row["reached"] and len(row["ran"]) == row["reached"]]
         unreached = sum(not row["reached"] for row in rest)
-        left = unreached, len(whole), len(rest) - unreached - len(whole), away
+        hung = sum(bool(row.get("hung")) and row["hung"] == row["noticed"] for row in mine)
+        left = hung, unreached, len(whole), len(rest) - unreached - len(whole), away
         yield f"{room:12}" + "".join(f"{n:13}" for n in (len(mine), len(mine) - away - len(rest), *left))
 
 
@@ -98,7 +99,7 @@ def record(path, reach, rows, said):
     at = {name: k for k, name in enumerate(names)}
     mutants = [
         [row[key] for key in ("file", "line", "function", "kind", "before", "after", "reached")]
-        + [len(row.get("ran", ())), sorted(at[f] for f in noticed[key])]
+        + [len(row.get("ran", ())), sorted(at[f] for f in noticed[key]), bool(row.get("hung"))]
         for key, row in rows.items()
     ]
     lines = ",\n".join(json.dumps(m, ensure_ascii=False) for m in mutants)

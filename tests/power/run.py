@@ -51,7 +51,7 @@ def run(server, folder, mutants, reach, seconds, seed, part="1/1"):
             if rows is None:
                 row["not planted"] = True
             else:
-                row["ran"] = [i for i, _, _ in rows]
+                row["ran"] = [i for i, outcome, _ in rows if outcome != "skipped"]
                 row["noticed"] = [i for i, outcome, _ in rows if outcome in ("failed", "hung")]
                 row["hung"] = [i for i, outcome, _ in rows if outcome == "hung"]
                 row["cpu"] = round(sum(cpu for *_, cpu in rows), 2)
