@@ -3,7 +3,7 @@
 A theorem is joined by its name alone: that its statement is the formula, no test evaluates.
 
 TeX is read by :mod:`tex` and evaluated, and so are the Python lines, where every letter has its own value, gradients
-too: what :mod:`letters` finds from the forward alone. `python tests/test_formulas.py` prints the counts.
+too: what :mod:`letters` finds from the forward alone.
 """
 
 import ast
@@ -473,16 +473,3 @@ def test_at_more_points(way, seed):
     with working(way):
         found = {label: off for label in READ if (off := disagreements(label, way, seed=seed)[0])}
     assert not found
-
-
-def counts():
-    """In lines: how many labels have what, and the reasons of those that have not."""
-    proved = [label for label in FORMULAS if label in theorems()]
-    yield f"{len(FORMULAS)} labels: {len(READ)} with TeX evaluated, {len(RUN)} with Python lines, {len(proved)} proved"
-    for what in ("no tex", "no python", "no theorem", "not at", "without", "floats alone"):
-        yield f"\n{what}:"
-        yield from (f"  {label}: {formula[what]}" for label, formula in FORMULAS.items() if what in formula)
-
-
-if __name__ == "__main__":
-    print(*counts(), sep="\n")

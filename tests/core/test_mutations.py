@@ -1111,10 +1111,10 @@ def test_every_function_has_a_mistake():
 PASSES = ("forward", "vjp", "jvp")
 ELSEWHERE = {
     ("attnbook.linear", "linear_vjp"),  # project_vjp
-    ("attnbook.attention", "attention_hvp"),  # tests/test_hvp.py plants its mistakes
+    ("attnbook.attention", "attention_hvp"),  # tests/core/test_hvp.py plants its mistakes
     ("attnbook.spines.dense", "jvp"),  # _pushed
     ("attnbook.spines.tiled", "jvp"),  # _pushed
-    ("attnbook.spines.numpy_tangents", "jvp"),  # tests/test_hvp.py, too
+    ("attnbook.spines.numpy_tangents", "jvp"),  # tests/core/test_hvp.py, too
     ("attnbook.checks.autograd", "has_flint"),
     ("attnbook.checks.autograd", "has_torch"),
     ("attnbook.checks.autograd", "has_triton"),

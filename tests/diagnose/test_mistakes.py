@@ -130,7 +130,7 @@ def plant(monkeypatch, mistake, dbias=False):
 
 
 def both_tests(case):
-    """Those of tests/test_attention.py that every case must pass."""
+    """Those of tests/core/test_attention.py that every case must pass."""
     return [partial(test_attention.test_values, case), partial(test_attention.test_derivatives, case)]
 
 

@@ -117,7 +117,7 @@ class TestTheSourceArchive:
 
     @pytest.mark.thorough
     def test_its_tests_run(self, unpacked):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_softmax.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core/test_softmax.py"]
         environment = OUTSIDE | {"PYTHONPATH": str(unpacked / "src")}
         done = subprocess.run(command, cwd=unpacked, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
