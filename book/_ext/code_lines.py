@@ -1,7 +1,7 @@
 """Beside a formula that the package computes: "code", which opens the lines that do.
 
 A line says so itself, in a comment: ``dV = W.mT @ dO  # eq-dV``, or ``# eq-dV, eq-other: and why``. No table of numbers
-is kept. Where NumPy has lines of its own, these come first. tests/site/test_code_marks.py runs every line that has a mark.
+is kept. Where NumPy has lines of its own, these come first. A test, test_code_marks, runs every line with a mark.
 """
 
 import ast
