@@ -158,7 +158,7 @@ anchors: .venv/tools book
 # A sample of mutants, another one each week: which of them no test of the core notices.
 SEED ?= $(shell date +%G%V)
 power: .venv/tools
-	@for do in reach "run --mutants 20 --seed $(SEED)" table; do \
+	@for do in reach "run --planted --mutants 20 --seed $(SEED)" table; do \
 		PYTHONPATH=tests $(BIN)/python -m power $$do tests/core/test_*.py || exit 1; done
 
 # On a machine with Triton's compilers; after a change of the kernels.

@@ -55,10 +55,10 @@ class Server:
 
     def in_child(self, begin, order, cost, budget):
         """Run those tests in a child, after ``begin()``, until the budget of CPU seconds is spent: rows of (test,
-        "failed", "passed" or "hung", seconds). A child that dies or hangs is followed by another for the rest.
+        "failed", "passed", "skipped" or "hung", seconds). A child that dies or hangs is followed by one other.
         """
         rows, order = [], list(order)
-        while order and budget > 0:
+        for _ in range(2):
             reader, writer = os.pipe()
             if not (child := os.fork()):
                 self._serve(begin, order, cost, budget, reader, writer)
@@ -75,7 +75,9 @@ class Server:
             at = order.index(done)
             rows.append((done, "hung", 0.0))
             order = order[at + 1 :]
-            budget = min(budget - sum(row[2] for row in rows), budget / 2)
+            budget = (budget - sum(row[2] for row in rows)) / 2
+            if not order or budget <= 0:
+                break
         return rows
 
     def _serve(self, begin, order, cost, budget, reader, writer):
