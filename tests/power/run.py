@@ -46,7 +46,7 @@ def run(server, folder, mutants, reach, seconds, seed, part="1/1"):
             rows = server.in_child(lambda mutant=mutant: plant(mutant, living), order, cost, seconds) if order else []
             if rows and not any(outcome in ("failed", "hung") for _, outcome, _ in rows):  # what survives is looked at
                 rest = order[len(rows) :]
-                rows += server.in_child(lambda mutant=mutant: plant(mutant, living), rest, cost, 3 * seconds)
+                rows += rest and server.in_child(lambda mutant=mutant: plant(mutant, living), rest, cost, 3 * seconds)
             row = {"key": mutant.key, **mutant.row(), "reached": len(reached)}
             if rows is None:
                 row["not planted"] = True
