@@ -47,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in sizes if args.function else ("at_least", "split"):
         if getattr(args, name) != parser.get_default(name):
             parser.error(f"--{name.replace('_', '-')}: {'not' if args.function else 'only'} with --function")
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:
+        print("attention over ranks needs PyTorch: pip install 'attnbook[torch]'", file=sys.stderr)
+        return 1
 
     if not torch.distributed.is_available():
         print("This build of torch has no torch.distributed.", file=sys.stderr)
