@@ -7,7 +7,9 @@ import ast
 import copy
 import gc
 import inspect
+import linecache
 import random
+import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -58,8 +60,12 @@ class Mutant:
         return f"{self.file}:{self.start}:{self.stop}:{self.after}"
 
     def source(self):
+        """The file with it, line by line where they were."""
         right = (SRC / self.file).read_bytes()
-        return right[: self.start] + self.after.encode() + right[self.stop :]
+        end = ")" * self.after.endswith(")")
+        lines = right[self.start : self.stop].count(b"\n") - self.after.count("\n")
+        after = self.after.removesuffix(end) + "\n" * max(lines, 0) + end
+        return right[: self.start] + after.encode() + right[self.stop :]
 
     def row(self):
         return asdict(self)
@@ -267,7 +273,12 @@ def functions():
 
 def plant(mutant, living):
     """Give the function its other code, wherever it lives; False where it lives nowhere or cannot take it."""
-    code = code_of(compile(mutant.source(), str(SRC / mutant.file), "exec"), mutant.function)
+    source, path = mutant.source(), str(SRC / mutant.file)
+    code = code_of(compile(source, path, "exec"), mutant.function)
+    if (interpreter := sys.modules.get("triton.runtime.interpreter")) is not None:  # which reads the lines again
+        lines = source.decode().splitlines(keepends=True)
+        linecache.cache[path] = len(source), None, lines, path
+        interpreter.InterpretedFunction.rewritten_fn.clear()
     found = living.get((mutant.file, mutant.function), [])
     try:
         for function in found:
