@@ -275,7 +275,6 @@ def dtype(item):
 
 BY_LIBRARY = {
     "test_softmax.py::test_every_library_gives_the_same": ["softmax", "log-sum-exp"],
-    "test_softmax.py::test_rows_of_minus_infinity_in_every_library": ["softmax", "log-sum-exp"],
     "test_linear.py::test_every_library_gives_the_same": ["linear map"],
     "test_heads.py::test_every_library_gives_the_same": ["heads, split and shared"],
     "test_arrays.py::test_unbroadcast_sums_what_broadcasting_spread": ["sums over broadcast axes"],
@@ -340,7 +339,6 @@ CLAIMS = [
     ("test_tiled.py::test_L_is_the_logsumexp_of_the_scores", output_of_L, ["other library"]),
     ("test_tiled.py::test_threads_change_no_bit", gradients, ["properties"]),
     ("test_tiled.py::test_errors_are_those_of_dense", ["O", "dQ", "dK", "dV"], dtype),
-    ("test_attention.py::test_low_precision_in_tiles", ["O", "dQ", "dK", "dV"], dtype),
     ("test_attention.py::test_values", output, ["other library"]),
     ("test_attention.py::test_derivatives", derivatives, DERIVATIVES),
     ("test_attention.py::test_any_shape", ["dQ", "dK", "dV", "axes of length 0"], DERIVATIVES),

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from covering import cover
 
 import attnbook as ab
 from attnbook.ops import (
@@ -248,121 +249,109 @@ class Slopes(Case):
         return [Q, K, V, 0.3 * abs(slopes), *rest]
 
 
+def _crossed():
+    """Rows in which the kinds of leading axes, sizes, masks, biases, corners, scales and sets of ops meet in pairs."""
+    factors = {
+        "lead": [
+            ((), (), ()), 3 * ((2, 1, 3),), ((2, 1), (1, 3), (3,)), ((3,), (3,), (2, 3)), ((2, 6), (2, 1), (2, 3)),
+        ],
+        "ops": [
+            ((Gate, None), (Distances, (3,)), (partial(Dropout, 0.1, -1), None)),
+            ((ALiBi, ()), (RelativeBias, (9,)), (partial(Window, 1, None), None)),
+            ((LogitScale, ()), (partial(RelativeBias, buckets=T5Buckets(4, 3, False)), (4,)), (Sink, ())),
+            ((partial(Window, None, 1, "top-left"), None), (Bias, (1,)), (partial(Softcap, 1.5), None)),
+            ((partial(Window, 0, 1, "bottom-right", global_tokens=1), None), (Sink, ()), (Gate, None)),
+        ],
+        "n": [(5, 7), (7, 5), (7, 2), (1, 1)],
+        "mask": [None, "every score", "keys", "queries"],
+        "bias": [None, "every score", "queries", "keys"],
+        "causal": [True, "bottom-right", False],
+        "scale": [None, -0.7],
+    }  # fmt: skip
+
+    def nothing_tells_a_corner(row):
+        return row["causal"] is False and row["n"][0] != row["n"][1] and row["ops"] in factors["ops"][1:3]
+
+    rows = cover(factors, forbids=nothing_tells_a_corner)
+    return tuple(_of_row(f"crossed {i}", **row) for i, row in enumerate(rows))
+
+
+def _of_row(name, lead, n, mask, bias, **rest):
+    (n_q, n_k), (d_k, d_v) = n, ((1, 1) if n == (1, 1) else (11, 13))
+    q, k, v = ((*axes, *own) for axes, own in zip(lead, ((n_q, d_k), (n_k, d_k), (n_k, d_v)), strict=True))
+    scores = Case("", q, k, v).scores
+    shapes = {None: None, "every score": scores, "queries": (n_q, 1), "keys": (n_k,)}
+    dead = n_q > 1 and mask in ("every score", "queries") and bias != "keys"
+    return Case(name, q, k, v, shapes[mask], shapes[bias], dead, 0.3, **rest)
+
+
 CASES = (
     Case("plain"),
-    Case("no leading axes", q=(5, 11), k=(7, 11), v=(7, 13)),
-    Case("three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13)),
-    Case("self-attention", q=(2, 3, 7, 11)),
     Case("one query, one key", q=(3, 1, 11), k=(3, 1, 11), v=(3, 1, 13)),
-    Case("wide", q=(5, 11), k=(15, 11), v=(15, 13)),
-    Case("one tile", q=(2, 3, 2, 11), k=(2, 3, 3, 11), v=(2, 3, 3, 13)),
     Case("one tile, cut down", q=(2, 3, 2, 11), k=(2, 3, 3, 11), v=(2, 3, 3, 13), causal=True),
-    Case("widths of one", q=(3, 5, 1), k=(3, 7, 1), v=(3, 7, 1)),
     Case("no query", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13)),
     Case("no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13)),
     Case("empty batch", q=(0, 5, 11), k=(0, 7, 11), v=(0, 7, 13)),
     Case("queries shared by the batch", q=(5, 11)),
-    Case("keys and values shared by the batch", k=(7, 11), v=(3, 7, 13)),
-    Case("a batch that only values have", q=(3, 5, 11), k=(3, 7, 11)),
-    Case("leading axes that cross", q=(2, 1, 5, 11), k=(1, 3, 7, 11), v=(3, 7, 13)),
     Case("grouped queries", q=(2, 6, 5, 11)),
     Case("keys and values grouped apart", q=(2, 6, 5, 11), k=(2, 3, 7, 11), v=(2, 2, 7, 13)),
-    Case("multi-query", k=(2, 1, 7, 11), v=(2, 1, 7, 13)),
     Case("grouped, masked and biased", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(6, 1, 7), causal="bottom-right"),
     Case("mask", mask=(2, 3, 5, 7)),
-    Case("mask for all heads", mask=(2, 1, 5, 7)),
     Case("mask of padding", mask=(2, 1, 1, 7)),
-    Case("mask for all, with all axes", mask=(1, 1, 5, 7)),
-    Case("mask of one axis", mask=(7,)),
     Case("mask with a dead row", mask=(3, 5, 7), dead=True),
-    Case("mask of whole queries", mask=(2, 1, 5, 1), dead=True),
     Case("bias", bias=(2, 3, 5, 7)),
     Case("bias for all heads", bias=(2, 1, 5, 7)),
     Case("bias for all queries", bias=(3, 1, 7)),
     Case("bias for all keys", bias=(5, 1)),
     Case("bias of no axis", bias=()),
-    Case("bias with −∞", bias=(3, 5, 7), forbid=0.3),
     Case("bias with a dead row", bias=(5, 7), forbid=0.3, dead=True),
     Case("mask and bias of every score", mask=(2, 3, 5, 7), bias=(2, 3, 5, 7), causal=True),
     Case("causal, more keys", causal=True),
     Case("causal, fewer keys", causal="top-left", q=(2, 3, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13)),
-    Case("bottom-right, more keys", causal="bottom-right"),
     Case("bottom-right, fewer keys", causal="bottom-right", q=(2, 3, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13)),
-    Case("scale", scale=0.7),
     Case("scale of zero", scale=0),
-    Case("negative scale", scale=-0.7),
-    Case("op that saves", ops=((Gate, None),)),
     Case("op that saves its result", ops=((Squash, None),)),
     Case("op with a parameter", ops=((Bias, (3, 1, 7)),)),
-    Case("op with a table of distances", ops=((Distances, (11,)),)),
-    Case("op with a table as long as a tile", ops=((Distances, (3,)),)),
     Case("distances, grouped and causal", q=(2, 6, 5, 11), causal="bottom-right", ops=((Distances, (11,)),)),
     Case("window", ops=((partial(Window, 2, 1, "top-left"), None),)),
-    Case("window to the left", ops=((partial(Window, 1, None, "top-left"), None),)),
-    Case("window to the right", ops=((partial(Window, None, 1, "top-left"), None),)),
-    Case("window, bottom-right", ops=((partial(Window, 3, 0, "bottom-right"), None),)),
-    Case("window with dead rows", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13),
-         ops=((partial(Window, 2, 1, "top-left"), None),)),
     Case("window and causal", q=(2, 3, 7, 11), causal=True, ops=((partial(Window, 1, None), None),)),
     Case("window and mask", mask=(2, 1, 1, 7), ops=((partial(Window, 2, None), None),), causal=True),
     Case("window with global tokens", ops=((partial(Window, 1, 0, "top-left", 2), None),)),
-    Case("global tokens, bottom-right", causal="bottom-right",
-         ops=((partial(Window, 0, 1, "bottom-right", global_tokens=3), None),)),
-    Case("global tokens, more queries", q=(3, 7, 11), k=(3, 2, 11), v=(3, 2, 13),
-         ops=((partial(Window, 0, 0, "bottom-right", global_tokens=1), None),)),
     Case("ALiBi", ops=((partial(ALiBi, corner="bottom-right"), (3,)),)),
-    Case("ALiBi, grouped, causal, a dead row", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
-         mask=(7, 5), dead=True, ops=((ALiBi, (6, 1, 1)),)),
     Slopes("ALiBi of many heads", q=(8, 5, 11), k=(8, 7, 11), v=(8, 7, 13),
            ops=((partial(ALiBi, corner="top-left"), (8,)),)),
-    Case("ALiBi of one slope", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(ALiBi, corner="bottom-right"), ()),)),
     Case("relative bias", ops=((partial(RelativeBias, corner="bottom-right"), (3, 5)),)),
-    Case("relative bias for all heads", ops=((RelativeBias, (9,)),), causal="bottom-right"),
     Case("relative bias of T5", ops=((partial(RelativeBias, buckets=T5Buckets(8, 5), corner="top-left"), (2, 3, 8)),)),
-    Case("relative bias of T5, grouped, one direction", q=(2, 6, 7, 11), k=(2, 3, 5, 11), v=(2, 3, 5, 13), causal=True,
-         ops=((partial(RelativeBias, buckets=T5Buckets(4, 3, False)), (6, 4)),)),
     Case("scale that is learned", ops=((Scale, ()),)),
     Case("logit scale", ops=((LogitScale, (3,)),)),
     Case("logit scale, grouped", q=(2, 6, 5, 11), ops=((LogitScale, (6, 1, 1)),), causal=True),
-    Case("no query, places", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13), causal=True,
-         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
-    Case("no key, places", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), causal="bottom-right",
-         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
     Case("softcap", ops=((partial(Softcap, 1.5), None),)),
     Case("window before softcap",
          ops=((partial(Window, 1, 0, "top-left"), None), (Bias, (7,)), (partial(Softcap, 1.5), None))),
     Case("dropout", ops=((partial(Dropout, 0.3, 5), None),)),
     Case("two dropouts", causal=True, ops=((partial(Dropout, 0.3, 5), None), (partial(Dropout, 0.4, 7), None))),
-    Case("dropout, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((partial(Dropout, 0.3, 5), None),)),
-    Case("dropout, three leading axes", q=(2, 1, 3, 5, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13), causal=True,
-         ops=((partial(Dropout, 0.6, -1), None),)),
-    Case("dropout, grouped, masked, with a dead row", q=(2, 6, 5, 11), mask=(2, 1, 5, 7), dead=True,
-         ops=((partial(Dropout, 0.3, 2**40 + 1), None),)),
     Case("dropout, softcap and bias", bias=(3, 1, 7), causal=True,
          ops=((partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Bias, (5, 1)))),
-    Case("dropout of a batch that only values have", q=(3, 5, 11), k=(3, 7, 11), ops=((partial(Dropout, 0.3), None),)),
     Case("sink", ops=((Sink, (3,)),)),
-    Case("sink for all heads, no leading axes", q=(5, 11), k=(7, 11), v=(7, 13), ops=((Sink, ()),)),
-    Case("sinks of the batch, causal", causal=True, ops=((Sink, (2, 1)),)),
     Case("sink, grouped, bottom-right, with a dead row", q=(2, 6, 5, 11), mask=(2, 1, 5, 7), dead=True,
          causal="bottom-right", ops=((Sink, (6,)),)),
     Case("sink and no key", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), ops=((Sink, (3,)),)),
-    Case("sink and window, fewer keys", q=(3, 7, 11), k=(3, 3, 11), v=(3, 3, 13),
-         ops=((partial(Window, 2, 1, "top-left"), None), (Sink, (3,)))),
     Case("two sinks, dropout, cap and bias", mask=(2, 3, 5, 7), bias=(3, 1, 7), scale=0.7, ops=(
         (Sink, (3, 1, 1)), (partial(Dropout, 0.3, 5), None), (partial(Softcap, 1.5), None), (Sink, (1,)),
         (Bias, (5, 1)))),
     Case("documents", ops=((DOCUMENTS, None),)),
     Case("documents, causal, grouped, biased", q=(2, 6, 5, 11), bias=(5, 7), causal=True, ops=((DOCUMENTS, None),)),
-    Case("documents of a batch", mask=(2, 1, 1, 7),
-         ops=((OF_A_BATCH, None), (partial(Window, None, 2, "top-left"), None))),
-    Case("packed, bottom-right", ops=((PACKED, None),)),
     Case("packed, causal, with a sink", q=(2, 6, 5, 11), ops=((PACKED_CAUSAL, None), (Sink, (6,)))),
     Case("prefix", ops=((PREFIX_LM, None),)),
     Case("blocks", ops=((BLOCKS, None),)),
     Case("blocks of each head, bottom-right, cap", causal="bottom-right",
          ops=((BLOCKS_OF_HEADS, None), (partial(Softcap, 1.5), None))),
     Case("all at once", mask=(1, 5, 7), bias=(5, 7), causal=True, scale=0.7, ops=((Gate, None), (Bias, (7,)))),
+    Case("no query, places", q=(3, 0, 11), k=(3, 7, 11), v=(3, 7, 13), causal=True,
+         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
+    Case("no key, places", q=(3, 5, 11), k=(3, 0, 11), v=(3, 0, 13), causal="bottom-right",
+         ops=((ALiBi, (3,)), (RelativeBias, (3, 5)))),
+    *_crossed(),
 )  # fmt: skip
 
 CASE = {case.name: case for case in CASES}
@@ -473,87 +462,46 @@ MULTI_HEAD = (
     _self("self"),
     MultiHead("cross, no biases", biases=""),
     _self("self, no biases", biases=""),
-    MultiHead("biases of queries and output", biases="QO"),
-    _self("biases of keys and values", biases="KV"),
+    MultiHead("biases of queries and output, scaled, masked", Case("", scale=0.7, mask=(3, 5, 7)), biases="QO"),
+    _self("biases of keys and values, biased, causal", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3, causal=True),
+          biases="KV"),
     MultiHead("one head", Case("", q=(2, 1, 5, 11), k=(2, 1, 7, 11), v=(2, 1, 7, 13))),
-    MultiHead("no leading axes", Case("", q=(3, 5, 11), k=(3, 7, 11), v=(3, 7, 13))),
-    _self("two leading axes", Case("", q=(2, 1, 3, 7, 11), k=(2, 1, 3, 7, 11), v=(2, 1, 3, 7, 13))),
+    MultiHead("no leading axes", Case("", q=(3, 5, 11), k=(3, 7, 11), v=(3, 7, 13), bias=(3, 5, 7))),
+    _self("two leading axes, heads of width one", Case("", q=(2, 1, 3, 7, 1), k=(2, 1, 3, 7, 1), v=(2, 1, 3, 7, 1))),
     MultiHead("all widths equal", Case("", v=(2, 3, 7, 11)), d_model=33, d_mem=33, d_out=33),
-    _self("heads of width one", Case("", q=(2, 3, 7, 1), k=(2, 3, 7, 1), v=(2, 3, 7, 1))),
     MultiHead("grouped", Case("", q=(2, 6, 5, 11))),
     _self("grouped, self", Case("", q=(2, 6, 7, 11), k=(2, 2, 7, 11), v=(2, 2, 7, 13))),
     MultiHead("multi-query", Case("", k=(2, 1, 7, 11), v=(2, 1, 7, 13))),
-    MultiHead("mask for each head", Case("", mask=(3, 5, 7))),
     MultiHead("mask of padding", Case("", mask=(2, 1, 1, 7))),
     MultiHead("mask with a dead row", Case("", mask=(5, 7), dead=True)),
     _self("causal", Case("", q=(2, 3, 7, 11), causal=True)),
-    MultiHead("causal, bottom-right", Case("", causal="bottom-right")),
-    MultiHead("bias of each score", Case("", bias=(2, 3, 5, 7))),
     MultiHead("bias for all batches", Case("", bias=(3, 1, 7))),
-    _self("bias with −∞", Case("", q=(2, 3, 7, 11), bias=(7, 7), forbid=0.3)),
-    MultiHead("scale", Case("", scale=0.7)),
-    MultiHead("op with a parameter", Case("", ops=((Gate, None), (Bias, (3, 1, 7))))),
-    MultiHead("documents of a batch", Case("", ops=((OF_A_BATCH, None),))),
+    MultiHead("documents of a batch", Case("", ops=((OF_A_BATCH, None), (Gate, None), (Bias, (3, 1, 7))))),
     MultiHead("sink", Case("", mask=(5, 7), dead=True, causal="bottom-right", ops=((Sink, (3,)),))),
-    MultiHead(
-        "places and scales",
-        Case(
-            "",
-            q=(2, 6, 5, 11),
-            causal="bottom-right",
-            ops=((LogitScale, (6, 1, 1)), (ALiBi, (6,)), (RelativeBias, (6, 5)), (partial(Window, 2, 1), None)),
-        ),
-    ),
-    MultiHead(
-        "all other ops",
-        Case(
-            "",
-            mask=(5, 1),
-            dead=True,
-            ops=(
-                (Scale, ()),
-                (partial(RelativeBias, buckets=T5Buckets(8, 5), corner="top-left"), (8,)),
-                (partial(Softcap, 1.5), None),
-                (partial(Window, 2, 0, "top-left", 1), None),
-                (BLOCKS_OF_HEADS, None),
-                (partial(Dropout, 0.3, 5), None),
-            ),
-        ),
-    ),
-    MultiHead("no query", Case("", q=(2, 3, 0, 11))),
+    MultiHead("places and scales", Case("", q=(2, 6, 5, 11), causal="bottom-right", ops=(
+        (LogitScale, (6, 1, 1)), (ALiBi, (6,)), (RelativeBias, (6, 5)), (partial(Window, 2, 1), None)))),
+    MultiHead("all other ops", Case("", mask=(5, 1), dead=True, ops=(
+        (Scale, ()), (partial(RelativeBias, buckets=T5Buckets(8, 5), corner="top-left"), (8,)),
+        (partial(Softcap, 1.5), None), (partial(Window, 2, 0, "top-left", 1), None), (BLOCKS_OF_HEADS, None),
+        (partial(Dropout, 0.3, 5), None)))),
+    MultiHead("no query", Case("", q=(2, 3, 0, 11)), norm="rms", rotary=ab.Rotary(AT[0, :0], dims=2), gate="head"),
     MultiHead("no key", Case("", k=(2, 3, 0, 11), v=(2, 3, 0, 13))),
     _self("empty batch", Case("", q=(0, 3, 7, 11), k=(0, 3, 7, 11), v=(0, 3, 7, 13))),
-    _self("rotary, self", rotary=ab.Rotary(dims=10, base=100.0)),
     _self("rotary, self, positions of each batch", rotary=ab.Rotary(AT[:, :7], dims=6, layout="half")),
     MultiHead("rotary", rotary=ab.Rotary(dims=8, base=50.0)),
     MultiHead("rotary, positions go on", Case("", causal="bottom-right"), rotary=ab.Rotary(AT[0, 2:7], dims=10)),
     MultiHead("rotary, positions of both", rotary=ab.Rotary(AT[0, 2:7], AT[:, :7] / 2, dims=4, scaling=Linear(4.0))),
     MultiHead("norm", norm="rms"),
-    _self("norm, self, lengths", norm="l2", gains=""),
+    _self("norm, self, lengths", norm="l2", gains="", rotary=ab.Rotary(dims=10, base=100.0)),
     MultiHead("norm with one gain", Case("", q=(2, 6, 5, 11)), norm="l2", gains="K"),
     MultiHead("gate a head", gate="head", biases="QKVOG"),
     _self("gate a column, self", gate="column"),
-    _self(
-        "norm, rotary and gate, grouped",
-        Case("", q=(2, 6, 7, 11), k=(2, 2, 7, 11), v=(2, 2, 7, 13), causal=True, bias=(6, 1, 7)),
-        biases="VG",
-        norm="rms",
-        rotary=ab.Rotary(dims=10, layout="half"),
-        gate="column",
-    ),
-    MultiHead(
-        "norm, rotary and gate, no query",
-        Case("", q=(2, 3, 0, 11)),
-        norm="rms",
-        rotary=ab.Rotary(AT[0, :0], dims=2),
-        gate="head",
-    ),
-    MultiHead(
-        "all at once",
-        Case("", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(2, 1, 1, 7), causal=True, scale=0.7, ops=((Bias, (5, 1)),)),
-        biases="QVO",
-    ),
-)
+    _self("norm, rotary and gate, grouped", biases="VG", norm="rms", gate="column",
+          heads=Case("", q=(2, 6, 7, 11), k=(2, 2, 7, 11), v=(2, 2, 7, 13), causal=True, bias=(6, 1, 7)),
+          rotary=ab.Rotary(dims=10, layout="half")),
+    MultiHead("all at once", biases="QVO", heads=Case(
+        "", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(2, 1, 1, 7), causal=True, scale=0.7, ops=((Bias, (5, 1)),))),
+)  # fmt: skip
 
 MULTI_HEAD_CASE = {case.name: case for case in MULTI_HEAD}
 """The same by name."""

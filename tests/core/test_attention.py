@@ -12,7 +12,7 @@ from cases import CASE, CASES, Case
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
-from libraries import CuPy, NumPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
+from libraries import CuPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
 from naive import low_precision, naive_attention
 from planting import by_turns
 from routes import ON_TILES, ROUTES, taking
@@ -36,17 +36,8 @@ from attnbook.ops import (
 )
 from attnbook.spines import SPINES, Way, tiled
 
-A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "window and mask",
-         "distances, grouped and causal", "dropout, softcap and bias",
-         "sink, grouped, bottom-right, with a dead row")  # fmt: skip
-
-
-def thorough_but_for_a_few(values, few):
-    """Each of these values with each case, in `make test` only with a few cases where ``few`` says so of the value."""
-    pairs = [(value, case) for value in values for case in CASES]
-    marks = [pytest.mark.thorough if few(value) and case.name not in A_FEW else () for value, case in pairs]
-    names = [f"{getattr(value, 'name', value)}-{case}" for value, case in pairs]
-    return [pytest.param(*pair, marks=mark, id=name) for pair, mark, name in zip(pairs, marks, names, strict=True)]
+A_FEW = ("plain", "no key", "all at once", "grouped, masked and biased", "distances, grouped and causal",
+         "dropout, softcap and bias", "sink, grouped, bottom-right, with a dead row")  # fmt: skip
 
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -54,12 +45,10 @@ every_route = pytest.mark.usefixtures("route")
 
 
 def by_routes(test):
-    """Every case, in `make test` each on one route by turns, and a few on all. What each route makes of each case is
-    that of the dense one in test_every_route_has_the_derivatives_of_dense.
+    """Every case, in `make test` each on one route by turns. What each route makes of each case is that of the dense
+    one in test_every_route_has_the_derivatives_of_dense.
     """
-    return every_route(
-        pytest.mark.parametrize(("route", "case"), by_turns(ROUTES, CASES, A_FEW), indirect=["route"])(test)
-    )
+    return every_route(pytest.mark.parametrize(("route", "case"), by_turns(ROUTES, CASES), indirect=["route"])(test))
 
 
 def those(condition):
@@ -130,7 +119,12 @@ def test_every_route_has_the_derivatives_of_dense(name, case):
     assert all(map(checks.close, made_of.__wrapped__(case, name), made_of(case, "dense")))
 
 
-@each_case
+ON_A_GPU = [pytest.param(library, case, id=f"{library.name}-{case}") for library in (CuPy, TorchCUDA) for case in CASES]
+
+
+@pytest.mark.parametrize(
+    ("xp", "case"), by_turns((ReadOnlyNumPy, Strict, Torch), CASES, A_FEW) + ON_A_GPU, indirect=["xp"]
+)
 def test_every_library_gives_the_same(xp, case):
     inputs = case.draw()
     (dO,) = draw((*case.scores[:-1], case.v[-1]))
@@ -140,21 +134,22 @@ def test_every_library_gives_the_same(xp, case):
     same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
 
 
+IN_TILES = [(library, "tiled") for library in (Torch, Strict)] + [(ReadOnlyNumPy, name) for name in ON_TILES]
+
+
 @pytest.mark.parametrize(
-    ("xp", "case"),
-    by_turns((ReadOnlyNumPy, Torch), CASES, A_FEW)
-    + thorough_but_for_a_few((NumPy, Strict, CuPy, TorchCUDA), lambda library: library in (NumPy, Strict)),
-    indirect=["xp"],
+    ("xp", "route", "case"),
+    [
+        *(pytest.param(*p.values[0], p.values[1], marks=p.marks) for p in by_turns(IN_TILES, CASES)),
+        *(pytest.param(p.values[0], "tiled", p.values[1]) for p in ON_A_GPU),
+    ],
+    indirect=["xp", "route"],
+    ids=str,
 )
+@every_route
 def test_every_library_gives_the_same_in_tiles(xp, case):
-    with taking("tiled"):
-        test_every_library_gives_the_same(xp, case)
-
-
-@pytest.mark.parametrize(("name", "case"), by_turns(ON_TILES, CASES, A_FEW))
-def test_the_engine_has_the_dtypes_of_numpy(name, case):
-    with taking(name):
-        test_every_library_gives_the_same(ReadOnlyNumPy(), case)
+    """The tiles of any library, and the engine in all dtypes of NumPy: each case on one of them by turns."""
+    test_every_library_gives_the_same(xp, case)
 
 
 ANY_OP = (  # and what its array has after the heads, None where it has none
@@ -195,7 +190,9 @@ def any_case(draw):
     )
 
 
-@pytest.mark.parametrize("name", ["dense on NumPy", "tiled", "tiled on NumPy"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("dense on NumPy", marks=pytest.mark.thorough), "tiled", "tiled on NumPy"]
+)
 @given(any_case(), st.integers(0, 2**32 - 1))
 def test_any_shape(name, case, seed):
     with taking(name):
@@ -343,18 +340,11 @@ PLACES = ("ALiBi of many heads", "relative bias", "relative bias of T5", "logit 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("method", ["auto", Way("tiled", tiled.Tiles(16, 13))], ids=["auto", "tiled"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
-@pytest.mark.parametrize(
-    "name", ["plain", "bias for all heads", "causal, more keys", "grouped queries", "mask", *PLACES]
-)
-def test_low_precision(name, seed, dtype):
-    low_precision(large(CASE[name]), dtype, seed)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries", *PLACES])
-def test_low_precision_in_tiles(name, dtype):
-    low_precision(large(CASE[name]), dtype, method=Way("tiled", tiled.Tiles(16, 13)))
+@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries", "mask", *PLACES])
+def test_low_precision(name, seed, method, dtype):
+    low_precision(large(CASE[name]), dtype, seed, method=method)
 
 
 def large(case):
@@ -371,25 +361,6 @@ def large(case):
 # --- the public face ----------------------------------------------------------------------------------------------
 
 
-def test_gradients_have_their_names():
-    Q, K, V = CASE["plain"].draw()
-    O, res = ab.attention(Q, K, V)
-    grads = ab.attention_vjp(O, res)
-    assert isinstance(grads, ab.AttentionGrads)
-    assert (grads.dbias, grads.dops) == (None, ())
-    assert isinstance(res, SPINES["dense"].Residuals)
-    assert res.Q is Q, "residuals hold the inputs, not copies"
-
-
-def test_dops_has_an_entry_for_each_op():
-    Q, K, V, B = CASE["op with a parameter"].draw()
-    ops = (ab.ops.Scale(2.0), ab.ops.Bias(B), ab.ops.Causal())
-    O, res = ab.attention(Q, K, V, ops=ops)
-    before, dB, after = ab.attention_vjp(O, res).dops
-    assert before is after is None
-    assert dB.shape == B.shape
-
-
 @pytest.mark.parametrize("name", ["plain", "all at once"])
 def test_weights_are_in_the_accumulation_dtype(name):
     """Nothing widens what is kept for the backward: P is float32 for 16 bits and for float32."""
@@ -398,11 +369,16 @@ def test_weights_are_in_the_accumulation_dtype(name):
         assert res.P.dtype == wide
 
 
-def test_a_mask_is_not_modified():
-    Q, K, V = CASE["plain"].draw()
-    mask = CASE["mask"].allowed()[0, 0].copy()
-    mask.flags.writeable = False
-    ab.attention(Q, K, V, mask=mask)
+def test_gradients_have_their_names_and_dops_an_entry_for_each_op():
+    Q, K, V, B = CASE["op with a parameter"].draw()
+    O, res = ab.attention(Q, K, V, ops=(ab.ops.Scale(2.0), ab.ops.Bias(B), ab.ops.Causal()))
+    grads = ab.attention_vjp(O, res)
+    assert isinstance(grads, ab.AttentionGrads)
+    assert isinstance(res, SPINES["dense"].Residuals)
+    assert res.Q is Q, "residuals hold the inputs, not copies"
+    before, dB, after = grads.dops
+    assert grads.dbias is before is after is None
+    assert dB.shape == B.shape
 
 
 def test_tangents_that_are_left_out_are_zero():
@@ -410,13 +386,6 @@ def test_tangents_that_are_left_out_are_zero():
     Q, K, V, bias, B = case.draw()
     _, res = case.attend(Q, K, V, bias, B)
     assert np.array_equal(ab.attention_jvp(Q, K, V, res), case.push([Q, K, V, 0 * bias, 0 * B], res))
-
-
-def test_auto_and_true_are_what_they_are_said_to_be():
-    case = CASE["causal, more keys"]
-    Q, K, V = case.draw()
-    O, _ = ab.attention(Q, K, V, causal=True)
-    assert np.array_equal(O, ab.attention(Q, K, V, causal="top-left", method="dense")[0])
 
 
 def test_the_example_of_the_docstring():

@@ -16,6 +16,7 @@ each_lead = pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (0,), 
 def test_values(lead):
     X, W, b = draw((*lead, 5), (5, 7), (7,))
     assert checks.close(ab.linear(X, W), np.einsum("...i,ij->...j", X, W))
+    assert checks.close(ab.linear_jvp(X, W, None, X, W), ab.linear_jvp(X, W, 0 * b, X, W))
     assert checks.close(ab.linear(X, W, b), np.einsum("...i,ij->...j", X, W) + b)
 
 
@@ -25,6 +26,7 @@ def test_derivatives(lead, d_in=5, d_out=7, seed=0):
     tangents = draw(*(T.shape for T in inputs), seed=seed + 1)
     (dY,) = draw((*lead, d_out), seed=seed + 2)
     grads = ab.linear_vjp(dY, *inputs[:2])
+    assert isinstance(grads, ab.LinearGrads)
     tY = ab.linear_jvp(*tangents, *inputs[:2])
     derivatives_agree(ab.linear, inputs, tangents, dY, grads, tY)
 
@@ -34,21 +36,8 @@ def test_any_shape(lead, d_in, d_out, seed):
     test_derivatives(tuple(lead), d_in, d_out, seed)
 
 
-def test_without_a_bias():
-    X, W, b, tX, tW, tb = draw((2, 3, 5), (5, 7), (7,), (2, 3, 5), (5, 7), (7,))
-    assert checks.close(ab.linear(X, W), ab.linear(X, W, 0 * b))
-    assert checks.close(ab.linear_jvp(tX, tW, None, X, W), ab.linear_jvp(tX, tW, 0 * tb, X, W))
-
-
 def test_every_library_gives_the_same(xp):
     X, W, b, dY = draw((2, 3, 5), (5, 7), (7,), (2, 3, 7))
     same_everywhere(xp, ab.linear, X, W, b)
     same_everywhere(xp, ab.linear_vjp, dY, X, W)
     same_everywhere(xp, ab.linear_jvp, X, W, b, X, W)
-
-
-def test_gradients_have_their_names():
-    X, W, dY = draw((2, 3, 5), (5, 7), (2, 3, 7))
-    grads = ab.linear_vjp(dY, X, W)
-    assert isinstance(grads, ab.LinearGrads)
-    assert (grads.dX.shape, grads.dW.shape, grads.db.shape) == (X.shape, W.shape, (7,))

@@ -71,13 +71,6 @@ def test_derivatives():
     assert all(map(np.array_equal, without, ab.merge_vjp(dO, np.zeros_like(dL), *inputs)))
 
 
-def test_it_is_associative():
-    (O1, L1, O2, L2), (O3, L3) = draw(*SHAPES), draw(*SHAPES[:2], seed=4)
-    left = ab.merge(*ab.merge(O1, L1, O2, L2), O3, L3)
-    right = ab.merge(O1, L1, *ab.merge(O2, L2, O3, L3))
-    assert all(map(close, left, right))
-
-
 @pytest.mark.parametrize("dead", [(True, False), (False, True), (True, True)])
 def test_a_part_without_a_key_gives_and_gets_nothing(dead):
     O1, L1, O2, L2 = draw(*SHAPES)

@@ -60,18 +60,21 @@ OPS = {
         for shape in ((), (1,), (2, 3), (3, 1, 1), (1, 1))
     },
     **{f"logit scale {shape}": (lambda S, t: LogitScale(t), [shape]) for shape in ((1,), (2, 1), (2, 3, 1, 1))},
-    "bias": (lambda S, B: Bias(B), [(2, 3, 5, 7)]),
-    "bias for all heads": (lambda S, B: Bias(B), [(2, 1, 5, 7)]),
-    "bias for all queries": (lambda S, B: Bias(B), [(3, 1, 7)]),
-    "bias for all keys": (lambda S, B: Bias(B), [(5, 1)]),
-    "bias of one axis": (lambda S, B: Bias(B), [(7,)]),
-    "bias of no axis": (lambda S, B: Bias(B), [()]),
+    **{
+        name: (lambda S, B: Bias(B), [shape])
+        for name, shape in {
+            "bias": (2, 3, 5, 7),
+            "bias for all heads": (2, 1, 5, 7),
+            "bias for all keys": (5, 1),
+            "bias of one axis": (7,),
+            "bias of no axis": (),
+        }.items()
+    },
+    "relative bias for all heads": (lambda S, T: RelativeBias(T, corner="bottom-right"), [(9,)]),
     "mask": (mask(ALLOWED), []),
-    "mask for all queries": (mask(ALLOWED[:, :1]), []),
     "mask for all keys": (mask(ALLOWED[0, :, :1]), []),
     "mask of one axis": (mask(ALLOWED[0, 0]), []),
     "causal": (lambda S: Causal(), []),
-    "causal, bottom-right": (lambda S: Causal("bottom-right"), []),
     **{
         f"{case}, op {i}": (
             lambda S, *parameters, op=op, corner=case.corner: in_the_library_of(S, op(*parameters).at_corner(corner)),
@@ -340,7 +343,7 @@ MASKS = [
 
 @pytest.mark.parametrize(
     ("op", "n_q", "n_k"),
-    [*((op, 5, 7) for op in MASKS), *((op, 7, 5) for op in MASKS if isinstance(op, Window))],
+    [*((op, 5, 7) for op in MASKS), *((op, 7, 5) for op in MASKS[::2] if isinstance(op, Window))],
     ids=lambda x: repr(x)[:40].partition("array")[0],
 )
 def test_a_mask_knows_its_live_tiles(op, n_q, n_k):
@@ -363,11 +366,6 @@ def test_a_mask_knows_its_live_tiles(op, n_q, n_k):
                 assert (live.cols[0] - cols[0], live.cols[-1] - cols[0]) == (some_col[0], some_col[-1])
             if op.pattern(tile) is not None:
                 assert np.array_equal(op.allowed(np.zeros((n_q, n_k)), op.pattern(tile)), allowed)
-
-
-def test_a_factor_of_numpy_does_not_widen():
-    S = np.ones((5, 7), np.float32)
-    assert Scale(np.float64(0.3)).forward(S, Tile.whole(5, 7))[0].dtype == S.dtype
 
 
 @pytest.mark.parametrize(("op", "shape"), [(ALiBi, (3,)), (LogitScale, (3,)), (Scale, ()), (RelativeBias, (3, 5))])
@@ -512,7 +510,8 @@ def test_documents_of_an_empty_batch(method):
 
 
 def test_numbers_of_numpy_are_numbers():
-    """Also those that would overflow."""
+    """Also those that would overflow, or widen."""
+    assert Scale(np.float64(0.3)).forward(np.ones((5, 7), np.float32), Tile.whole(5, 7))[0].dtype == np.float32
     Q, K, V = draw((9, 3), (9, 3), (9, 2))
     for ops, others in (
         ([Softcap(np.float32(0.5))], [Softcap(0.5)]),
@@ -525,12 +524,6 @@ def test_numbers_of_numpy_are_numbers():
     assert Window(np.uint8(3), np.uint8(1), "top-left").live(far) == Window(3, 1, "top-left").live(far)
     assert alibi_slopes(np.int64(4)).tolist() == alibi_slopes(4).tolist()
     assert np.array_equal(*(ab.top_k_mask(Q, K, k) for k in (np.int64(2), 2)))
-
-
-def test_infinity_in_a_bias_forbids():
-    B = np.array([[0.0, -np.inf]])
-    S, _ = Bias(B).forward(np.ones((3, 2)), Tile.whole(3, 2))
-    assert np.array_equal(S, [[1.0, -np.inf]] * 3)
 
 
 @pytest.mark.parametrize("after", [Softcap(2.0), Scale(0.0), Scale(-0.7)], ids=repr)
@@ -564,36 +557,16 @@ def test_such_a_bias_learns_in_torch():
     assert checks.close(dB, torch.nan_to_num(wanted))
 
 
-def test_a_tile_cuts_what_broadcasts():
-    tile, T = Tile(range(2, 4), range(3, 7), 5, 7), np.arange(35.0).reshape(5, 7)
-    assert np.array_equal(tile.cut(T), T[2:4, 3:7])
-    assert np.array_equal(tile.cut(T[:1]), T[:1, 3:7])
-    assert np.array_equal(tile.cut(T[:, :1]), T[2:4, :1])
-    assert np.array_equal(tile.cut(T[0]), T[0, 3:7])
-    assert tile.cut(np.ones(())).shape == ()
-    assert Tile.whole(5, 7) == (range(5), range(7), 5, 7, None)
-
-
-def test_a_tile_cuts_heads_too():
+def test_a_tile_cuts_and_is_false_without_a_pair():
     tile = Tile(range(2, 4), range(3, 7), 5, 7, (range(1, 2), range(1, 3)))
+    assert [bool(Tile.whole(*n)) for n in ((5, 7), (0, 7), (5, 0))] == [True, False, False]
+    block = Tile(range(2, 5), range(3, 7), 5, 7, (range(1, 2), range(3)))
     for T in draw((2, 3, 5, 7), (2, 1, 5, 7), (3, 1, 7), (3, 5, 1), (5, 7), (7,), (1,), ()):
         whole = np.broadcast_to(T, (2, 3, 5, 7))[1:2, 1:3, 2:4, 3:7]
         assert np.array_equal(np.broadcast_to(tile.cut(T), whole.shape), whole)
         assert tile.shape(T.shape) == tile.cut(T).shape
-
-
-def test_a_tile_within_its_block():
-    block = Tile(range(2, 5), range(3, 7), 5, 7, (range(1, 2), range(3)))
-    tile = Tile(range(3, 5), range(4, 6), 5, 7, (range(1, 2), range(2, 3)))
     (T,) = draw((2, 3, 5, 7))
     assert np.array_equal(tile.within(block).cut(block.cut(T)), tile.cut(T))
-
-
-def test_a_tile_without_a_pair_is_false():
-    assert Tile.whole(5, 7)
-    assert not Tile.whole(0, 7)
-    assert not Tile.whole(5, 0)
-    assert not Tile(range(3, 3), range(7), 5, 7)
 
 
 @each_op

@@ -13,7 +13,7 @@ import torch
 from array_api_compat import array_namespace
 from cases import Case, MultiHead
 from compare import draw
-from routes import SMALL
+from routes import SMALL, taking
 
 import attnbook as ab
 from attnbook.arrays import unbroadcast
@@ -105,8 +105,9 @@ def test_under_autograd(method):
 
 @each_case
 def test_in_every_library(xp, case):
-    test_attention.test_every_library_gives_the_same(xp, case)
-    test_attention.test_every_library_gives_the_same_in_tiles(xp, case)
+    for route in ("dense", "tiled"):
+        with taking(route):
+            test_attention.test_every_library_gives_the_same(xp, case)
 
 
 # --- where it cannot go, and what does not fit --------------------------------------------------------------------

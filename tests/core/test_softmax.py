@@ -68,13 +68,6 @@ def test_the_columns_of_the_jacobian_are_derivatives(shape):
     assert checks.close(J.sum(-1), np.zeros(shape))
 
 
-def test_the_jacobian_carries_a_tangent_as_the_jvp_does():
-    S, t = draw((2, 3, 5), (2, 3, 5))
-    P = ab.softmax(S)
-    carried = np.einsum("...jk,...k->...j", ab.softmax_jacobian(P), t)
-    assert checks.close(carried, ab.softmax_jvp(t, P))
-
-
 def test_a_shift_of_the_row_changes_nothing():
     S, shift = draw((2, 3, 5), (2, 3, 1))
     assert checks.close(ab.softmax(S + shift), ab.softmax(S))
@@ -91,6 +84,9 @@ def test_every_library_gives_the_same(xp):
             same_everywhere(xp, lambda T, P, f=f, axis=axis: f(T, P, axis), T, P)
         same_everywhere(xp, lambda dL, P, axis=axis: ab.logsumexp_vjp(dL, P, axis), dL, P)
     same_everywhere(xp, ab.softmax_jacobian, ab.softmax(S.copy()))
+    S[0, 1], S[1, 2, :2] = -np.inf, -np.inf
+    same_everywhere(xp, ab.softmax, S)
+    assert np.array_equal(np.isneginf(xp.numpy(ab.logsumexp(xp.asarray(S)))), np.isneginf(S).all(-1))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float16", 6e4), ("float32", 1e4), ("float64", 1e300)])
@@ -122,13 +118,6 @@ def test_rows_of_minus_infinity(dtype):
     assert all(np.all(d[dead] == 0) and np.all(d[~dead] != 0) for d in derivatives)
     assert np.all(ab.softmax_jacobian(P)[1] == 0)
     assert ab.logsumexp_jvp(dP, P)[1] == 0
-
-
-def test_rows_of_minus_infinity_in_every_library(xp):
-    S = np.array([[0.0, 1.0, -np.inf], [-np.inf, -np.inf, -np.inf]])
-    P, L = ab.softmax(xp.asarray(S)), ab.logsumexp(xp.asarray(S))
-    assert np.array_equal(xp.numpy(P) == 0, np.isneginf(S))
-    assert np.array_equal(np.isneginf(xp.numpy(L)), [False, True])
 
 
 def test_an_empty_axis():

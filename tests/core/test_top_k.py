@@ -6,18 +6,17 @@ import torch
 from cases import CASES, DOCUMENTS, in_the_library_of
 from compare import draw, quietly, same_everywhere
 from naive import naive_scores
+from planting import by_turns
 from routes import ROUTES, taking
 
 import attnbook as ab
 from attnbook import checks, top_k
 from attnbook.ops import Sink, Softcap
 
-each_k = pytest.mark.parametrize("k", [1, 2, 3, 7, 9])
 TABLES = [case for case in CASES if case.k[:-2] == case.v[:-2]]
 
 
-@each_k
-@pytest.mark.parametrize("case", TABLES, ids=str)
+@pytest.mark.parametrize(("k", "case"), by_turns((2, 1, 3, 7, 9), TABLES, ("all at once", "mask with a dead row")))
 def test_k_are_kept_and_they_are_the_best(case, k):
     """Of the scores as softmax gets them: behind masks, biases and ops, of heads that share keys; in parts."""
     inputs = case.draw()
