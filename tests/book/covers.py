@@ -383,7 +383,6 @@ CLAIMS = [
         ["properties"],
     ),
     ("test_layers.py::test_talking_heads", ["talking heads"], [*DERIVATIVES, "other library"]),
-    ("test_layers.py::test_heads_that_do_not_talk", ["talking heads"], ["properties"]),
     ("test_models.py::test_multi_head_attention", ["Y", "dX", *WEIGHTS, "rotary positions"], ["other library"]),
     ("test_models.py::test_latent_attention", ["latent attention"], ["other library"]),
     ("test_mutations.py::test_it_is_noticed", planted, ["planted mistakes"]),

@@ -123,13 +123,6 @@ def test_a_function_for_numpy_alone_is_told_and_compared_with_differences_where_
         assert set(compare(autograd=False).errors) == {"differences"}
 
 
-@pytest.mark.parametrize("trials", [0, -1])
-def test_no_trial_is_no_check(trials):
-    x, c = draw((5,), (5,))
-    with pytest.raises(ValueError, match=r"^trials: expected an integer, 1 or more, got "):
-        checks.check_vjp(np.square, 77 * x, at=x, cotangent=c, trials=trials)
-
-
 def test_a_function_that_writes_into_its_arguments_is_refused():
     def softmax(z):
         z -= z.max(axis=-1, keepdims=True)
@@ -149,27 +142,6 @@ def test_a_function_that_writes_into_its_arguments_is_refused():
         assert np.array_equal(S, before)
 
 
-def test_in_balls_too():
-    if not check.has_flint():
-        pytest.skip("python-flint is not installed")
-
-    def square(X):
-        Y = X * X
-        X[0] = 0 * X[0]
-        return Y
-
-    (x,) = draw((3,))
-    for f, gradient in ((square, 2 * x * x), (lambda X: X * X, lambda X, d: 2 * d * square(X) / X)):
-        with pytest.raises(ValueError, match=": expected a function that leaves its arguments as they are"):
-            checks.check_vjp(f, gradient, at=x, cotangent=x, digits=10)
-
-
-def test_what_the_function_raises_comes_through_and_says_what_it_was_given():
-    with pytest.raises(ZeroDivisionError) as raised:
-        checks.check_vjp(lambda X: 1 / 0, np.ones((2, 3)), at=np.ones((2, 3)), cotangent=np.ones(2))
-    assert raised.value.__notes__ == ["f was called with float64 NumPy arrays of the shapes (2, 3)"]
-
-
 def test_what_the_function_raises_a_step_away_says_so():
     """A function that takes only the point itself, by either check: the error stays its own."""
     x = np.array([1.0, 2.0])
@@ -187,15 +159,14 @@ def test_what_the_function_raises_a_step_away_says_so():
             compare()
         wanted = "f, only_there, was called a step away from at, with float64 NumPy arrays of the shapes (2,)"
         assert raised.value.__notes__ == [wanted]
+    with pytest.raises(ZeroDivisionError) as raised:
+        checks.check_vjp(lambda X: 1 / 0, np.ones((2, 3)), at=np.ones((2, 3)), cotangent=np.ones(2))
+    assert raised.value.__notes__ == ["f was called with float64 NumPy arrays of the shapes (2, 3)"]
 
 
-def test_a_gradient_may_be_left_out():
+def test_a_gradient_may_be_left_out_and_not_every_one():
     (x, y, c) = draw((5,), (5,), (5,))
     checks.check_vjp(lambda x, y: x * y, [None, c * x], at=[x, y], cotangent=c)
-
-
-def test_not_every_gradient_may_be_left_out():
-    (x, y, c) = draw((5,), (5,), (5,))
     with pytest.raises(ValueError, match="grads"):
         checks.check_vjp(lambda x, y: x * y, [None, None], at=[x, y], cotangent=c)
     with pytest.raises(ValueError, match="grads"):

@@ -60,13 +60,6 @@ def test_after_a_rest_each_keeps_to_its_own(monkeypatch):
     assert free_again()
 
 
-def test_a_run_is_no_rest():
-    masks()
-    assert cores._last["worked"] > 0
-    cores._last["began"] = -1e9
-    assert all(mask >= PAIR for mask in masks())
-
-
 @pytest.mark.parametrize(("seconds", "began", "held"), [(100.0, 1e9, True), (0.0, 1e9, False), (0.0, 1.0, True)])
 def test_without_a_rest_only_in_its_first_moments(seconds, began, held):
     rest(seconds, began)
@@ -95,25 +88,26 @@ def test_a_run_that_goes_on_frees_them(monkeypatch):
     assert all(mask >= PAIR for mask in seen[2:])
 
 
-def test_who_comes_late_is_not_held(monkeypatch):
+def test_who_is_not_held(monkeypatch):
+    """A task that runs what a user wrote; where there are more cores; who comes late; a worker alone; after a run."""
+    assert all(mask >= PAIR for mask in masks(apart=False))
+    assert masks(1, 1) == [PAIR]
+    with monkeypatch.context() as patch:
+        patch.setattr(cores, "_cores", lambda: {0, 1, 2})
+        assert all(mask >= PAIR for mask in masks())
     late = cores.Apart(2)
     monkeypatch.setattr(late, "_end", 0.0)
     late.take()
     assert os.sched_getaffinity(0) == PAIR
+    masks()
+    assert cores._last["worked"] > 0
+    cores._last["began"] = -1e9
+    assert all(mask >= PAIR for mask in masks())
 
 
 def test_more_workers_than_cores():
     assert sorted(map(len, masks(4, 4))) == [1, 1, *sorted(map(len, masks(4, 4, apart=False)))[2:]]
     assert free_again(4)
-
-
-def test_more_cores_are_let_alone(monkeypatch):
-    monkeypatch.setattr(cores, "_cores", lambda: {0, 1, 2})
-    assert all(mask >= PAIR for mask in masks())
-
-
-def test_a_task_that_runs_what_a_user_wrote_is_not_held():
-    assert all(mask >= PAIR for mask in masks(apart=False))
 
 
 def test_an_error_frees_them():
@@ -198,10 +192,3 @@ def test_where_threads_cannot_be_placed(monkeypatch, what):
         monkeypatch.setattr(cores, "_asked", lambda: lambda: -1)
         assert sorted(map(len, masks())) == [1, 1]
         assert free_again()
-
-
-def test_one_worker_goes_where_it_likes():
-    seen = []
-    with set_threads(1):
-        workers.run(lambda place, entry: seen.append(os.sched_getaffinity(0)), range(3), apart=True)
-    assert seen == [PAIR] * 3

@@ -28,12 +28,20 @@ from attnbook import arrays
 from attnbook.checks import close
 from attnbook.plan import resolve
 from attnbook.spines import tiled
-from attnbook.torch import scaled_dot_product_attention
 
 FROM_HOST = ("asarray", "as_tensor", "from_numpy", "tensor")  # they copy numbers that Python has to the device
 SPINES = ("dense", "tiled")
-EVERY = [*(pytest.param("dense", call, id=f"dense-{call}") for call in CALLS), *by_turns(SPINES, PASSES)]
-every_call = pytest.mark.parametrize(("spine", "call"), EVERY)
+OF_CALLS = [pytest.param("dense", call, id=f"dense-{call}") for call in CALLS]
+OF_PASSES = by_turns([(library, spine) for library in ("torch", "array API") for spine in SPINES], PASSES)
+
+
+def every_call(library):
+    """The functions, and each case of attention and of the layer on a spine of this library or the other, by turns."""
+    turns = [p for p in OF_PASSES if p.values[0][0] == library]
+    passes = [
+        pytest.param(p.values[0][1], p.values[1], marks=p.marks, id=f"{p.values[0][1]}-{p.values[1]}") for p in turns
+    ]
+    return pytest.mark.parametrize(("spine", "call"), [*OF_CALLS, *passes])
 
 
 def test_every_public_function_is_called():
@@ -95,7 +103,7 @@ def default_dtype():
     ],
     ids=["bfloat16", "float32", "float64"],
 )
-@every_call
+@every_call("torch")
 def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, dtype, wide, other, default_dtype):
     drawn = call.draw()
     with taking("dense"):
@@ -118,19 +126,6 @@ def test_what_leaves_is_noticed(plant):
     }
     with pytest.raises((AssertionError, RuntimeError)), only_on_meta(torch.float32):
         faults[plant]()
-
-
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3}, {"attn_mask": torch.bool},
-                                     {"attn_mask": torch.float32}], ids=str)  # fmt: skip
-def test_the_function_of_torch_stays_on_its_device(options):
-    Q, K, V = (torch.empty(2, 3, n, d, device="meta", requires_grad=True) for n, d in ((5, 11), (7, 11), (7, 13)))
-    if dtype := options.get("attn_mask"):
-        options = {"attn_mask": torch.empty(5, 7, dtype=dtype, device="meta")}
-    with OnlyOnMeta(torch.float32):
-        O = scaled_dot_product_attention(Q, K, V, **options)
-        grads = torch.autograd.grad(O, (Q, K, V), torch.empty_like(O))
-    shapes = ((2, 3, 5, 13), *(tuple(T.shape) for T in (Q, K, V)))
-    assert [(T.device.type, tuple(T.shape)) for T in (O, *grads)] == [("meta", shape) for shape in shapes]
 
 
 # --- the array API ------------------------------------------------------------------------------------------------
@@ -163,7 +158,7 @@ def like_a_gpu(monkeypatch):
     return guard
 
 
-@every_call
+@every_call("array API")
 def test_the_array_api_stays_on_its_device_with_the_same_numbers(spine, call, like_a_gpu):
     drawn = call.draw()
     run = call.ready([like_a_gpu.put(T) for T in drawn])
@@ -199,27 +194,16 @@ def _on_two_devices(name):
 
 
 TWO_ARRAYS = [call for call in CALLS if len(call.shapes) > 1]
+PLACED = [p for p in PASSES if p.case.name in ("plain", "bias", "cross")]
 
 
-@pytest.mark.parametrize("library", ["torch", "array-api-strict"])
-@pytest.mark.parametrize("call", TWO_ARRAYS, ids=str)
+@pytest.mark.parametrize(("library", "call"), by_turns(("torch", "array-api-strict"), [*TWO_ARRAYS, *PLACED], PLACED))
 def test_two_devices_are_refused(call, library):
-    make = _on_two_devices(library)
-    for odd in range(len(call.shapes)):
-        with pytest.raises(ValueError, match=r"expected device .* like .*, got"):
-            call.run(*(make(shape, place == odd) for place, shape in enumerate(call.shapes)))
-
-
-@pytest.mark.parametrize("library", ["torch", "array-api-strict"])
-@pytest.mark.parametrize("spine", SPINES)
-@pytest.mark.parametrize("call", [p for p in PASSES if p.case.name in ("plain", "bias", "cross")], ids=str)
-def test_two_devices_are_refused_by_attention(call, spine, library):
     make = _on_two_devices(library)
     shapes = [T.shape for T in call.draw()]
     for odd in range(len(shapes)):
-        inputs = [make(shape, place == odd) for place, shape in enumerate(shapes)]
-        with taking(spine), pytest.raises(ValueError, match=r"expected device .* like .*, got"):
-            call.ready(inputs)()
+        with pytest.raises(ValueError, match=r"expected device .* like .*, got"):
+            call.ready([make(shape, place == odd) for place, shape in enumerate(shapes)])()
 
 
 def test_a_device_that_is_not_known_yet_agrees_with_all(monkeypatch):
@@ -278,13 +262,3 @@ def test_tiles_on_a_gpu_are_large_and_bounded(lead):
     heads = max(1, math.prod(lead))
     assert rows == unit or heads * rows * cols <= tiled.SCORES_ON_A_GPU
     assert heads * (rows + unit) ** 2 > tiled.SCORES_ON_A_GPU
-
-
-def test_host_memory_is_told_from_a_device():
-    assert arrays.on_host(np.ones(3))
-    assert arrays.on_host(torch.ones(3))
-    assert arrays.on_host(array_api_strict.ones(3))
-    assert not arrays.on_host(torch.empty(3, device="meta"))
-
-
-# --- DLPack -------------------------------------------------------------------------------------------------------

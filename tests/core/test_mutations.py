@@ -1034,7 +1034,7 @@ MISTAKES = {
 if checks.has_flint():
     import test_balls
 
-    one_entry = partial(test_balls.test_a_mistake_is_refused, "1e-30 of one entry")
+    one_entry = partial(test_balls.test_a_mistake_is_refused, "1e-30 of one entry", test_balls.HEAD)
     corners = [partial(test_balls.test_a_corner_is_no_place_for_a_derivative, f) for f in test_balls.CORNERS]
     slopes = test_balls.test_each_function_moves_its_tangent
     MISTAKES |= {

@@ -105,7 +105,6 @@ PLAIN = {"feature": "identity", "normalize": False}
 CROSS = {"Q": (2, 4, 7, 5), "K": K, "V": V}
 CASES = [
     Case("the defaults", QKV),
-    Case("no batch", {"Q": (11, 5), "K": (11, 5), "V": (11, 3)}),
     *(Case(f"{feature}, not normalized", QKV, {"feature": feature, "normalize": False}) for feature in PHI),
     *(Case(f"{feature}, normalized", QKV, {"feature": feature}) for feature in ("relu", "exp")),
     Case("scale", QKV, {"scale": 0.3, "normalize": False}),
@@ -116,7 +115,6 @@ CASES = [
     Case("leading axes that broadcast", {"Q": (4, 11, 5), "K": (2, 1, 11, 5), "V": (11, 3), "gate": ()}, PLAIN),
     Case("to all keys", CROSS, {"causal": False}),
     Case("to all keys, state, grouped", {**OF_2_HEADS, "Q": (2, 4, 7, 5), "state": (4, 5, 4)}, {"causal": False}),
-    Case("delta rule", {**QKV, "beta": (2, 4, 11)}),
     Case("gated delta rule", {**QKV, "beta": (2, 4, 11), "gate": (2, 4, 11)}),
     Case("gated delta rule, state", {**QKV, "beta": (4, 11), "gate": (4, 1), "state": (4, 5, 3)}, {"scale": 1.0}),
     Case("gated delta rule, grouped", {**OF_2_HEADS, "beta": (11,), "gate": (2, 4, 11), "state": (2, 4, 5, 3)}),
@@ -213,8 +211,8 @@ def test_two_calls_make_the_whole(name):
         assert close(a + b if shared else np.concatenate([a, b], axis=cut[field]), whole), field
 
 
-@pytest.mark.parametrize("name", ["gate, normalized, state", "gated delta rule, state", "a gate a token, grouped"])
-@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("name", ["gate, normalized, state", "gated delta rule, state"])
+@pytest.mark.parametrize("chunk", CHUNKS[1:])
 def test_a_gate_of_minus_infinity_begins_anew(name, chunk):
     case = CASE[name]
     given = case.named(case.draw())
@@ -252,22 +250,6 @@ def test_a_row_that_weighs_nothing_is_0():
     O, res = ab.linear_attention(Q, K[..., :0, :], V[..., :0, :], causal=False)
     assert not np.any(O)
     assert not any(np.any(T) for T in ab.linear_attention_vjp(dO, res)[:3])
-
-
-def test_normalized_weights_sum_to_1():
-    Q, K, _ = draw(*QKV.values())
-    for options in ({}, {"gate": -np.ones(11)}, {"causal": False}):
-        O, res = ab.linear_attention(Q, K, np.ones(V), **options)
-        assert close(O, np.ones(V))
-        g = ab.linear_attention_vjp(draw(V)[0], res)
-        assert np.allclose(g.dQ, 0, atol=1e-12)
-        assert np.allclose(g.dK, 0, atol=1e-12)
-
-
-def test_the_last_query_sees_all():
-    Q, K, V = draw(*QKV.values())
-    causal, to_all = (ab.linear_attention(Q, K, V, causal=c)[0] for c in (True, False))
-    assert close(causal[..., -1, :], to_all[..., -1, :])
 
 
 def test_the_delta_rule_replaces():
@@ -310,16 +292,10 @@ def test_every_library_gives_the_same(xp, name):
 
 
 @pytest.mark.parametrize("name", ["gate, normalized, state", "gated delta rule"])
-@pytest.mark.parametrize("chunk", [1, 64, None])
+@pytest.mark.parametrize("chunk", [1, 64])
 def test_float32_is_as_good_as_a_loop_in_float32(name, chunk):
-    long = {
-        "Q": (2, 200, 16),
-        "K": (2, 200, 16),
-        "V": (2, 200, 8),
-        "beta": (2, 200),
-        "gate": (2, 200),
-        "state": (2, 16, 9),
-    }
+    long = {"Q": (2, 200, 16), "K": (2, 200, 16), "V": (2, 200, 8), "state": (2, 16, 9)}
+    long |= {"beta": (2, 200), "gate": (2, 200)}
     case = CASE[name]
     case = case._replace(shapes={field: long[field] for field in case.shapes})
     inputs = case.draw()

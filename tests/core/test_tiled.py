@@ -27,8 +27,8 @@ every_route = pytest.mark.usefixtures("route")
 
 
 def each_case_in_turn(routes):
-    """Each case, in `make test` on one of the routes by turns, and a few on all."""
-    return pytest.mark.parametrize(("route", "case"), by_turns(routes, CASES, A_FEW), indirect=["route"])
+    """Each case, in `make test` on one of the routes by turns."""
+    return pytest.mark.parametrize(("route", "case"), by_turns(routes, CASES), indirect=["route"])
 
 
 def in_tiles(test):
@@ -55,7 +55,7 @@ of_full_size = pytest.mark.parametrize("name", ["tiled", "tiled on NumPy"])
     ],
 )
 def test_memory_grows_linearly(name, options):
-    """Forward and backward at n queries and n keys take far less than a table, and twice as much as at n / 2."""
+    """Every pass at n queries and n keys takes far less than a table, and twice as much as at n / 2."""
     n, d = 4096, 16
 
     def peak(n):
@@ -65,7 +65,10 @@ def test_memory_grows_linearly(name, options):
         tracemalloc.start()
         try:
             with taking(name, small=False):
-                ab.attention_vjp(dO, ab.attention(Q, K, V, **given)[1])
+                res = ab.attention(Q, K, V, **given)[1]
+                ab.attention_vjp(dO, res)
+                if not options:
+                    ab.attention_hvp(Q, K, V, dO, res, tdO=lambda tO: tO)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -94,7 +97,8 @@ def test_L_is_the_logsumexp_of_the_scores(case):
 
 
 @every_route
-@each_case_in_turn(TILED)
+@pytest.mark.parametrize("case", [CASE[name] for name in A_FEW], ids=str)
+@pytest.mark.parametrize("route", TILED, indirect=True)
 def test_residuals_are_in_the_accumulation_dtype(case):
     for dtype, wide in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
         O, res = case.attend(*(T.astype(dtype) for T in case.draw()))
@@ -251,12 +255,12 @@ def test_masked_exponentials_are_not_made(options):
 @every_route
 @each_case_in_turn(ON_TILES)
 def test_threads_change_no_bit(case):
-    """1, 2, 3 or 5 threads: O, every gradient, and L are the same to the last bit."""
+    """1, 2 or 5 threads: O, every gradient, and L are the same to the last bit."""
     inputs = case.draw()
     (dO,) = draw((*case.scores[:-1], case.v[-1]))
     found = []
     try:
-        for n in (1, 2, 3, 5):
+        for n in (1, 2, 5):
             ab.set_num_threads(n)
             O, res = case.attend(*inputs)
             found.append([O, res.L, *case.pull(dO, res)])
@@ -267,7 +271,7 @@ def test_threads_change_no_bit(case):
 
 
 @every_route
-@pytest.mark.parametrize("name", ["grouped, masked and biased", "mask of padding", "window", "all at once", "dropout"])
+@pytest.mark.parametrize("name", ["grouped, masked and biased", "all at once", "dropout"])
 def test_layout_in_memory_changes_nothing(name):
     """Transposed, strided, reversed, broadcast and read-only inputs give what packed ones give."""
     case = CASE[name]
@@ -287,25 +291,11 @@ def test_layout_in_memory_changes_nothing(name):
         lambda T: np.repeat(T, 2, axis=-1)[..., ::2] if T.ndim else T,
         lambda T: np.ascontiguousarray(T[..., ::-1])[..., ::-1] if T.ndim else T,
         lambda T: np.asfortranarray(T).reshape(T.shape),
+        lambda T: np.broadcast_to(T, (1, *T.shape))[0],
         locked,
     ):
         O, res = case.attend(*map(laid, packed))
         assert all(map(checks.close, [O, *case.pull(laid(dO), res)], wanted))
-
-
-@every_route
-def test_broadcast_inputs_are_ordinary():
-    """Arrays that broadcast_to has stretched, whose entries share memory: every entry has its own gradient."""
-    packed, shapes = draw((5, 11), (2, 1, 7, 11), (3, 7, 13)), [(2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)]
-    stretched = [np.broadcast_to(T, shape) for T, shape in zip(packed, shapes, strict=True)]
-    (dO,) = draw((1, 3, 1, 13))
-    dO = np.broadcast_to(dO, (2, 3, 5, 13))
-    results = []
-    for inputs in (stretched, [T.copy() for T in stretched]):
-        O, res = ab.attention(*inputs, causal=True)
-        results.append([O, *ab.attention_vjp(dO, res)[:3]])
-    assert all(map(checks.close, *results))
-    assert [T.shape for T in results[0][1:]] == shapes
 
 
 @cache
@@ -458,12 +448,11 @@ def test_auto_picks_by_size():
         assert spines.pick(like, huge) == spines.WAYS["tiled"]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=str)
-def test_torchs_vmap_over_tiles(options):
+def test_torchs_vmap_over_tiles():
     """Under it no tensor says where it lies."""
     (Q,) = map(torch.tensor, draw((2, 7, 5)))
-    O = torch.vmap(lambda Q: ab.attention(Q, Q, Q, method="tiled", **options)[0])(Q)
-    assert checks.close(O.numpy(), ab.attention(Q, Q, Q, method="tiled", **options)[0].numpy())
+    O = torch.vmap(lambda Q: ab.attention(Q, Q, Q, method="tiled", causal=True)[0])(Q)
+    assert checks.close(O.numpy(), ab.attention(Q, Q, Q, method="tiled", causal=True)[0].numpy())
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
