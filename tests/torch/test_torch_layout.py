@@ -59,11 +59,10 @@ def samples_of_torch():
             for sample in samples]  # fmt: skip
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_every_sample(need_weights):
+def test_every_sample():
     samples = samples_of_torch()
-    for made, inputs, options in samples:
-        agrees_with_torchs_layer(torchs_layer(**made), *inputs, **options, need_weights=need_weights)
+    for i, (made, inputs, options) in enumerate(samples):
+        agrees_with_torchs_layer(torchs_layer(**made), *inputs, **options, need_weights=i % 2 == 0)
     assert len(samples) == TORCHS_SAMPLES, "torch has other samples than it had"
 
 
@@ -85,12 +84,8 @@ def float_mask(*shape):
 
 MASKS = {
     "no mask": {},
-    "of padding": {"key_padding_mask": bool_mask(BATCH, S)},
     "of scores": {"attn_mask": bool_mask(L, S)},
-    "of each head": {"attn_mask": bool_mask(BATCH * HEADS, L, S)},
     "both": {"key_padding_mask": bool_mask(BATCH, S), "attn_mask": bool_mask(BATCH * HEADS, L, S)},
-    "floats for padding": {"key_padding_mask": float_mask(BATCH, S)},
-    "floats for scores": {"attn_mask": float_mask(L, S)},
     "floats for each head": {"attn_mask": float_mask(BATCH * HEADS, L, S)},
     "both of floats": {"key_padding_mask": float_mask(BATCH, S), "attn_mask": float_mask(L, S)},
 }
@@ -130,28 +125,6 @@ def test_a_dead_row_is_zero_before_the_last_projection():
 # --- the layout alone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("of_itself", [True, False])
-def test_weights_and_gradients_in_torchs_layout(bias, of_itself):
-    """Without the detour over key and value: torch's weights are ours, and our gradients are torch's."""
-    module = torchs_layer(embed_dim=E, num_heads=HEADS, batch_first=True, bias=bias)
-    X, memory = (torch.tensor(T, requires_grad=True) for T in draw((BATCH, L, E), (BATCH, S, E)))
-    given = [X] if of_itself else [X, memory]
-    wanted, _ = module(X, given[-1], given[-1])
-    p = layout.from_state_dict(module.state_dict())
-    Y, res = ab.multi_head_attention(X.detach(), p, num_heads=HEADS, memory=None if of_itself else memory.detach())
-    assert close(Y, wanted.detach())
-    (dY,) = (torch.tensor(T) for T in draw(tuple(Y.shape)))
-    grads = ab.multi_head_attention_vjp(dY, res)
-    state = layout.to_state_dict(grads.dparams)
-    wanted.backward(dY)
-    assert state.keys() == dict(module.named_parameters()).keys()
-    for name, parameter in module.named_parameters():
-        assert close(state[name], parameter.grad)
-    for ours, T in zip((grads.dX, grads.dmemory), given, strict=False):
-        assert close(ours, T.grad)
-
-
 @pytest.mark.parametrize("widths", [{}, {"kdim": KDIM}, {"kdim": KDIM, "vdim": VDIM}], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_there_and_back(bias, widths):
@@ -165,33 +138,6 @@ def test_there_and_back(bias, widths):
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], state[name]) for name in state)
     module.load_state_dict(back)
-
-
-def test_the_backward_converter_is_the_adjoint_of_the_forward_one():
-    """⟨grads, the change of (X, p, memory)⟩ = ⟨torch's gradients, the change of torch's parameters and inputs⟩."""
-    built = {"embed_dim": E, "num_heads": HEADS, "kdim": KDIM, "vdim": VDIM, "add_bias_kv": True, "add_zero_attn": True}
-    inputs = [torch.tensor(T) for T in draw((L, BATCH, E), (S, BATCH, KDIM), (S, BATCH, VDIM))]
-    changes = [torch.tensor(T) for T in draw(*(tuple(T.shape) for T in inputs), seed=1)]
-    module, change = torchs_layer(**built), torchs_layer(**built, seed=1)
-    moved = torchs_layer(**built)
-    with torch.no_grad():
-        for T, t in zip(moved.parameters(), change.parameters(), strict=True):
-            T += t
-    X, p, options = layout.from_multihead_attention(module, *inputs)
-    X2, p2, options2 = layout.from_multihead_attention(moved, *(T + t for T, t in zip(inputs, changes, strict=True)))
-    random = [torch.tensor(T) for T in draw(*(tuple(T.shape) for T in (X, options["memory"], *p)), seed=2)]
-    grads = ab.MultiHeadGrads(*random[:2], ab.MultiHeadParams(*random[2:]), None, ())
-    ours = [(X2 - X), options2["memory"] - options["memory"], *(b - a for a, b in zip(p, p2, strict=True))]
-    found = layout.to_multihead_attention(grads, module)
-    theirs = dict(change.named_parameters()) | dict(zip(("query", "key", "value"), changes, strict=True))
-    assert found.keys() == theirs.keys()
-    names = list(theirs)
-    ab.checks.check_adjoint(
-        torch.stack([torch.sum(a * b) for a, b in zip(random, ours, strict=True)]).numpy(),
-        torch.ones(len(random), dtype=torch.float64).numpy(),
-        [found[name].numpy() for name in names],
-        [theirs[name].detach().numpy() for name in names],
-    )
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -213,8 +159,6 @@ REFUSED = [
         "state: expected the names in_proj_weight, .*, got .*bias_k",
     ),
     (lambda: layout.to_state_dict(PARAMS._replace(W_Q=T[0])), ValueError, r"W_Q: expected shape \(3, 3\), .* \(3, 6\)"),
-    (lambda: layout.to_state_dict(PARAMS._replace(W_K=T[0, :, :4])), ValueError, r"W_K: expected shape \(3, 6\)"),
-    (lambda: layout.to_state_dict(PARAMS._replace(W_O=T[0])), ValueError, r"W_O: expected shape \(6, 6\)"),
     (lambda: layout.to_state_dict(PARAMS._replace(b_K=None)), ValueError, "p: expected all four biases or none, .* 3"),
     (lambda: read(torch.nn.Linear(6, 6)), TypeError, "module: expected a torch.nn.MultiheadAttention, got Linear"),
     (
@@ -225,12 +169,10 @@ REFUSED = [
     (lambda: read(query=T[..., :5]), ValueError, r"query: expected shape \(2, 3, 6\), batch first, got \(2, 3, 5\)"),
     (lambda: read(query=[0.0]), TypeError, "query: expected a tensor, got list"),
     (lambda: read(query=T[None]), ValueError, r"query: expected two axes .*, got shape \(1, 2, 3, 6\)"),
-    (lambda: read(key=T[0, 0]), ValueError, r"key: expected two axes .*, got shape \(6,\)"),
     (lambda: read(key_padding_mask=[True]), TypeError, "key_padding_mask: expected a tensor, got list"),
     (lambda: read(key=T[:1]), ValueError, r"key: expected shape \(2, 3, 6\), batch first, got \(1, 3, 6\)"),
     (lambda: read(value=T[:, :2]), ValueError, r"value: expected shape \(2, 3, 6\), batch first, got \(2, 2, 6\)"),
     (lambda: read(attn_mask=T), ValueError, r"attn_mask: expected shape \(4, 3, 3\), got \(2, 3, 6\)"),
-    (lambda: read(attn_mask=T[0]), ValueError, r"attn_mask: expected shape \(3, 3\), got \(3, 6\)"),
     (lambda: read(key_padding_mask=T[0]), ValueError, r"key_padding_mask: expected shape \(2, 3\), got \(3, 6\)"),
     (
         lambda: layout.to_multihead_attention(
@@ -244,9 +186,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_it_is_refused(call, error, message):
+    read(torchs_layer(embed_dim=6, num_heads=2, dropout=0.1).eval(), T, T, T)  # in eval it is not
     with pytest.raises(error, match=message):
         call()
-
-
-def test_a_layer_that_drops_out_is_read_in_eval():
-    read(torchs_layer(embed_dim=6, num_heads=2, dropout=0.1).eval(), T, T, T)

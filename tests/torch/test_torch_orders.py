@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 import attnbook as ab
 from attnbook.checks import close
 from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets
-from attnbook.torch import attention, scaled_dot_product_attention
+from attnbook.torch import attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 
@@ -156,7 +156,7 @@ def in_two_halves(Q, K, V, B, mask):
 MERGED = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
 
 
-@pytest.mark.parametrize("word", [w if len(w) < 4 else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
+@pytest.mark.parametrize("word", [w if len(w) < 3 else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
 def test_every_order_through_a_merge(word):
     inputs = draw(*QKV, (3, 4))
     whole = lambda *x: torch.cat([T.flatten() for T in plain(*x, mask=MERGED)])  # noqa: E731
@@ -178,7 +178,7 @@ def outermost_forward(f, inputs):
 
 @pytest.mark.parametrize(
     ("outermost", "word"),
-    [(outermost_reverse, word) for word in ("", "R", "F", "RF", "FR", "FF", "RFF", "FRF")]
+    [(outermost_reverse, word) for word in ("", "R", "F", "RF", "FR", "FRF")]
     + [(outermost_forward, word) for word in ("", "R", "RR")],  # torch opens no level of forward mode inside of one
 )
 def test_torch_func_inside_of_torch_autograd(outermost, word):
@@ -190,33 +190,13 @@ def test_torch_func_inside_of_torch_autograd(outermost, word):
         assert close(came, wanted)
 
 
-def test_the_call_that_was_zero():
-    """jacfwd(hessian(f)), in the words of torch.func alone."""
-    of, shapes = FUNCTIONS["Q alone"]
-    (Q,) = draw(*shapes)
-    came, wanted = (func.jacfwd(func.hessian(lambda Q, f=f: of(f)(Q).sum()))(Q) for f in (ours, plain))
-    assert close(came, wanted)
-    assert wanted.abs().max() > 0.01
-
-
-def test_ops_of_every_kind_are_differentiated_twice():
-    """In both modes, by differences: arrays of ops, dropout, and what takes the place of the spines where it must."""
-    Q, K, V, B, t = (T.requires_grad_() for T in draw(*QKV, (2, 1, 4), (2,)))
-    drops = Dropout(0.4, seed=3)
-
-    def f(*x):
-        O, L = attention(*x[:3], ops=[Softcap(2.0), Temperature(x[4]), Bias(x[3]), drops], with_L=True, causal=True)
-        return O, L
-
-    assert torch.autograd.gradcheck(f, (Q, K, V, B, t), check_forward_ad=True, fast_mode=True)
-    assert torch.autograd.gradgradcheck(f, (Q, K, V, B, t), check_fwd_over_rev=True, fast_mode=True)
-
-
 def test_ops_that_learn_are_differentiated_twice():
-    inputs = [T.requires_grad_() for T in draw(*QKV, (), (2, 1, 1), (2,), (2, 3), (4,))]
+    """In both modes, by differences: arrays of ops, dropout, and what takes the place of the spines where it must."""
+    inputs = [T.requires_grad_() for T in draw(*QKV, (), (2, 1, 1), (2,), (2, 3), (4,), (2, 1, 4), (2,))]
 
-    def f(Q, K, V, c, t, slopes, table, shared):
+    def f(Q, K, V, c, t, slopes, table, shared, B, temperature):
         ops = [Scale(c), LogitScale(t), ALiBi(slopes), RelativeBias(table), RelativeBias(shared, T5Buckets(4, 2))]
+        ops += [Softcap(2.0), Temperature(temperature), Bias(B), Dropout(0.4, seed=3)]
         return attention(Q, K, V, ops=ops, with_L=True, causal=True)
 
     assert torch.autograd.gradcheck(f, inputs, check_forward_ad=True, fast_mode=True)
@@ -273,12 +253,6 @@ def test_a_seed_that_is_a_number_drops_the_same_in_every_call_of_vmap():
     Q, K, V = draw((5, *QKV[0]), *QKV[1:])
     f = lambda Q: attention(Q, K, V, ops=[Dropout(0.4, seed=3)])  # noqa: E731
     assert close(func.vmap(f)(Q), torch.stack([f(q) for q in Q]))
-
-
-def test_scaled_dot_product_attention_is_a_thin_face():
-    Q, K, V, B = draw(*QKV, (3, 4))
-    O = attention(Q, K, V, bias=B, causal=True)
-    assert torch.equal(scaled_dot_product_attention(Q, K, V, B, is_causal=True), O)
 
 
 FFF = lambda: agrees("FFF", "O of Q, K, V, bias")  # noqa: E731

@@ -1,7 +1,6 @@
 """attnbook.torch.scaled_dot_product_attention beside torch's own: values, and derivatives of every kind and order."""
 
 import gc
-import itertools
 import math
 import weakref
 
@@ -17,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnbook import spines
 from attnbook.checks import close
-from attnbook.ops import Dropout, Softcap, Tile
+from attnbook.ops import Dropout, Softcap
 from attnbook.torch import _passes as passes
 from attnbook.torch import attention, scaled_dot_product_attention
 
@@ -56,30 +55,24 @@ SHARED = (2, 6, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)
 LARGE = (1, 2, 401, 11), (1, 2, 370, 11), (1, 2, 370, 13)  # so large that "auto" takes tiles
 CASES = {
     "plain": (THREE, {}),
-    "without a batch": (((3, 5, 11), (3, 7, 11), (3, 7, 13)), {}),
     "without heads": (((5, 11), (7, 11), (7, 13)), {"is_causal": True}),
     "leading axes that broadcast": (((2, 3, 5, 11), (1, 7, 11), (2, 1, 7, 13)), {}),
     "one query head, three of keys": (((2, 1, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)), {}),
     "causal": (THREE, {"is_causal": True}),
     "causal, more queries": (((3, 7, 11), (3, 5, 11), (3, 5, 13)), {"is_causal": True}),
     "a scale": (THREE, {"scale": -0.7}),
-    "a whole scale": (THREE, {"scale": 2}),
     "bool mask with a dead row": (THREE, {"attn_mask": some(3, 5, 7)}),
     "float mask": (THREE, {"attn_mask": draw((2, 1, 5, 7))[0]}),
-    "float mask of keys": (THREE, {"attn_mask": draw((7,))[0]}),
     "one number as mask": (THREE, {"attn_mask": torch.tensor(0.3, dtype=torch.float64)}),
     "float mask with a dead row": (THREE, {"attn_mask": minus_infinity(3, 5, 7)}),
     "float32 mask": (THREE, {"attn_mask": draw((5, 7))[0].float()}),
     "shared heads": (SHARED, {"enable_gqa": True}),
-    "shared heads, causal": (SHARED, {"enable_gqa": True, "is_causal": True}),
     "shared heads, float mask": (SHARED, {"enable_gqa": True, "attn_mask": draw((6, 1, 7))[0]}),
     "one key head, two of values": (((2, 4, 5, 11), (2, 1, 7, 11), (2, 2, 7, 13)), {"enable_gqa": True}),
     "large": (LARGE, {}),
-    "large, causal": (LARGE, {"is_causal": True}),
     "large, bool mask": (LARGE, {"attn_mask": some(401, 370)}),
     "large, float mask": (LARGE, {"attn_mask": minus_infinity(2, 401, 370)}),
     "large, shared heads": (((4, 401, 11), (2, 370, 11), (1, 370, 13)), {"enable_gqa": True, "is_causal": True}),
-    "no query head, shared heads": (((2, 0, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)), {"enable_gqa": True}),
     "no query": (((2, 0, 11), (2, 7, 11), (2, 7, 13)), {}),
     "no key": (((2, 5, 11), (2, 0, 11), (2, 0, 13)), {}),
     "no batch entry": (((0, 3, 5, 11), (0, 3, 7, 11), (0, 3, 7, 13)), {"is_causal": True}),
@@ -129,7 +122,10 @@ def test_values_and_gradients(case, device):
     agrees_with_torch(*on(device, draw(*shapes), options))
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+WALKED = [name for name in CASES if name.startswith(("large", "no ", "plain", "shared", "float mask", "bool", "one"))]
+
+
+@pytest.mark.parametrize("case", [CASES[name] for name in WALKED], ids=WALKED)
 def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
     """On a GPU the spines are those of torch tensors: the same tests with NumPy's left out, tiles for large tables."""
     monkeypatch.setattr(passes, "homes", lambda Q, method: ("torch",))
@@ -143,14 +139,6 @@ def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
     agree(*(func.jvp(lambda *x, f=f: f(*x, **options), tuple(draw(*shapes)), tuple(tangents)) for f in BOTH))
 
 
-def test_a_dead_row_is_zero_and_gets_zero():
-    mask = some(5, 7)
-    O, dQ, *_ = gradients(scaled_dot_product_attention, draw(*THREE), {"attn_mask": mask}, torch.ones(2, 3, 5, 13))
-    assert torch.all(O[..., 1, :] == 0)
-    assert torch.all(dQ[..., 1, :] == 0)
-    assert torch.all(O[..., 0, :] != 0)
-
-
 def test_tensors_that_do_not_lie_in_order():
     """Heads split off by a view, stretched keys, every other value, and a negative that torch has not yet computed."""
     Q, K, V = draw((2, 5, 3, 11), (1, 3, 7, 11), (2, 3, 14, 13))
@@ -161,7 +149,7 @@ def test_tensors_that_do_not_lie_in_order():
     assert close(scaled_dot_product_attention(negative, K, V), torchs(Q, K, V))
 
 
-@pytest.mark.parametrize("needed", [s for n in range(5) for s in itertools.combinations(range(4), n)])
+@pytest.mark.parametrize("needed", [(), (0,), (1,), (2,), (3,), (0, 3), (1, 2), (0, 1, 2, 3)])
 def test_only_what_needs_a_gradient_gets_one(needed):
     inputs = draw(*THREE, (3, 1, 7))
     for i in needed:
@@ -202,7 +190,7 @@ def as_exact_as_torch(inputs, options, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["plain", "causal", "float mask with a dead row", "shared heads", "large", "no key"])
+@pytest.mark.parametrize("name", ["causal", "float mask with a dead row", "shared heads", "large", "no key"])
 def test_low_precision(name, dtype):
     shapes, options = CASES[name]
     as_exact_as_torch(draw(*shapes), options, dtype)
@@ -276,12 +264,6 @@ def drops_out_as_defined(inputs, options, seed=3):
     return R
 
 
-@pytest.mark.parametrize("name", ["causal", "float mask", "bool mask with a dead row", "shared heads", "large"])
-def test_dropout(name):
-    shapes, options = CASES[name]
-    drops_out_as_defined(draw(*shapes), options | {"dropout_p": 0.3})
-
-
 def test_how_many_are_kept():
     for p in (0.1, 0.5, 0.9):
         R = drops_out_as_defined(draw(*LARGE), {"dropout_p": p})
@@ -301,12 +283,6 @@ def test_dropout_repeats_with_the_seed_of_torch_alone():
     assert not torch.equal(first, run())
     assert torch.equal(first, run(0))
     assert not torch.equal(first, run(1))
-
-
-def test_dropout_is_the_op_of_the_package():
-    P, tile = draw((2, 3, 5, 7))[0].numpy(), Tile.whole(5, 7)
-    seed = torch.tensor(2**40 + 5)
-    assert (Dropout(0.4, seed.numpy()).kept(P, tile) == Dropout(0.4, 2**40 + 5).kept(P, tile)).all()
 
 
 # --- derivatives of every order -----------------------------------------------------------------------------------
@@ -357,7 +333,7 @@ def takes_torchs_exponentials(bits):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spines.numpy_work, "BITS", bits)
         patch.setattr(torch.Tensor, "exp2_", lambda T: (sizes.append(T.numel()), exp2_(T))[1])
-        for options in ({}, {"is_causal": True}, {"attn_mask": some(401, 370)}, {"scale": 30.0}):
+        for options in ({"is_causal": True}, {"attn_mask": some(401, 370)}, {"scale": 30.0}):
             agrees_with_torch(draw(*LARGE), options)
             agree(*(func.jvp(lambda *x: f(*x, **options), *map(tuple, (draw(*LARGE), draw(*LARGE)))) for f in BOTH))  # noqa: B023
     assert bool(sizes) is not bits
@@ -400,22 +376,16 @@ def vmap_of_vmap(f):
 
 
 TRANSFORMS = {
-    "vjp": (lambda f: lambda *x: func.vjp(f, *x)[1](torch.ones(3, 3, dtype=torch.float64)), ONE),
-    "jvp": (lambda f: lambda *x: func.jvp(f, x, tuple(T.cos() for T in x)), ONE),
-    "grad": (lambda f: func.grad(sin_sum(f), ALL), ONE),
     "jacrev": (lambda f: func.jacrev(f, ALL), ONE),
     "jacfwd": (lambda f: func.jacfwd(f, ALL), ONE),
-    "hessian": (lambda f: func.hessian(sin_sum(f), ALL), ONE),
     "reverse over reverse": (lambda f: func.jacrev(func.jacrev(sin_sum(f), ALL), ALL), ONE),
     "reverse over forward": (lambda f: func.jacrev(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
     "forward over forward": (lambda f: func.jacfwd(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
     "third order": (lambda f: func.grad(lambda *x: func.hessian(sin_sum(f), 0)(*x).sin().sum(), ALL), ONE),
-    "vmap": (lambda f: func.vmap(f), MANY),
     "vmap, other axes": (lambda f: func.vmap(f, (0, None, 2, 1), 1), ((5, 3, 2), (4, 2), (4, 3, 5), (3, 5, 4))),
     "vmap of the mask alone": (lambda f: func.vmap(f, (None, None, None, 0)), (*ONE[:3], MANY[3])),
     "vmap of vmap": (vmap_of_vmap, ((2, *MANY[0]), MANY[1], (5, 2, 4, 3), MANY[3])),
     "vmap of grad": (vmap_of_grad, (MANY[0], ONE[1], MANY[2], ONE[3])),
-    "vmap of jacrev": (lambda f: func.vmap(func.jacrev(f, ALL)), MANY),
     "vmap of jvp": (lambda f: func.vmap(lambda *x: func.jvp(f, x, tuple(T.cos() for T in x))), MANY),
     "vmap of hessian": (lambda f: func.vmap(func.hessian(sin_sum(f), ALL)), MANY),
     "grad of vmap": (lambda f: func.grad(sin_sum(func.vmap(f, (0, None, 0, 0))), ALL), (MANY[0], ONE[1], *MANY[2:])),
@@ -452,17 +422,6 @@ def test_vmap_over_inputs_with_axes_of_their_own():
     dims = 0, None, 0, None
     ours, theirs = (func.vmap(func.jacrev(each(f), ALL), dims)(Q, K, V, mask) for f in BOTH)
     agree(ours, theirs)
-
-
-def test_tangents_of_dual_tensors():
-    inputs, tangents = draw(*THREE), draw(*THREE, seed=1)
-
-    def tangent(attend):
-        with forward_ad.dual_level():
-            duals = [forward_ad.make_dual(*pair) for pair in zip(inputs, tangents, strict=True)]
-            return forward_ad.unpack_dual(attend(duals[0], inputs[1], duals[2], is_causal=True)).tangent
-
-    agree([tangent(scaled_dot_product_attention)], [tangent(torchs)])
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
@@ -506,14 +465,14 @@ def test_dropout_under_vmap_asks_how_as_torch_does():
 # --- what torch does around a function ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changed", range(4))
-def test_an_input_that_is_changed_before_the_backward_is_noticed(changed):
-    inputs = [T.requires_grad_() for T in draw(*THREE, (5, 7))]
-    O = scaled_dot_product_attention(*inputs)
-    with torch.no_grad():
-        inputs[changed].add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        O.sum().backward()
+def test_an_input_that_is_changed_before_the_backward_is_noticed():
+    for changed in range(4):
+        inputs = [T.requires_grad_() for T in draw(*THREE, (5, 7))]
+        O = scaled_dot_product_attention(*inputs)
+        with torch.no_grad():
+            inputs[changed].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            O.sum().backward()
 
 
 @pytest.mark.parametrize("shapes", [THREE, LARGE], ids=["small", "large"])
@@ -580,13 +539,6 @@ def test_without_gradients():
     assert scaled_dot_product_attention(*(T.to("meta") for T in inputs), is_causal=True).shape == wanted.shape
 
 
-def test_a_graph_may_be_used_twice():
-    inputs = [T.requires_grad_() for T in draw(*LARGE)]
-    O = scaled_dot_product_attention(*inputs)
-    first, again = (torch.autograd.grad(O.sum(), inputs, retain_graph=True) for _ in range(2))
-    assert all(map(torch.equal, first, again))
-
-
 def losses(steps=5):
     """A small encoder that learns a random target."""
     torch.manual_seed(0)
@@ -626,8 +578,8 @@ def compiled(f, **options):
     return torch.compile(f, fullgraph=True, **options)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", ["plain", "float mask", "bool mask with a dead row", "shared heads, causal", "large"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["float mask", "bool mask with a dead row", "shared heads", "large"])
 def test_compiled(name, backend):
     shapes, options = CASES[name]
     inputs, (dO,) = draw(*shapes), draw((*shapes[0][:-1], 13), seed=2)
@@ -638,7 +590,6 @@ def test_compiled(name, backend):
 def test_the_compiled_way_of_a_gpu(monkeypatch):
     monkeypatch.setattr(passes, "homes", lambda Q, method: ("torch",))
     test_compiled("large", "aot_eager")
-    test_compiled("float mask", "aot_eager")
 
 
 @pytest.mark.thorough
@@ -648,19 +599,6 @@ def test_compiled_by_inductor():
     inputs, (dO,) = draw(*THREE), draw((2, 3, 5, 13), seed=2)
     ours = gradients(compiled(lambda *x: scaled_dot_product_attention(x[0].sin(), *x[1:]).cos()), inputs, {}, dO)
     agree(ours, gradients(lambda *x: torchs(x[0].sin(), *x[1:]).cos(), inputs, {}, dO))
-
-
-@pytest.mark.thorough
-def test_compiled_with_dropout_16_bits_and_sizes_that_change():
-    f = compiled(lambda *x: scaled_dot_product_attention(*x, dropout_p=0.5), backend="aot_eager", dynamic=True)
-    for n in (5, 6, 9):
-        inputs = [T.bfloat16() for T in draw((2, 3, n, 11), (2, 3, n + 2, 11), (2, 3, n + 2, 13))]
-        dO = torch.ones(2, 3, n, 13)
-        torch.manual_seed(n)
-        ours = gradients(f, inputs, {}, dO)
-        torch.manual_seed(n)
-        plain = gradients(scaled_dot_product_attention, inputs, {"dropout_p": 0.5}, dO)
-        assert all(torch.allclose(a, b, rtol=2e-2, atol=2e-2) for a, b in zip(ours, plain, strict=True))
 
 
 def test_exported():
@@ -687,28 +625,15 @@ MASK = torch.ones(5, 7, dtype=torch.bool)
 REFUSED = [
     ((Q, K, V), {"scale": torch.tensor(0.5, requires_grad=True)}, TypeError, "scale: expected a real number, got .*"),
     ((Q.numpy(), K, V), {}, TypeError, "query: expected a tensor, got ndarray"),
-    ((Q, K, V, [[1.0]]), {}, TypeError, "attn_mask: expected a tensor, got list"),
     ((Q.int(), K.int(), V.int()), {}, TypeError, "query: expected torch.float64 or .*, got torch.int32"),
-    ((Q.cfloat(),) * 3, {}, TypeError, "query: expected torch.float64 or .*, got torch.complex64"),
     ((Q, K.float(), V), {}, TypeError, "key: expected torch.float64, got torch.float32"),
-    ((Q, K, V.half()), {}, TypeError, "value: expected torch.float64, got torch.float16"),
     ((Q, K.to("meta"), V), {}, ValueError, "key: expected device cpu like query, got meta"),
-    ((Q, K, V, MASK.to("meta")), {}, ValueError, "attn_mask: expected device cpu like query, got meta"),
-    (
-        (Q, K, V, MASK.int()),
-        {},
-        TypeError,
-        "attn_mask: expected torch.bool or torch.float64, got .*int32",
-    ),
+    ((Q, K, V, MASK.int()), {}, TypeError, "attn_mask: expected torch.bool or torch.float64, got .*int32"),
     ((Q.float(), K.float(), V.float(), MASK.double()), {}, TypeError, "attn_mask: expected .*, got torch.float64"),
     ((Q, K, V, MASK[:, :6]), {}, ValueError, r"attn_mask: expected .* scores, \(2, 3, 5, 7\), got shape \(5, 6\)"),
     ((Q[:1], K[:1], V[:1], MASK.expand(2, 1, 5, 7)), {}, ValueError, "attn_mask: expected a shape that broadcasts"),
     ((Q, K, V), {"is_causal": 1}, TypeError, "is_causal: expected a bool, got 1"),
-    ((Q, K, V), {"enable_gqa": None}, TypeError, "enable_gqa: expected a bool, got None"),
     ((Q, K, V), {"dropout_p": 1.1}, ValueError, r"dropout_p: expected a probability in \[0, 1\], got 1.1"),
-    ((Q, K, V), {"dropout_p": -0.1}, ValueError, "dropout_p"),
-    ((Q, K, V), {"dropout_p": math.nan}, ValueError, "dropout_p"),
-    ((Q, K, V), {"dropout_p": "0.1"}, TypeError, "dropout_p"),
     ((Q, K, V), {"scale": "1"}, TypeError, "scale: expected a real number, got '1'"),
     ((Q, K, V), {"scale": math.inf}, ValueError, "scale: expected a finite number, got inf"),
     ((Q[0, 0, 0], K, V), {}, ValueError, r"query: expected at least two axes .*, got shape \(11,\)"),
@@ -718,12 +643,6 @@ REFUSED = [
     ((Q, K[:, :2], V), {}, ValueError, r"key: expected leading axes that broadcast against .*enable_gqa"),
     ((Q[:, :2], K[:, :1], V), {}, ValueError, "value: expected leading axes that broadcast"),
     ((Q, K[:, :2], V[:, :2]), {"enable_gqa": True}, ValueError, "key: expected heads whose number divides"),
-    (
-        (Q[:, :1], K, V),
-        {"enable_gqa": True},
-        ValueError,
-        "key: expected heads whose number divides",
-    ),
     ((Q.to_sparse(), K, V), {}, TypeError, "query: expected a dense tensor"),
 ]
 
@@ -788,14 +707,10 @@ PLANTED = {
         "_passes", "jvp", "(*zeros, *tangents", "(2 * zeros[0], *zeros[1:], *tangents", gradchecks("plain")),
     "exponentials of another base": (
         "_passes", "exp2", "exp2_()", "exp_()", lambda: takes_torchs_exponentials(False)),
-    "exponentials of the first part alone": (
-        "_passes", "exp2", "split(2**15)", "split(2**15)[:1]", lambda: takes_torchs_exponentials(False)),
     "exponentials in parts that torch divides": (
         "_passes", "exp2", "2**15", "2**20", lambda: takes_torchs_exponentials(False)),
     "a call that is held": (
         "_autograd", "_let_go", "ctx.call =", "held =", lambda: is_let_go("dense", False)),
-    "tables that are held": (
-        "_autograd", "_let_go", "ctx.kept =", "held =", lambda: is_let_go("dense", False)),
     "a call that is let go too early": (
         "_autograd", "_let_go", "not torch", "torch", lambda: is_let_go("dense", True)),
     "causal where it was not asked for": (

@@ -193,30 +193,22 @@ def test_distributed_tensors(mesh, axis):
 
 MASK = draw((5, 7), seed=3)[0] > -0.5
 VARIANTS = {
-    "p = 1": ({"dropout_p": 1.0}, None), "p = 0, whole": ({"dropout_p": 0}, None),
-    "p is a bool": ({"dropout_p": True}, None),
+    "p = 1": ({"dropout_p": 1.0}, None), "p is a bool": ({"dropout_p": True}, None),
     "p is a tensor": ({"dropout_p": torch.tensor(0.0)}, None),
-    "p with an axis": ({"dropout_p": torch.tensor([0.0])}, TypeError),
-    "p with a gradient": ({"dropout_p": torch.tensor(0.0, requires_grad=True)}, TypeError),
-    "p < 0": ({"dropout_p": -0.1}, RuntimeError), "p > 1": ({"dropout_p": 1.1}, RuntimeError),
+    "p with an axis": ({"dropout_p": torch.tensor([0.0])}, TypeError), "p < 0": ({"dropout_p": -0.1}, RuntimeError),
     "p is no number": ({"dropout_p": math.nan}, RuntimeError), "p is None": ({"dropout_p": None}, TypeError),
-    "scale is a tensor": ({"scale": torch.tensor(0.3)}, None), "scale is whole": ({"scale": torch.tensor(2)}, None),
-    "scale is a bool": ({"scale": True}, None), "scale with an axis": ({"scale": torch.tensor([0.3])}, TypeError),
-    "scale with a gradient": ({"scale": torch.tensor(0.3, requires_grad=True)}, TypeError),
-    "scale is complex": ({"scale": 1j}, TypeError), "scale is a word": ({"scale": "1"}, TypeError),
+    "scale is a tensor": ({"scale": torch.tensor(0.3)}, None), "scale is a bool": ({"scale": True}, None),
+    "scale with an axis": ({"scale": torch.tensor([0.3])}, TypeError), "scale is complex": ({"scale": 1j}, TypeError),
     "a mask and causal": ({"attn_mask": MASK, "is_causal": True}, None),
     "a float32 mask": ({"attn_mask": draw((5, 7))[0].float()}, None),
-    "a mask of integers": ({"attn_mask": MASK.int()}, RuntimeError),
     "a mask of bytes": ({"attn_mask": MASK.byte()}, RuntimeError),
     "a mask in another float": ({"attn_mask": draw((5, 7))[0].half()}, RuntimeError),
     "a mask too short": ({"attn_mask": MASK[:, :6]}, RuntimeError), "a list": ({"attn_mask": [[1.0]]}, TypeError),
     "is_causal is a number": ({"is_causal": 1}, TypeError), "enable_gqa is None": ({"enable_gqa": None}, TypeError),
     "an unknown name": ({"foo": 1}, TypeError), "no key": ({"key": None}, TypeError),
     "another dtype": ({"key": K.float()}, RuntimeError), "integers": ({"query": Q.int()}, RuntimeError),
-    "another device": ({"key": K.to("meta")}, RuntimeError), "an array": ({"query": Q.numpy()}, TypeError),
-    "another width": ({"query": Q[..., :6]}, RuntimeError), "one axis": ({"query": Q[0, 0, 0]}, RuntimeError),
-    "fewer heads": ({"key": K[:, :2], "value": V[:, :2]}, RuntimeError),
-    "sparse": ({"query": Q.to_sparse()}, RuntimeError),
+    "another device": ({"key": K.to("meta")}, RuntimeError), "fewer heads": (
+        {"key": K[:, :2], "value": V[:, :2]}, RuntimeError),
     "heads that do not divide": (
         {"query": Q[:, :3], "key": K[:, :2], "value": V[:, :2], "enable_gqa": True}, RuntimeError),
 }  # fmt: skip
