@@ -1,12 +1,11 @@
 """The fixture ``xp``: one test, run on every array library. The rest is settings that keep runs alike, and a record."""
 
+import importlib.util
 import os
 from pathlib import Path
 
 import covers
-import kernels  # noqa: F401 (before anything imports Triton)
 import pytest
-import torch
 from built_site import address, browser, pages  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
@@ -17,9 +16,14 @@ from hypothesis import settings
 from libraries import LIBRARIES
 from routes import ROUTES, taking
 
-torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
-COMPILED = Path(__file__).parents[1] / "_build" / f"compiled-by-torch-{torch.__version__}"
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))  # kept from run to run, shared by the workers
+WITHOUT_TORCH = importlib.util.find_spec("torch") is None
+if not WITHOUT_TORCH:
+    import kernels  # noqa: F401 (before anything imports Triton)
+    import torch
+
+    torch.set_num_threads(1)  # the arrays are small, and the workers of a run are many
+    COMPILED = Path(__file__).parents[1] / "_build" / f"compiled-by-torch-{torch.__version__}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(COMPILED))  # kept from run to run, shared by the workers
 os.environ.setdefault("ATTNBOOK_NUM_THREADS", "2")  # else torch's, and nothing would run on several
 settings.register_profile("same-every-run", derandomize=True, deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=400)
@@ -43,6 +47,16 @@ def pytest_collection_modifyitems(config, items):
     """The longest files first: at the end of a run no worker is left alone with one."""
     covers.pytest_collection_modifyitems(config, items)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file that imports torch, itself or through another, is skipped where torch is missing: all in one line."""
+    report = yield
+    if WITHOUT_TORCH and report.failed and "No module named 'torch" in str(report.longrepr):
+        report.outcome = "skipped"
+        report.longrepr = (str(Path(__file__)), 0, "Skipped: torch is not installed: what needs it is skipped")
+    return report
 
 
 @pytest.fixture(scope="session", params=LIBRARIES, ids=lambda c: c.name)

@@ -190,6 +190,7 @@ MISTAKES = {
         ("softmax_vjp", "sum over the wrong axis", "axis=axis,", "axis=axis - 1,", softmax),
         ("softmax_jvp", "no sum", "return softmax_vjp(tS, P, axis)", "return tS * P", softmax),
         ("softmax_jacobian", "plus for minus", "diagonal - p", "diagonal + p", jacobian),
+        ("logsumexp", "of the mean", "row_logsumexp(m, Z)", "row_logsumexp(m, Z / S.shape[axis])", logsumexp),
         ("logsumexp_vjp", "not weighted", "* widen(P)", "+ 0 * widen(P)", logsumexp),
         ("logsumexp_jvp", "not weighted", "widen(P) * widen(tS)", "widen(tS)", logsumexp),
         ("normalize", "no row maximum", "xp.exp(S - m)", "xp.exp(S)", large_softmax),
@@ -938,6 +939,7 @@ MISTAKES = {
         for lines in (
             ("central_difference", "one-sided", "f(x - step * t)) / (2 * step)", "f(x)) / step"),
             ("central_difference", "divided by the step", "/ (2 * step)", "/ step"),
+            ("forward_difference", "divided by two steps", "- f(x)) / step", "- f(x)) / (2 * step)"),
             ("complex_step", "the real part", ".imag", ".real"),
         )
     ],
