@@ -144,7 +144,7 @@ IN_TILES = [(library, "tiled") for library in (Torch, Strict)] + [(ReadOnlyNumPy
         *(pytest.param(p.values[0], "tiled", p.values[1]) for p in ON_A_GPU),
     ],
     indirect=["xp", "route"],
-    ids=str,
+    ids=lambda value: str(getattr(value, "name", value)),
 )
 @every_route
 def test_every_library_gives_the_same_in_tiles(xp, case):

@@ -87,20 +87,9 @@ MODELS = {
          "rope_parameters": {"full_attention": rope("linear", factor=8.0), "sliding_attention": rope()}},
         {"scaling": Linear(8.0)}, {"scale": 13**-0.5}, "full_attention", 1.0, "TextConfig",
     ),
-    "Gemma-3, window": Model(
-        "gemma3", "Gemma3",
-        {"query_pre_attn_scalar": 13, "sliding_window": WINDOW,
-         "rope_parameters": {"full_attention": rope("linear", factor=8.0), "sliding_attention": rope()}},
-        {}, {"scale": 13**-0.5, "ops": [Window(WINDOW - 1, 0)]}, "sliding_attention", 1.0, "TextConfig",
-    ),
     "GPT-OSS": Model(
         "gpt_oss", "GptOss", {"rope_parameters": rope("yarn", truncate=False, **YARN), "attention_bias": True},
         {"scaling": YaRN(16.0, 64, 4.0, whole=False)}, layer="full_attention",
-    ),
-    "GPT-OSS, window": Model(
-        "gpt_oss", "GptOss",
-        {"rope_parameters": rope(), "attention_bias": True, "sliding_window": WINDOW},
-        options={"ops": [Window(WINDOW - 1, 0)]}, layer="sliding_attention",
     ),
     "Qwen3": Model("qwen3", "Qwen3", {"rope_parameters": rope(), "rms_norm_eps": 0.01}),
     "Qwen3-Next": Model(

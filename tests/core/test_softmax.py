@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from compare import derivatives_agree, draw, quietly, same_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import special
 
 import attnbook as ab
@@ -38,19 +36,6 @@ either = pytest.mark.parametrize("is_right", [softmax_is_right, logsumexp_is_rig
 @either
 def test_values_and_derivatives(is_right, shape, axis):
     is_right(shape, axis)
-
-
-@st.composite
-def shapes_with_an_axis(draw):
-    shape = tuple(draw(st.lists(st.integers(0, 7), min_size=1, max_size=4)))
-    axis = draw(st.integers(-len(shape), len(shape) - 1))
-    return (shape, axis) if shape[axis] else ((*shape[:axis], 1, *shape[axis % len(shape) + 1 :]), axis)
-
-
-@either
-@given(where=shapes_with_an_axis(), seed=st.integers(0, 2**32 - 1))
-def test_any_shape_and_axis(is_right, where, seed):
-    is_right(*where, seed)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (5,), (3, 1)], ids=str)

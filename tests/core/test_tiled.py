@@ -160,10 +160,8 @@ HOLE = (np.arange(13) < 3) | (np.arange(13) > 9)
 NONE = np.zeros((11, 13), bool)
 MASKED = {
     "nothing": {},
-    "causal": {"causal": True},
     "window": {"ops": [Window(2, 1, "top-left")]},
     "window, bottom-right": {"ops": [Window(3, 0, "bottom-right")]},
-    "padding": {"mask": PADDING},
     "padded queries": {"mask": (np.arange(11) > 3)[:, None]},
     "a hole": {"mask": HOLE},
     "all": {"mask": NONE},
@@ -338,7 +336,6 @@ def test_errors_are_those_of_dense(name, dtype, size, causal):
 IN_EARNEST = {
     "plain": {},
     "causal": {"causal": True},
-    "bottom-right": {"causal": "bottom-right"},
     "window": {"ops": [Window(100, 30, "top-left")]},
     "padding": {"mask": np.arange(1300) < 700},
     "bias": {"bias": np.linspace(-1, 1, 1300)},

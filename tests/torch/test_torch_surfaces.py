@@ -118,8 +118,11 @@ def backward(attend):
     return run
 
 
-@pytest.mark.parametrize("of", [lambda f: f, gradient, backward], ids=["values", "grad", "backward"])
-@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize(
+    ("of", "mode"),
+    [(lambda f: f, "real"), (gradient, "fake"), (backward, "symbolic")],
+    ids=["values", "grad", "backward"],
+)
 def test_make_fx_traces_what_runs(of, mode):
     """With other numbers than those that it has seen."""
 
