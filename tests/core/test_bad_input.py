@@ -184,6 +184,7 @@ OPTIONS = [
     (lambda: attention(Q, K, V, causal=ones(5, 7) > 0), ValueError, "causal: expected one of …got array(…"),
     (lambda: attention(Q, K, V, scale=float("nan")), ValueError, "scale: expected a finite number, got nan"),
     (lambda: attention(Q, K, V, scale=10**400), ValueError, "scale: expected a finite number, got inf"),
+    (lambda: attention(Q, K, V, scale=-(10**400)), ValueError, "scale: expected a finite number, got -inf"),
     (lambda: attention(Q, K, V, scale="1"), TypeError, "scale: expected a real number or None, got str"),
     (lambda: attention(Q, K, V, scale=True), TypeError, "scale: expected a real number or None, got bool"),
     (lambda: attention(Q, K, V, scale=ones(1)), TypeError, "scale: expected a real number or None, got ndarray"),
@@ -223,7 +224,8 @@ OPTIONS = [
     (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q[0, 0], K[0, 0], V[0, 0], ops=[Dropout(0.1, np.arange(5))]), ValueError,
      "ops, Dropout: expected seeds for the first of the leading axes (), got shape (5,)"),
-    (lambda: attention(Q, K, V, ops=[Dropout(0.1, np.arange(6))]), ValueError, "ops, Dropout: expected …"),
+    (lambda: attention(Q, K, V, ops=[Dropout(0.1, np.arange(6))]), ValueError,
+     "ops, Dropout: expected seeds for the first of the leading axes (2, 6), got shape (6,)"),
     (lambda: attention(Q, K, V, method="flash"), ValueError, "method: expected one of 'auto', 'dense', …got 'flash'"),
     (lambda: attention(Q, K, V, method=Way("flash")), ValueError, "method, spine: expected one of …, got 'flash'"),
     (lambda: attention(Q, K, V, method=Way("tiled", (2, 3))), ValueError,
@@ -290,7 +292,7 @@ OPS = [
      "cu_seqlens_k: expected 2 numbers, as cu_seqlens_q, got 3"),
     (lambda: Segments.packed(np.array([0, 5]), causal="left"), ValueError, "causal: expected one of …got 'left'"),
     *((lambda size=size: BlockMask(ones(1, 1) > 0, size), ValueError, f"size: expected {SIZE}, got {size!r}")
-      for size in (0, 1.0, True, (2, 0), (2, 2, 2), None)),
+      for size in (0, 1.0, True, (2, 0), (2, 2, 2), (), None)),
     *((lambda p=p: Dropout(p), ValueError, f"p: expected a probability in [0, 1), got {p!r}")
       for p in (1.0, -0.1, math.nan, True, "0.1")),
     (lambda: Dropout(0.1, seed=None), TypeError, "seed: expected an integer, got None"),
