@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from jupyter_client.launcher import launch_kernel
 
@@ -58,7 +59,7 @@ def warm():
 
 def launch(cmd, cwd=None, env=None, **given):
     try:
-        asked = json.dumps([cmd[cmd.index("-f") :], cwd or os.getcwd(), dict(env or os.environ)])
+        asked = json.dumps([cmd[cmd.index("-f") :], str(cwd or Path.cwd()), dict(env or os.environ)])
         print(asked, file=warm().stdin, flush=True)
         return Forked(int(warm().stdout.readline()))
     except (OSError, ValueError):  # it is gone, or said nothing

@@ -20,7 +20,6 @@ PLAIN = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin)  # what 
 RAW = re.compile(r"^\([\w-]+\)=$|^:::|^:\w+:|\{[#.][\w-]+\}")
 ROLE = re.compile(r"\{[\w:+-]+\}$")
 SOLUTION = re.compile(r"^(?:# @title |<details><summary>)(Solution to .*?)(?:</summary>)?$")
-RUN_BY_DEFAULT = "02_gradients"
 
 
 def raw(text):
@@ -82,10 +81,8 @@ def pair(request):
 
 
 class TestACleanNotebook:
-    def test_it_is_a_notebook(self, pair):
+    def test_it_is_a_notebook_and_no_markdown_of_the_site_is_left(self, pair):
         nbformat.validate(pair.clean)
-
-    def test_no_markdown_of_the_site_is_left(self, pair):
         assert not [left for text in pair.text for left in raw(text)]
 
     def test_it_says_what_the_page_says_in_the_same_order(self, pair):
@@ -105,11 +102,9 @@ class TestACleanNotebook:
         text = "\n\n".join(shown).replace(LIVE_HEAD.format(f"{BASE}chapters/{pair.page.name}#live-head"), "")
         assert words(rendered(text)) == there
 
-    def test_formulas_have_the_numbers_of_the_page(self, pair):
+    def test_formulas_and_figures_have_the_numbers_of_the_page(self, pair):
         numbers = [re.match(r"\(([\w.]+)\)", tag.get_text())[1] for tag in soup(pair.page).select(".math > .eqno")]
         assert re.findall(r"\\tag\{(.+?)\}", "\n".join(pair.text)) == numbers
-
-    def test_figures_have_the_numbers_of_the_page(self, pair):
         numbers = [tag.get_text().strip() for tag in soup(pair.page).select("article figure .caption-number")]
         html = [o.get("data", {}).get("text/html", "") for c in pair.code.values() for o in c.get("outputs", ())]
         assert re.findall(r"<figcaption>(\w+\.? [\w.]+): ", "".join(html)) == numbers
@@ -157,47 +152,5 @@ class TestACleanNotebook:
 
     @pytest.mark.thorough
     def test_it_runs(self, pair):
-        run(pair.clean)
-
-
-def run(notebook):
-    copy = nbformat.from_dict(notebook)
-    NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(ROOT / "chapters")}}).execute()
-
-
-def test_one_of_them_runs():
-    run(Pair(ROOT / "chapters" / f"{RUN_BY_DEFAULT}.ipynb").clean)
-
-
-@pytest.mark.parametrize(
-    "leak",
-    [
-        "By {eq}`eq-dV`, and",
-        "{py:func}`attention <attnbook.attention.attention>`",
-        "text\n\n(q-13)=\n## Why",
-        "$$\na = b\n$$ (eq-a)",
-        ":::{note}\nText\n:::",
-        "```{literalinclude} ../src/a.py\n:pyobject: f\n```",
-        "````{exercise} By hand\n:label: ex-a\n````",
-        "{.wide}\n| a |",
-    ],
-)
-def test_what_is_left_is_seen(leak):
-    assert raw(leak)
-    assert raw(f"```python\nx\n```\n\n{leak}")
-
-
-def test_code_is_none_of_it():
-    assert not raw("```python\nf = f'{x}`'\n:::\n```\n\n`(a)=` Set $a_{i}$, `{x}` and {1, 2}.")
-
-
-def test_an_open_solution_is_seen():
-    title = "Solution to Exercise 1.1"
-    fold = {"cellView": "form", "jupyter": {"source_hidden": True}}
-    cells = [
-        nbformat.v4.new_markdown_cell(f"<details><summary>{title}</summary>\n\na\n\n</details>", id="folded"),
-        nbformat.v4.new_markdown_cell(f"<details><summary>{title}</summary>\n\na\n\n</details>\n\nb", id="outside"),
-        nbformat.v4.new_code_cell(f"# @title {title}\n1", id="code", metadata=fold),
-        nbformat.v4.new_code_cell(f"# @title {title}\n1", id="open", metadata={"cellView": "form", "jupyter": {}}),
-    ]
-    assert unfolded(cells) == ["outside", "open"]
+        place = {"metadata": {"path": str(ROOT / "chapters")}}
+        NotebookClient(nbformat.from_dict(pair.clean), timeout=600, resources=place).execute()

@@ -40,16 +40,16 @@ def tab(address, browser):
 def test_by_mouse_and_by_keyboard(tab):
     formula = tab.locator(f"#{LABEL}")
     latex, link = formula.get_by_role("button", name="Copy LaTeX"), formula.get_by_role("button", name="Copy link")
-    shown = "e => getComputedStyle(e.parentElement).opacity"
-    assert latex.evaluate(shown) == "0"
+    shown = "e => getComputedStyle(e.parentElement).opacity === '1'"
+    assert not latex.evaluate(shown)
     formula.hover()
-    assert latex.evaluate(shown) == "1"
+    tab.wait_for_function(shown, arg=latex.element_handle())
     latex.click()
     tab.wait_for_function(f"({SAID}).includes('Copied')")
     assert tab.evaluate(PASTE) == LATEX
     tab.mouse.move(0, 0)
     link.focus()
-    assert link.evaluate(shown) == "1"
+    tab.wait_for_function(shown, arg=link.element_handle())
     tab.keyboard.press("Enter")
     tab.wait_for_function(f"async () => (await {PASTE}).endsWith('#{LABEL}')")
     assert tab.evaluate(PASTE) == tab.url + f"#{LABEL}"
@@ -86,14 +86,22 @@ def test_where_the_clipboard_is_refused_the_text_is_there_selected(tab):
     chosen = "e => e === document.activeElement && e.value.slice(e.selectionStart, e.selectionEnd)"
     assert field.evaluate(chosen) == LATEX
     tab.keyboard.press("Shift+Tab")
-    assert not field.is_visible()
+    field.wait_for(state="hidden")
+    tab.evaluate("() => { delete navigator.clipboard.writeText }")
+
+
+def copied(tab):
+    """What stands in the clipboard once Ctrl-C has put it there."""
+    tab.evaluate("navigator.clipboard.writeText('')")
+    tab.keyboard.press("ControlOrMeta+c")
+    tab.wait_for_function(f"async () => await {PASTE}")
+    return tab.evaluate(PASTE)
 
 
 def test_what_is_selected_is_copied_as_it_reads(tab):
     tab.locator(f"#{LABEL}").scroll_into_view_if_needed()
     tab.evaluate(SELECT, [LABEL, 2])
-    tab.keyboard.press("ControlOrMeta+c")
-    lines = [line for line in tab.evaluate(PASTE).splitlines() if line]
+    lines = [line for line in copied(tab).splitlines() if line]
     assert lines == [
         f"$${LATEX}$$",
         "(4.4)",
@@ -107,8 +115,7 @@ def test_nothing_that_is_closed_is_copied(tab):
     """copy-tex of KaTeX would copy the code of folded checks, and the theorems."""
     tab.evaluate("document.querySelector('article').id = 'all'")
     tab.evaluate("getSelection().selectAllChildren(document.getElementById('all'))")
-    tab.keyboard.press("ControlOrMeta+c")
-    text = tab.evaluate(PASTE)
+    text = copied(tab)
     assert f"$${LATEX}$$" in text
     assert "Given is $dO$, what the rest" in text
     for closed in ("# checks:", "checked: ", "Theorem eq_", "Run this chapter"):

@@ -49,23 +49,15 @@ def test_the_front_page_links_the_pdf_that_is_published():
 
 @chapters
 class TestAChapter:
-    def test_colab_opens_its_clean_copy(self, path):
-        opened = urlsplit(buttons(path)["colab.research.google.com"]).path
-        start = f"/github{urlsplit(CONFIG['repository']['url']).path}/blob/{BRANCH}/"
-        assert opened.startswith(start)
-        assert SITE / opened.removeprefix(start) == SITE / FOLDER / path.name
-
-    def test_binder_opens_its_clean_copy(self, path):
-        opened = urlsplit(buttons(path)["mybinder.org"])
-        assert opened.path == f"/v2/gh{urlsplit(CONFIG['repository']['url']).path}/{BRANCH}"
-        assert parse_qs(opened.query)["urlpath"] == [f"lab/tree/{FOLDER}/{path.name}"]
-
-    def test_the_download_is_its_clean_copy(self, path):
-        page = SITE / "chapters" / f"{path.stem}.html"
+    def test_colab_binder_and_the_download_have_its_clean_copy(self, path):
+        repository, page = urlsplit(CONFIG["repository"]["url"]).path, SITE / "chapters" / f"{path.stem}.html"
+        colab, binder = (urlsplit(buttons(path)[host]) for host in ("colab.research.google.com", "mybinder.org"))
+        assert colab.path == f"/github{repository}/blob/{BRANCH}/{FOLDER}/{path.name}"
+        assert binder.path == f"/v2/gh{repository}/{BRANCH}"
+        assert parse_qs(binder.query)["urlpath"] == [f"lab/tree/{FOLDER}/{path.name}"]
         (link,) = soup(page).select("a.btn-download-source-button")
-        copy = (page.parent / link["href"]).resolve()
-        assert copy == SITE / FOLDER / path.name
-        assert copy.exists()
+        assert (page.parent / link["href"]).resolve() == SITE / FOLDER / path.name
+        assert (SITE / FOLDER / path.name).exists()
 
     def test_its_first_code_cell_fetches_what_is_missing(self, path):
         chapter = nbformat.read(path, as_version=4)

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from built_site import SITE
 from live_head import SCRIPT, first_state, number, offered, results
+from test_visits import axe
 
 from attnbook.checks import central_difference, close
 from attnbook.checks.tolerances import DIFFERENCES, EXACT
@@ -100,8 +100,8 @@ def asked(tab, inputs, question):
 # --- what it computes
 
 
-def test_its_numbers_are_the_packages_on_a_thousand_inputs(tab):
-    inputs = list(drawn(1000))
+def test_its_numbers_are_the_packages(tab):
+    inputs = list(drawn(300))
     came = asked(
         tab,
         inputs,
@@ -110,7 +110,7 @@ def test_its_numbers_are_the_packages_on_a_thousand_inputs(tab):
             return {{ ...Object.fromEntries({RESULTS}.map(name => [name, a[name]])), L: liveHead.logsumexp(a.S) }};
         }}""",
     )
-    assert sum(not one["mask"].any(axis=1).all() for one in inputs) > 100
+    assert sum(not one["mask"].any(axis=1).all() for one in inputs) > 30
     for numbers, found in zip(inputs, came, strict=True):
         for name, right in results(**numbers).items():
             finite, there = np.isfinite(right), np.array(found[name], dtype=float)
@@ -364,53 +364,30 @@ def test_by_touch_on_a_phone(browser, address):
     context.close()
 
 
-def test_a_key_pressed_is_answered_within_50_ms(tab):
-    tab.locator(".live-head select").select_option("ds-no-row-sum")
-    times = tab.evaluate("""() => {
-        const input = document.querySelector("table[data-name=Q] input");
-        return Array.from({ length: 30 }, (_, i) => {
-            input.value = i / 10;
-            const start = performance.now();
-            input.dispatchEvent(new Event("input", { bubbles: true }));
-            document.body.getBoundingClientRect();
-            return performance.now() - start;
-        });
-    }""")
-    assert min(times) < 50  # other tests share the processors
-
-
 # --- what comes in
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("NaN", "“NaN”, which is not a number"),
-        ("", "is empty"),
-        ("1,5", "a point"),
-        ("1e9", "beyond"),
-        ("x", "“x”"),
-        ("1e308", "beyond"),
-        ("1e400", "beyond"),
-        ("1/0", "divides by 0"),
-        ("1/1e-5", "“1/1e-5”"),
-        ("9/.001", "beyond"),
-    ],
-)
-def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab, text, why):
+NO_NUMBERS = {
+    "NaN": "“NaN”, which is not a number", "": "is empty", "1,5": "a point", "1e9": "beyond", "x": "“x”",
+    "1e308": "beyond", "1e400": "beyond", "1/0": "divides by 0", "1/1e-5": "“1/1e-5”", "9/.001": "beyond",
+}  # fmt: skip
+
+
+def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab):
     before, entry = tab.evaluate(SHOWN), field(tab, "Q, row 1, column 0")
-    entry.fill(text)
-    assert entry.get_attribute("aria-invalid") == "true"
-    assert said(tab).startswith("Q, row 1, column 0 is")
-    assert why in said(tab)
-    assert said(tab).endswith(" The results are those of −0.5 there.")
-    assert tab.evaluate("document.querySelector('.head-say').getBoundingClientRect().bottom <= innerHeight")
-    after = tab.evaluate(SHOWN)
-    assert after.pop("Q")[1][0] == text
-    assert after.items() <= before.items()
     tab.locator("table[data-name=dK] button").first.click()
-    entry.press("ArrowUp")
-    assert entry.input_value() == text
+    for text, why in NO_NUMBERS.items():
+        entry.fill(text)
+        assert entry.get_attribute("aria-invalid") == "true"
+        assert said(tab).startswith("Q, row 1, column 0 is")
+        assert why in said(tab)
+        assert said(tab).endswith(" The results are those of −0.5 there.")
+        assert tab.evaluate("document.querySelector('.head-say').getBoundingClientRect().bottom <= innerHeight"), text
+        after = tab.evaluate(SHOWN)
+        assert after.pop("Q")[1][0] == text
+        assert after.items() <= before.items()
+        entry.press("ArrowUp")
+        assert entry.input_value() == text
     entry.fill("2")
     assert entry.get_attribute("aria-invalid") is None
     assert said(tab) == ""
@@ -418,28 +395,24 @@ def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab, text, why):
 
 
 def test_a_scale_may_be_written_with_a_root(tab):
-    entry = field(tab, "scale")
-    entry.fill("0.5")
-    other = shown(tab, "S")
-    for text in ("1/sqrt(2)", "1 / √2", "1/math.sqrt(2.0)", "0.7071067811865476", ""):
+    entry, other = field(tab, "scale"), field(tab, "Q, row 0, column 0")
+    root = str(2**-0.5)[:10]
+    for text, value in {
+        "0.5": "0.5", "sqrt(4)": "2", "1/3": "0.333333", "1/sqrt(2)": root, "1 / √2": root, "1/math.sqrt(2.0)": root,
+        "": root,
+    }.items():  # fmt: skip
         entry.fill(text)
         assert said(tab) == ""
-        right = shown(tab, "S")
-        assert right != other
-        assert entry.get_attribute("aria-valuenow").startswith("0.70710678"), text
-    entry.fill("sqrt(4)")
-    assert entry.get_attribute("aria-valuenow") == "2"
-    assert shown(tab, "S") != right
+        assert entry.get_attribute("aria-valuenow").startswith(value), text
+        assert shown(tab, "S")[1][0] == number((-0.5 * 1 - 1 * 0.2) * float(entry.get_attribute("aria-valuenow")))
     for text, why in (("1/sqrt(0)", "divides by 0"), ("sqrt(.)", "not a number"), ("1/", "not a number")):
         entry.fill(text)
         assert why in said(tab)
         assert entry.get_attribute("aria-invalid") == "true"
-    entry.fill("1/3")
-    assert entry.get_attribute("aria-valuenow").startswith("0.333333")
-    other = field(tab, "Q, row 0, column 0")
+    entry.fill("")
     other.fill("−1/sqrt(2)")
     assert said(tab) == ""
-    assert other.get_attribute("aria-valuenow").startswith("-0.70710678")
+    assert other.get_attribute("aria-valuenow").startswith(f"-{root}")
 
 
 PASTE = """([e, text]) => {
@@ -551,26 +524,18 @@ def test_where_the_browser_keeps_and_copies_nothing(browser, address):
 # --- how it looks
 
 
-@pytest.mark.parametrize("page", [FRONT, CHAPTER])
-def test_it_fits_a_phone(page, tab, address):
-    arrive(tab, address + page + GOOD.format("dk-transposed"))
+def test_it_fits_a_phone_and_axe_finds_nothing_where_a_mistake_is_made(tab, address):
+    arrive(tab, address + FRONT + GOOD.format("dk-transposed"))
     for width in (390, 320):
         tab.set_viewport_size({"width": width, "height": 844})
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.locator(".live-head").evaluate("e => e.scrollWidth <= e.clientWidth")
-
-
-@pytest.mark.parametrize(
-    ("theme", "text", "options"), [("light", "NaN", {}), ("dark", "1", {"runOnly": ["color-contrast", "target-size"]})]
-)
-def test_axe_finds_nothing_where_a_mistake_is_made(theme, text, options, tab, address):
-    tab.emulate_media(color_scheme=theme)
-    arrive(tab, address + FRONT + GOOD.format("mask-inverted"))
-    field(tab, "Q, row 0, column 0").fill(text)
-    came = (
-        Axe().run(tab, context=".live-head", options={"resultTypes": ["violations"], **options}).response["violations"]
-    )
-    assert not [(rule["id"], node["html"], node["failureSummary"]) for rule in came for node in rule["nodes"][:3]]
+    colors = {"runOnly": ["color-contrast", "target-size"]}
+    for theme, text, options in (("light", "NaN", {}), ("dark", "1", colors)):
+        tab.emulate_media(color_scheme=theme)
+        tab.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
+        field(tab, "Q, row 0, column 0").fill(text)
+        assert not axe(tab, ".live-head", **options)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])

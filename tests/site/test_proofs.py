@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import json
 import re
 import stat
 
@@ -245,9 +244,6 @@ class TestWithoutCoq:
         (tmp_path / "user-contrib" / "Coquelicot").mkdir(parents=True)
         assert prove.why_not(folder) is None
 
-    def test_the_record_is_plain(self):
-        assert json.loads(proofs.RECORD.read_text(encoding="utf-8"))["prover"]
-
 
 @pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
@@ -265,21 +261,6 @@ def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
             assert place.endswith(f"/blob/main/{theorem.where}")
             lines = (proofs.ROOT / theorem.where).read_text(encoding="utf-8").splitlines()
             assert lines[int(line) - 1].startswith(f"Theorem {theorem.name} ")
-
-
-def test_a_box_opens_by_keyboard_and_closes(browser, address):
-    tab = browser.new_page(viewport={"width": 390, "height": 900})
-    tab.goto(f"{address}chapters/04_single_head.html")
-    button, box = tab.locator("[popovertarget='proved-eq-dQ']").first, tab.locator("#proved-eq-dQ")
-    assert not box.is_visible()
-    button.focus()
-    tab.keyboard.press("Enter")
-    assert box.is_visible()
-    assert "dS × K" in box.inner_text()
-    assert box.bounding_box()["width"] <= 390
-    tab.keyboard.press("Escape")
-    assert not box.is_visible()
-    tab.close()
 
 
 def test_the_page_of_proofs_has_them_all_and_its_pictures_lead_to_them():

@@ -120,6 +120,10 @@ def test_wheels_that_cannot_be_had_are_a_plain_line(tmp_path):
 # --- the file that runs the cells -----------------------------------------------------------------------------------
 
 
+def text(words):
+    return {"output_type": "stream", "name": "stdout", "text": words}
+
+
 class TestRunner:
     """Where no chapter takes it."""
 
@@ -132,37 +136,28 @@ class TestRunner:
         yield runner
         del sys.modules["runner"]
 
-    def test_a_traceback_shows_the_cell_and_not_the_runner(self, runner):
-        answer = runner.Runner().run("mine", "def f():\n    return 1 / 0\nf()")
-        (output,) = answer["outputs"]
-        assert answer["verdict"] == "error"
-        assert "return 1 / 0" in output["traceback"]
-        assert "ZeroDivisionError" in output["traceback"]
-        assert "runner.py" not in output["traceback"]
-        assert output["summary"] == "ZeroDivisionError: division by zero"
-
     @pytest.mark.parametrize(
         ("source", "summary"),
         [
+            ("def f():\n    return 1 / 0\nf()", "ZeroDivisionError: division by zero"),
             ("def f(:", "SyntaxError: invalid syntax"),
             ("raise ValueError('one\\ntwo')", "ValueError: one"),
             ("assert False", "AssertionError"),
             ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E: <exception str() failed>"),
+            ("raise SystemExit", "SystemExit"),
+            ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+            ("f = lambda: f()\nf()", "RecursionError: maximum recursion depth exceeded"),
         ],
     )
-    def test_the_line_that_says_what_was_raised(self, source, summary, runner):
-        (output,) = runner.Runner().run("mine", source)["outputs"]
-        assert output["summary"] == summary
-
-    @pytest.mark.parametrize(
-        "source", ["def f(:", "raise SystemExit", "raise KeyboardInterrupt", "f = lambda: f()\nf()"]
-    )
-    def test_whatever_is_raised_is_shown(self, source, runner):
+    def test_whatever_is_raised_is_shown_with_the_cell_and_without_the_runner(self, source, summary, runner):
         made = runner.Runner()
-        assert made.run("mine", source)["verdict"] == "error"
-        assert made.run("next", "print(6 * 7)")["outputs"] == [
-            {"output_type": "stream", "name": "stdout", "text": "42\n"}
-        ]
+        answer = made.run("mine", source)
+        (output,) = answer["outputs"]
+        assert answer["verdict"] == "error"
+        assert output["summary"] == summary
+        assert source.splitlines()[-1] in output["traceback"]
+        assert "runner.py" not in output["traceback"]
+        assert made.run("next", "print(6 * 7)")["outputs"] == [text("42\n")]
 
     def test_what_is_absent_is_said_in_a_line_and_so_is_what_hangs_on_it(self, runner, monkeypatch):
         monkeypatch.setitem(sys.modules, "cupy", None)
@@ -174,26 +169,28 @@ class TestRunner:
         assert made.run("mine", "print(z)")["verdict"] == "error"
 
     def test_a_difference_is_told(self, runner):
-        made = runner.Runner()
-        stored = [{"output_type": "stream", "name": "stdout", "text": ["agrees with differences and autograd\n"]}]
-        assert made.run("a", 'print("agrees with differences and autograd")', stored)["verdict"] == "same"
-        assert made.run("a", 'print("agrees with differences")', stored)["verdict"] == "autograd"
-        assert made.run("a", 'print("differs")', stored)["verdict"] == "differs"
-        assert made.run("a", '"agrees with differences"', stored)["verdict"] == "differs"
+        """Of a picture, which another matplotlib may draw, only the words count."""
+        made, stored = runner.Runner(), [text(["agrees with differences and autograd\n"])]
+        for source, verdict in {
+            'print("agrees with differences and autograd")': "same",
+            'print("agrees with differences")': "autograd",
+            'print("differs")': "differs",
+            '"agrees with differences"': "differs",
+        }.items():
+            assert made.run("a", source, stored)["verdict"] == verdict
         assert made.run("a", 'print("agrees with differences")')["verdict"] == "ran"
 
-    def test_a_picture_that_another_matplotlib_drew_is_told_and_its_words_are_compared(self, runner):
-        def drawn(svg, words):
-            html = f"<figure>{svg}</figure>{words}"
-            return [{"output_type": "display_data", "data": {"text/html": html, "text/plain": "'plot'"}}]
-
-        source = "class F:\n    _repr_html_ = lambda self: '<figure><svg>1</svg></figure>words'\n    __repr__ = lambda"
-        source += " self: \"'plot'\"\ndef plot(): display(F())\nplot()"
-        made = runner.Runner()
-        assert made.run("a", source, drawn("<svg>1</svg>", "words"))["verdict"] == "same"
-        assert made.run("a", source, drawn("<svg>2</svg>", "words"))["verdict"] == "redrawn"
-        assert made.run("a", source, drawn("<svg>1</svg>", "other words"))["verdict"] == "differs"
-        assert made.run("a", source.replace("plot()", "show()"), drawn("<svg>2</svg>", "words"))["verdict"] == "differs"
+        made.run("f", "class F:\n    _repr_html_ = lambda self: '<figure><svg>1</svg></figure>words'\n")
+        made.run("f", "F.__repr__ = lambda self: \"'plot'\"\nplot = show = lambda: display(F())")
+        for source, picture, words, verdict in (
+            ("plot()", 1, "words", "same"),
+            ("plot()", 2, "words", "redrawn"),
+            ("plot()", 2, "other words", "differs"),
+            ("show()", 2, "words", "differs"),
+        ):
+            html = f"<figure><svg>{picture}</svg></figure>{words}"
+            shown = [{"output_type": "display_data", "data": {"text/html": html, "text/plain": "'plot'"}}]
+            assert made.run("a", source, shown)["verdict"] == verdict, (source, html)
 
     def test_an_interrupt_may_come_into_a_cell_and_not_into_the_lines_of_the_runner(self, runner):
         heeded = []
@@ -205,22 +202,16 @@ class TestRunner:
             assert heeded == [True, False]
         assert made.module.seen == [True]
 
-    def test_printing_for_ever_is_cut(self, runner):
+    def test_what_goes_on_for_ever_or_is_huge_is_cut(self, runner):
         told = []
-        answer = runner.Runner(told.append).run("mine", "for _ in range(10**5): print('words')")
-        assert len(answer["outputs"][0]["text"]) < 1.1 * runner.MOST_TEXT
-        assert answer["outputs"][0]["text"].endswith("the rest is not shown\n")
-        assert len(told) < 1000
-
-    @pytest.mark.parametrize("source", ["'x' * 10**7", "raise ValueError('x' * 10**7)"])
-    def test_one_huge_value_or_message_is_cut(self, source, runner):
-        (output,) = runner.Runner().run("mine", source)["outputs"]
-        shown = output["traceback"] if "traceback" in output else output["data"]["text/plain"]
-        assert len(shown) < 1.1 * runner.MOST_TEXT
-        assert shown.endswith("the rest is not shown\n")
-
-    def test_showing_for_ever_is_cut(self, runner):
-        assert len(runner.Runner().run("mine", "for i in range(10**5): display(i)")["outputs"]) == runner.MOST_VALUES
+        made = runner.Runner(told.append)
+        for source in ("for _ in range(10**5): print('words')", "'x' * 10**7", "raise ValueError('x' * 10**7)"):
+            (output,) = made.run("mine", source)["outputs"]
+            shown = output.get("text") or output.get("traceback") or output["data"]["text/plain"]
+            assert len(shown) < 1.1 * runner.MOST_TEXT
+            assert shown.endswith("the rest is not shown\n")
+        assert 0 < len(told) < 1000
+        assert len(made.run("mine", "for i in range(10**5): display(i)")["outputs"]) == runner.MOST_VALUES
 
     def test_what_a_cell_wants_and_which_packages(self, runner):
         made = runner.Runner()
@@ -341,10 +332,6 @@ def tells(*messages, verdict="ran", outputs=(), why=""):
     """The source of a cell that makes the stub tell the page these, and then an answer; an endless one has none."""
     answer = {"answer": {"verdict": verdict, "why": why, "outputs": list(outputs)}}
     return json.dumps([{"running": True}, *messages, *([answer] if verdict else [])])
-
-
-def text(words):
-    return {"output_type": "stream", "name": "stdout", "text": words}
 
 
 SIX = tells(outputs=[text("42\n")])
@@ -672,25 +659,22 @@ class TestWhereFilesDoNotCome:
         assert "No news" not in cut.said
         cut.tab.wait_for_timeout(3000)  # what else was under way has come
         cut.tab.clock.fast_forward(21_000)
-        assert "No news for 20 seconds" in cut.said
+        cut.says("No news for 20 seconds")
         cut.press("stop")
         cut.tab.locator("[data-run=all]").wait_for(state="visible")
         cut.tab.clock.fast_forward(60_000)
         assert cut.said.startswith("Stopped.")
         network.release("abort")
 
-    @pytest.mark.parametrize(
-        "late", [pytest.param("python_stdlib.zip", marks=pytest.mark.thorough), "pyodide.asm.wasm"]
-    )
-    def test_numpy_may_fail_before_python_is_there(self, late, cut, network):
+    def test_numpy_may_fail_before_python_is_there(self, cut, network):
         """Once in a while it does, on a slow machine; then Python neither hangs nor traps. Plain cells run."""
         cut.tab.reload()
-        failed, network.held = [], late
+        failed, network.held = [], "pyodide.asm.wasm"
         network.answers = {NUMPY: lambda route: (failed.append(route), route.abort()), "attnbook-": self.stale}
         cut.write(1, "print(6 * 7)")
         deadline = time.monotonic() + 60
         while not (network.waiting and failed):
-            assert time.monotonic() < deadline, f"not asked for: {NUMPY if network.waiting else late}"
+            assert time.monotonic() < deadline, f"not asked for: {NUMPY if network.waiting else network.held}"
             cut.tab.wait_for_timeout(50)
         cut.tab.wait_for_timeout(500)
         network.release("continue_")
@@ -702,16 +686,6 @@ class TestWhereFilesDoNotCome:
 
     def stale(self, route):
         route.fulfill(body=b"of last week")
-
-    def test_numpy_that_stalls_after_a_cell_without_it_is_told(self, cut, network):
-        cut.give(1, "1")
-        network.held = NUMPY
-        cut.write(0, "import numpy")
-        cut.says("Loading NumPy: ")
-        cut.tab.clock.fast_forward(21_000)
-        assert "No news for 20 seconds" in cut.said
-        network.release("abort")
-        assert cut.result(0) == NO_NUMPY
 
     def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut, network):
         network.answers = {NUMPY: self.stale, "attnbook-": self.stale}
@@ -867,10 +841,10 @@ class TestWithPython:
         assert "wrong: dK\n" in said
         assert "the scale is missing in dK" in said
 
-    @pytest.mark.parametrize("nothing", ["print()", "print('')", "print('', end='')"])
-    def test_a_cell_that_prints_nothing_is_not_taken_for_one_that_has_ended(self, nothing, page):
-        assert page.give(0, f"{nothing}\nprint('next')\nown_six = 6 * 7\nown_six").strip().endswith("next\n\n42")
-        assert page.prints("print(own_six)") == "42"
+    def test_a_cell_that_prints_nothing_is_not_taken_for_one_that_has_ended(self, page):
+        for nothing in ("print()", "print('')", "print('', end='')"):
+            assert page.give(0, f"{nothing}\nprint('next')\nown_six = 6 * 7\nown_six").strip().endswith("next\n\n42")
+            assert page.prints("print(own_six)") == "42"
 
     @pytest.mark.parametrize(
         ("source", "told"),
@@ -904,8 +878,8 @@ class TestWithPython:
         assert 0 < top < 844
         pressed.locator("[data-run=run]").evaluate("button => button.click()")
         assert page.result(1) == "Your version gives:\n\n42\n"
-        page.tab.wait_for_timeout(300)
-        assert abs(pressed.evaluate("e => e.getBoundingClientRect().top") - top) < 2
+        stays = "([e, top]) => Math.abs(e.getBoundingClientRect().top - top) < 2"
+        page.tab.wait_for_function(stays, arg=[pressed.element_handle(), top])
         page.cell(0).scroll_into_view_if_needed()  # what is far away is not laid out yet
         assert page.result(0) == "Your version gives:\n\n6\n"
         assert page.tab.locator(".run-result").count() >= 3
@@ -951,13 +925,13 @@ class TestWithPython:
         assert not any(url.endswith("old/x") for url in kept)
         page.context.set_offline(False)
 
-    @pytest.mark.parametrize("otherwise", ["localStorage.saves = 1", f"delete localStorage.saves; {FORGET}"])
-    def test_python_starts_early_only_where_it_is_kept_and_no_data_are_saved(self, otherwise, page):
-        page.tab.evaluate(otherwise)
-        page.tab.reload()
-        page.tab.wait_for_load_state("networkidle")
-        page.tab.wait_for_timeout(1000)
-        assert page.tab.evaluate("heard") == []
+    def test_python_starts_early_only_where_it_is_kept_and_no_data_are_saved(self, page):
+        for otherwise in ("localStorage.saves = 1", f"delete localStorage.saves; {FORGET}"):
+            page.tab.evaluate(otherwise)
+            page.tab.reload()
+            page.tab.wait_for_load_state("networkidle")
+            page.tab.wait_for_timeout(1000)
+            assert page.tab.evaluate("heard") == []
 
 
 @needs_wheels

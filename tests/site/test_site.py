@@ -3,11 +3,10 @@
 from functools import cache
 
 import formulas
-import make_pdf
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from built_site import ALL_PAGES, PAGES, ROOT, SITE, TOC, broken_links, lay_out, soup, thorough_but_for_some
+from built_site import ALL_PAGES, PAGES, ROOT, SITE, broken_links, lay_out, soup, thorough_but_for_some
 from room import public, rooms
 
 PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
@@ -16,29 +15,23 @@ CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 
 @pytest.mark.parametrize("page", [*PAGES, *thorough_but_for_some(PACKAGE)])
 class TestPage:
-    def test_it_is_there(self, page):
+    def test_it_is_there_and_no_link_is_broken(self, page):
         assert soup(SITE / page).find("h1")
-
-    def test_no_link_is_broken(self, page):
         assert not list(broken_links(page))
 
-    def test_pictures_say_in_words_what_they_show(self, page):
+    def test_pictures_say_in_words_what_they_show_and_have_a_number_and_an_address(self, page):
         for picture in soup(SITE / page).find_all("img"):
             named = picture.find_parent(["a", "button"])  # an icon beside the words of its button says nothing more
             assert picture.get("alt") or (picture.get("alt") == "" and named and named.get_text(strip=True)), picture
         for figure in soup(SITE / page).select("figure.attnbook"):
             assert len(figure.get("aria-label", "")) > 20, figure.get("aria-label")
-
-    def test_a_picture_with_a_caption_has_a_number_and_an_address(self, page):
         for caption in soup(SITE / page).select("article figcaption"):
             assert caption.select_one(".caption-number"), caption
             assert caption.parent.get("id"), caption
 
-    def test_no_id_is_there_twice(self, page):
+    def test_no_id_is_there_twice_and_nothing_is_left_unresolved(self, page):
         ids = [tag["id"] for tag in soup(SITE / page).select("[id]")]
         assert not {name for name in ids if ids.count(name) > 1}
-
-    def test_nothing_is_left_unresolved(self, page):
         article = soup(SITE / page).find("article") or soup(SITE / page)
         assert not article.select(".problematic, .system-message")
         assert "{eq}`" not in article.get_text()
@@ -69,7 +62,7 @@ def test_where_npm_could_install_nothing_a_formula_is_the_browsers_own(monkeypat
     assert 'mtable[columnspacing^="0em"] > mtr > mtd:nth-child(odd)' in style  # at columnalign no browser looks
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
+@pytest.mark.parametrize("page", thorough_but_for_some(ALL_PAGES))
 def test_the_head_says_each_thing_once(page):
     head, _, _ = (SITE / page.partition("?")[0]).read_text(encoding="utf-8").partition("</head>")
     tags = BeautifulSoup(head, "html.parser").head.find_all(["meta", "link", "script", "title"])
@@ -77,17 +70,6 @@ def test_the_head_says_each_thing_once(page):
     said = [(tag.name, tag.text, *(str(tag.get(name)) for name in tells_apart)) for tag in tags]
     assert len(said) > 10
     assert len(said) == len(set(said)), sorted(said)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_menu_has_the_pdf_of_the_book(page):
-    (link,) = soup(SITE / page).select("a.btn-download-pdf-button")
-    assert link["href"] == f"{CONFIG['html']['baseurl']}{make_pdf.NAME}"
-
-
-def test_the_front_page_leads_to_the_book():
-    assert (SITE / "index.html").exists()
-    assert TOC["root"] in (SITE / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_mark_beside_a_formula_opens_its_check_which_says_how():

@@ -76,6 +76,3 @@ class TestThePage:
         tab.context.close()
         assert len(dates) > len(CHAPTERS)
         assert {lines for _, lines in dates} == {1}
-
-    def test_it_says_when_it_was_built(self):
-        assert re.search(r"Built on \d{4}-\d\d-\d\d", soup(SITE / "book" / "status.html").get_text())

@@ -1,6 +1,6 @@
 """Every page, opened once, in the dark on a phone: what is wrong with it, by the name of what is asked.
 
-Of some pages more is asked in the same visit: how they are printed, what keys reach, what axe finds, what they weigh.
+Of one of each kind more is asked in the same visit: in other sizes, printed, by keys, by axe; and what some weigh.
 """
 
 import gzip
@@ -9,9 +9,10 @@ import io
 import pypdf
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from built_site import ALL_PAGES, PACKED, PAGES, SOME_PAGES, lay_out
+from built_site import ALL_PAGES, PACKED, PAGES, lay_out
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
+NARROW = 320  # as a page may get before it scrolls sideways: WCAG 2, Reflow
 CHAPTER = "chapters/04_single_head.html"
 # One of each kind: live head, formulas and tabs, figures with controls, theorems, names, results, a function's own.
 KINDS = (
@@ -43,17 +44,6 @@ ON_A_SCREEN = {
         mark.setEnd(after, 1)
         return mark.getBoundingClientRect().left < boxes.at(-1).left
     }).map(formula => formula.textContent)""",
-    # headings and terms that would be lower without their permalink
-    "raised by a permalink": """(() => {
-        const all = "article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)"
-        const heads = [...document.querySelectorAll(all)]
-        const before = heads.map(head => head.offsetHeight)
-        const without = document.head.appendChild(document.createElement("style"))
-        without.textContent = "article .headerlink { display: none !important }"
-        const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
-        without.remove()
-        return raised.map(head => head.textContent)
-    })()""",
     # folded cells that show something to nobody, or nothing to everybody
     "wrongly folded": all_of(
         ".cell.tag_hide-input",
@@ -64,6 +54,17 @@ ON_A_SCREEN = {
         ".tag_prints-table .cell_output pre", "getComputedStyle(e).whiteSpace !== 'pre'"
     ),
 }
+# Headings and terms that would be lower without their permalink.
+RAISED = """(() => {
+    const all = "article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)"
+    const heads = [...document.querySelectorAll(all)]
+    const before = heads.map(head => head.offsetHeight)
+    const without = document.head.appendChild(document.createElement("style"))
+    without.textContent = "article .headerlink { display: none !important }"
+    const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
+    without.remove()
+    return raised.map(head => head.textContent)
+})()"""
 # The room left for sections that are not laid out yet is about right on a phone.
 ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
     [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])
@@ -165,7 +166,7 @@ FEWER = """([many, before]) => {
 class Visit:
     """One page in a tab; ``found`` is what is wrong with it."""
 
-    def __init__(self, tab, address, page, theme="dark"):
+    def __init__(self, tab, address, page, theme="dark", width=None):
         self.tab, self.page, self.theme, self.found = tab, page, theme, {}
         complaints, outside = [], []
         hears = {
@@ -175,7 +176,7 @@ class Visit:
         }
         for event, hear in hears.items():
             tab.on(event, hear)
-        self.look(WIDTHS[theme], theme)
+        self.look(width or WIDTHS[theme], theme)
         tab.goto(address + page)
         tab.wait_for_load_state("networkidle")
         self.found |= {"complaints": complaints, "asked of others": outside}
@@ -194,14 +195,18 @@ class Visit:
         self.ask(ON_A_SCREEN)
         self.found["another theme"] = self.tab.evaluate("document.documentElement.dataset.theme") != self.theme
         self.ask({"scrolls sideways": TOO_WIDE})
+
+    def in_many_sizes(self):
+        """Each lays the page out anew."""
+        self.ask({"raised by a permalink": RAISED})
         if self.theme == "dark":
             if self.page in PAGES:
                 self.ask({"no room for what comes": ROOM})
             large = self.tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
             self.ask({"scrolls sideways with large letters": TOO_WIDE})
             large.evaluate("style => style.remove()")
-            self.look(320, "dark")  # as narrow as a page may get before it scrolls sideways: WCAG 2, Reflow
-            self.ask({"scrolls sideways at 320": TOO_WIDE})
+            self.look(NARROW, "dark")
+            self.ask({f"scrolls sideways at {NARROW}": TOO_WIDE})
 
     def on_paper(self):
         """Opened anew, as what was laid out has its fonts."""
@@ -256,14 +261,14 @@ def seen():
 
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_a_page(page, pages, seen, address, browser, whole=False):
-    """All the questions on it, and each answer is: nothing."""
+    """The questions on it, and each answer is: nothing. Pages that are like others are laid out once, narrow."""
     is_written = page in PAGES
-    weighed, more = is_written and (whole or page in HEAVY), is_written and (whole or page in SOME_PAGES)
+    weighed, more = is_written and (whole or page in HEAVY), is_written and (whole or page in KINDS)
     with browser.new_page() if weighed else pages() as tab:
         responses = []
         if weighed:
             tab.on("response", lambda response: responses.append(response))
-        visit = Visit(tab, address, page)
+        visit = Visit(tab, address, page, width=None if whole or page in KINDS else NARROW)
         weights = {response.url: weight(response) for response in responses if response.status == 200}
         assert len(weights) > 5 or not weighed
         if sum(weights.values()) > WEIGHT:
@@ -272,6 +277,8 @@ def test_a_page(page, pages, seen, address, browser, whole=False):
             visit.ask({"fields before a reader is near": FAR_FIELDS})
         lay_out(tab)
         visit.on_a_screen()
+        if whole or page in KINDS:
+            visit.in_many_sizes()
         if more:
             visit.by_keyboard()
         if whole or page in KINDS:
@@ -289,6 +296,7 @@ def test_a_page_thoroughly(page, pages, address, browser):
         visit = Visit(tab, address, page, "light")
         lay_out(tab)
         visit.on_a_screen()
+        visit.in_many_sizes()
         assert not visit.wrong()
 
 

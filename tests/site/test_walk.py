@@ -9,7 +9,9 @@ pytestmark = pytest.mark.skipif(
 TAPS = 8  # find a gradient, the layer, the variable, copy, run, edit, run; and one to put the cursor at the number
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+@pytest.mark.parametrize(
+    ("width", "height"), [pytest.param(1280, 800, marks=pytest.mark.thorough), (390, 844)], ids=["laptop", "phone"]
+)
 def test_to_dw_k_of_cross_attention(width, height, address, browser):
     phone = width < 600
     context = browser.new_context(viewport={"width": width, "height": height}, has_touch=phone, is_mobile=phone)
