@@ -19,6 +19,8 @@ def over_files(**given):
     return KernelManager(transport="ipc", connection_file=f"{FOLDER.name}/{next(NUMBERS)}.json", **given)
 
 
+for library in ("OMP", "OPENBLAS"):  # the arrays are small: threads wait longer for each other than they work
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 if os.name == "posix":
     nbval.kernel.KernelManager = over_files
     local_provisioner.launch_kernel = warm_kernels.launch

@@ -4,6 +4,7 @@
 started in the usual way.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -53,8 +54,10 @@ class Forked:
 
 @functools.cache
 def warm():
-    """The process that forks. It ends with this one, whose end closes its input."""
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """The process that forks. It ends when its input is closed, as it is where this one ends."""
+    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)
+    return process
 
 
 def launch(cmd, cwd=None, env=None, **given):
@@ -66,6 +69,13 @@ def launch(cmd, cwd=None, env=None, **given):
         return launch_kernel(cmd, cwd=cwd, env=env, **given)
 
 
+def buried():
+    """Wait for the kernels that have ended: nobody else does."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def serve():
     """Fork for each line that comes; return in what is forked, which becomes a kernel."""
     del sys.path[0]  # this folder, which no kernel has
@@ -74,7 +84,7 @@ def serve():
         importlib.import_module(name)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the other end hears
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel
+    signal.signal(signal.SIGCHLD, lambda *_: buried())
     for line in iter(sys.stdin.readline, ""):
         if os.fork():
             continue

@@ -28,11 +28,7 @@ NO_WHEELS = "NumPy for pages is not in book/node_modules/pyodide, so no page of 
 needs_wheels = pytest.mark.skipif(not (pyodide_files.lock() and pyodide_files.have_wheels()), reason=NO_WHEELS)
 IN_PAGE = "14_many_devices"  # a short chapter, whose first cells need NumPy and no matplotlib; it has no threads
 CHAPTER = f"chapters/{IN_PAGE}.html"
-IN_SHORT = (
-    "09_variants",  # a browser's integers have 32 bits, and dropout counts with more
-    "12_gpu",  # its matplotlib is older, and it has no Triton
-)
-assert {IN_PAGE, *IN_SHORT} < set(CHAPTERS)
+assert IN_PAGE in CHAPTERS
 
 
 @pytest.fixture(scope="module")
@@ -732,26 +728,8 @@ NEEDS = {
 }  # and what such a cell asks
 
 
-def as_shown(chapter, cells, told):
-    """Whether a chapter's cells gave what its page shows: of each the verdict, and why it was passed over."""
-    passed_over = 0
-    for cell, (verdict, words) in zip(cells, told, strict=True):
-        if verdict == "passed over":
-            (absent,) = re.search("it needs (.+), which does not run in a browser", words).groups()
-            shows_what_it_made = cell["name"] == "dead-table-show"
-            assert NEEDS[absent] in cell["source"] or shows_what_it_made, cell["name"]
-            passed_over += 1
-        else:
-            assert verdict in ("same", "autograd", "redrawn"), (cell["name"], words)
-    most = 0.4 if chapter == "12_gpu" else 0.15  # a kernel for a GPU is no cell for a browser
-    assert passed_over < most * len(cells)
-
-
-def cells_of(chapter, site):
-    return json.loads((site["place"] / f"{chapter}.json").read_text(encoding="utf-8"))
-
-
 def runs_as_shown(page, chapter, site):
+    """Of each cell the verdict, and why it was passed over."""
     page.press("all")
     page.tab.locator("[data-run=stop]").wait_for(state="visible")
     page.tab.locator("[data-run=all]").wait_for(state="visible", timeout=600_000)
@@ -760,7 +738,17 @@ def runs_as_shown(page, chapter, site):
     assert not page.outside
     results = page.tab.locator("article div.cell .run-result")
     told = results.evaluate_all("all => all.map(({ classList, textContent }) => [classList[1], textContent])")
-    as_shown(chapter, cells_of(chapter, site), [(kind.replace("-", " "), words) for kind, words in told])
+    cells, passed_over = json.loads((site["place"] / f"{chapter}.json").read_text(encoding="utf-8")), 0
+    for cell, (verdict, words) in zip(cells, told, strict=True):
+        if verdict == "passed-over":
+            (absent,) = re.search("it needs (.+), which does not run in a browser", words).groups()
+            shows_what_it_made = cell["name"] == "dead-table-show"
+            assert NEEDS[absent] in cell["source"] or shows_what_it_made, cell["name"]
+            passed_over += 1
+        else:
+            assert verdict in ("same", "autograd", "redrawn"), (cell["name"], words)
+    most = 0.4 if chapter == "12_gpu" else 0.15  # a kernel for a GPU is no cell for a browser
+    assert passed_over < most * len(cells)
 
 
 HEARD = """
@@ -774,15 +762,8 @@ self.Worker = class extends Worker {
 };
 if (localStorage.saves) Object.defineProperty(navigator, "connection", { value: { saveData: true } });
 """
-IN_THIS_PYTHON = """
-import json, pyodide.http, runner, sys
-made, page = runner.Runner(), sys.modules.pop("__main__")
-cells = json.loads(pyodide.http.open_url("{}").read())
-told = [made.run(cell["name"], cell["source"], cell["stored"]) for cell in cells]
-sys.modules["__main__"] = page
-print(json.dumps([(one["verdict"], one["why"]) for one in told]))
-"""
 OF_A_READER = """
+import matplotlib
 import attnbook as ab
 def mine(Q, K, V, dO):
     scale = Q.shape[-1] ** -0.5
@@ -827,13 +808,6 @@ class TestWithPython:
         assert not page.tab.evaluate("navigator.serviceWorker.getRegistrations()")  # nothing is stored before a press
         page.tab.evaluate("caches.open('attnbook').then(kept => kept.put('../_static/run/old/x', new Response('')))")
         runs_as_shown(page, IN_PAGE, site)
-
-    @pytest.mark.parametrize("chapter", IN_SHORT)
-    def test_and_so_do_these_in_the_same_python(self, chapter, page, site):
-        page.give(0, "import matplotlib, attnbook")
-        address = f"{page.address}_static/run/{site['place'].name}/{chapter}.json"
-        told = page.prints(IN_THIS_PYTHON.format(address))
-        as_shown(chapter, cells_of(chapter, site), json.loads(told))
 
     def test_a_reader_s_own_backward_is_diagnosed(self, page):
         said = page.prints(OF_A_READER)

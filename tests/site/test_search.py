@@ -326,9 +326,8 @@ def test_on_a_phone(address, browser):
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
     assert box["y"] + box["height"] <= 844
-    for link in tab.locator("dialog [role=option]").all():
-        assert link.bounding_box()["height"] >= 40
-        assert link.evaluate("e => e.scrollWidth <= e.clientWidth")
+    fits = "all => all.every(e => e.offsetHeight >= 40 && e.scrollWidth <= e.clientWidth)"
+    assert tab.locator("dialog [role=option]").evaluate_all(fits)
     more = tab.locator("dialog .search-all")
     assert more.get_attribute("href").endswith(f"search.html?q={quote('multi head backward')}")
     more.tap()

@@ -7,7 +7,7 @@ CHAPTER = "chapters/04_single_head.html"
 DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
 
 
-@pytest.fixture(scope="module", params=[1280, 390])
+@pytest.fixture(scope="module", params=[390, pytest.param(1280, marks=pytest.mark.thorough)])
 def tab(request, browser):
     context = browser.new_context(
         viewport={"width": request.param, "height": 900}, color_scheme="dark", java_script_enabled=False
