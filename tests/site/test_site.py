@@ -93,30 +93,6 @@ class TestTheSwitchOfNotation:
         "[...document.querySelectorAll('.answer .sd-tab-set > input:checked + label')].map(l => l.innerText.trim())"
     )
 
-    def open(self, browser, address, query="", first="", **options):
-        tab = browser.new_context(**options).new_page()
-        tab.add_init_script(first)
-        tab.goto(f"{address}book/answer.html{query}")
-        tab.wait_for_load_state("networkidle")
-        lay_out(tab)
-        return tab
-
-    def test_by_mouse_and_by_keyboard(self, address, browser):
-        tab = self.open(browser, address)
-        assert tab.evaluate(self.chosen) == ["This book"] * 3
-        tab.locator(f"{self.sets} > label", has_text="torch").first.click()
-        assert tab.evaluate(self.chosen) == ["torch"] * 3
-        tab.keyboard.press("ArrowLeft")
-        tab.keyboard.press("ArrowLeft")
-        assert tab.evaluate(self.chosen) == ["Its answer"] * 3
-        tab.context.close()
-
-    def test_by_address(self, address, browser):
-        tab = self.open(browser, address, query="?notation=flash#answer-cross")
-        assert tab.evaluate(self.chosen) == ["FlashAttention"] * 3
-        assert tab.evaluate(self.formulas) == [self.written(0), 0, 0, self.written(3), 0]
-        tab.context.close()
-
     formulas = (
         "[0, 1, 2, 3, 4].map(i => [...document.querySelectorAll('.answer .sd-tab-set')].map("
         "set => set.querySelectorAll(':scope > .sd-tab-content')[i].querySelectorAll('.katex').length)"
@@ -128,16 +104,38 @@ class TestTheSwitchOfNotation:
         sets = soup(SITE / "book/answer.html").select(self.sets)
         return sum(len(s.find_all(class_="sd-tab-content", recursive=False)[i].select(".katex")) for s in sets)
 
-    def test_what_is_closed_is_no_part_of_the_page_until_it_is_chosen(self, address, browser):
-        options = {"viewport": {"width": 390, "height": 900}}
-        tab = self.open(browser, address, first="window.requestIdleCallback = () => {}", **options)
+    def open(self, browser, address, query="", first="", **options):
+        tab = browser.new_context(**options).new_page()
+        tab.add_init_script(first)
+        tab.goto(f"{address}book/answer.html{query}")
+        tab.wait_for_load_state("networkidle")
+        lay_out(tab)
+        return tab
+
+    def test_by_address(self, address, browser):
+        tab = self.open(browser, address, query="?notation=flash#answer-cross")
+        assert tab.evaluate(self.chosen) == ["FlashAttention"] * 3
+        assert tab.evaluate(self.formulas) == [self.written(0), 0, 0, self.written(3), 0]
+        tab.context.close()
+
+    def test_by_mouse_and_by_keyboard(self, address, browser):
+        """On a phone; what is closed is no part of the page until it is chosen or printed."""
+        options = {"viewport": {"width": 390, "height": 900}, "first": "window.requestIdleCallback = () => {}"}
+        tab = self.open(browser, address, **options)
         first = self.written(0)
         assert min(self.written(i) for i in range(4)) > 60
+        assert tab.evaluate(self.chosen) == ["This book"] * 3
         assert tab.evaluate(self.formulas) == [first, 0, 0, 0, 0]
         tab.locator(f"{self.sets} > label", has_text="The question").last.click()
+        tab.wait_for_function(f"{self.formulas}[1] > 0")
         assert tab.evaluate(self.formulas) == [first, self.written(1), 0, 0, 0]
         for table in tab.locator(f"{self.sets} > .sd-tab-content:visible .pst-scrollable-table-container").all():
-            assert table.evaluate("e => e.scrollWidth <= e.clientWidth")  # on a phone too
+            assert table.evaluate("e => e.scrollWidth <= e.clientWidth")
+        tab.locator(f"{self.sets} > label", has_text="torch").first.click()
+        tab.wait_for_function(f"{self.chosen}.join() === 'torch,torch,torch'")
+        tab.keyboard.press("ArrowLeft")
+        tab.keyboard.press("ArrowLeft")
+        tab.wait_for_function(f"{self.chosen}.join() === 'Its answer,Its answer,Its answer'")
         tab.pdf()
         assert tab.evaluate(self.formulas) == [self.written(i) for i in range(5)]
         tab.context.close()
