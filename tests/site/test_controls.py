@@ -9,42 +9,36 @@ def source(page):
     return next(ROOT.glob(page.replace(".html", ".*"))).read_text(encoding="utf-8")
 
 
-class TestTheTilesToStepThrough:
-    """In chapter 11: a mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
+def shown(figure):
+    """Which of the masks of the tiles to step through, in chapter 11."""
+    cases = figure.locator(".visits-case")
+    return [i for i in range(cases.count()) if cases.nth(i).is_visible()]
 
-    def open(self, browser, address, **options):
-        tab = browser.new_context(**options).new_page()
-        tab.goto(f"{address}chapters/11_memory_and_speed.html")
-        tab.wait_for_load_state("load")
-        lay_out(tab)
-        return tab, tab.locator("figure.visits")
 
-    def shown(self, figure):
-        cases = figure.locator(".visits-case")
-        return [i for i in range(cases.count()) if cases.nth(i).is_visible()]
-
-    def test_by_keyboard(self, address, browser):
-        tab, figure = self.open(browser, address)
+@pytest.mark.parametrize("script", [True, False], ids=["by keyboard", "without JavaScript"])
+def test_the_tiles_to_step_through(script, address, browser):
+    """A mask is chosen and the slider moved by keyboard; without JavaScript all tiles are numbered."""
+    tab = browser.new_context(java_script_enabled=script).new_page()
+    tab.goto(f"{address}chapters/11_memory_and_speed.html")
+    lay_out(tab)
+    figure = tab.locator("figure.visits")
+    if script:
         figure.locator("input[type=radio]").first.focus()
         tab.keyboard.press("ArrowRight")
-        assert self.shown(figure) == [1]
+        assert shown(figure) == [1]
         causal = figure.locator(".visits-case").nth(1)
-        causal.locator("input[type=range]").focus()
         for _ in range(3):
-            tab.keyboard.press("ArrowRight")
+            causal.locator("input[type=range]").press("ArrowRight")
         assert causal.locator("input[type=range]").get_attribute("aria-valuetext") == "tile 3 of 10"
         assert causal.locator(".interactive-say").inner_text().startswith("Tile 3 of 10: ")
         assert causal.locator('g[data-state="done"]').count() == 2
-        tab.context.close()
-
-    def test_without_javascript(self, address, browser):
-        tab, figure = self.open(browser, address, java_script_enabled=False)
-        assert self.shown(figure) == [0]
+    else:
+        assert shown(figure) == [0]
         assert not figure.locator("input[type=range]").first.is_visible()
         figure.locator("label", has_text="window").click()
-        assert self.shown(figure) == [2]
+        assert shown(figure) == [2]
         assert "window: 12 of 16 tiles" in figure.locator(".visits-case").nth(2).inner_text()
-        tab.context.close()
+    tab.context.close()
 
 
 @pytest.fixture(scope="module")

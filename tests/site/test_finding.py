@@ -80,9 +80,9 @@ class TestWhichGradient:
             len(UNITS[x].backward) for x in ("self", "masked", "cross")
         ]
 
-    @pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
-    def test_two_clicks_on_a_phone(self, script, address, browser):
-        context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=script)
+    def test_two_clicks_on_a_phone_without_javascript(self, address, browser):
+        """With it: test_walk."""
+        context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=False)
         tab = context.new_page()
         tab.goto(address + self.page)
         tab.locator(".which-gradient label", has_text="Cross-attention").click()
@@ -170,13 +170,11 @@ def test_the_list_has_every_public_name_and_each_of_its_old_addresses_leads_to_t
     assert not old
 
 
-@pytest.mark.parametrize("name", ["attnbook.attention.AttentionGrads.dQ", "attnbook.diagnose.links.link"])
-def test_an_address_of_the_long_page_leads_on(name, address, browser):
-    tab = browser.new_context().new_page()
-    tab.goto(f"{address}{LIST}#{name}", wait_until="commit")  # it is left before it has loaded
-    tab.wait_for_function("location.pathname.includes('/book/api/attnbook.')", polling=50)
-    assert tab.url.endswith(f".html#{name}")
-    tab.context.close()
+def test_an_address_of_the_long_page_leads_on(address, pages):
+    with pages() as tab:
+        for name in ("attnbook.attention.AttentionGrads.dQ", "attnbook.diagnose.links.link"):
+            tab.goto(f"{address}{LIST}#{name}", wait_until="commit")  # it is left before it has loaded
+            tab.wait_for_url(f"**/book/api/attnbook.*.html#{name}")
 
 
 # --- addresses that last ------------------------------------------------------------------------------------------

@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 import run_chapters
 import status
-from built_site import SITE, lay_out, soup
+from built_site import SITE, soup
 from what_ran import record
 
-DATES = r"""[...document.querySelectorAll("article *")].flatMap(e => [...e.childNodes])
-    .filter(node => node.nodeType === Node.TEXT_NODE)
-    .flatMap(node => [...node.data.matchAll(/\d{4}-\d\d-\d\d/g)].map(date => {
-        const place = document.createRange()
-        place.setStart(node, date.index)
-        place.setEnd(node, date.index + date[0].length)
-        return [date[0], place.getClientRects().length]
-    }))"""
 CHAPTERS = sorted(path.stem for path in run_chapters.CHAPTERS.glob("*.ipynb"))
 
 
@@ -67,12 +59,3 @@ class TestThePage:
         tests = record()["tests"]
         assert rows["tests that check a quantity, passed"] == [str(tests["passed"])]
         assert 0 < tests["planted mistakes noticed"] < tests["passed"]
-
-    def test_a_date_is_on_one_line_on_a_phone(self, address, browser):
-        tab = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
-        lay_out(tab)
-        tab.goto(f"{address}book/status.html")
-        dates = tab.evaluate(DATES)
-        tab.context.close()
-        assert len(dates) > len(CHAPTERS)
-        assert {lines for _, lines in dates} == {1}
