@@ -102,8 +102,10 @@ class TestFiguresWithControls:
                 getattr(place, point)()
                 for choice in place.get_attribute("data-choose").split(", "):
                     name, position = choice.split(":")
-                    control = figure.locator(f'[data-control="{name}"]').locator("input[type=range], input:checked")
-                    assert control.input_value() == position
+                    figure.page.wait_for_function(self.stands, arg=[figure.element_handle(), name, position])
+
+    stands = """([figure, name, position]) =>
+        figure.querySelector(`[data-control="${name}"] :is(input[type=range], input:checked)`).value === position"""
 
     # Where controls and picture stand in the figure, for all positions of a slider in each choice of the buttons.
     places = """figure => {

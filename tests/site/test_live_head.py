@@ -358,9 +358,9 @@ def test_by_touch_on_a_phone(browser, address):
     for kind, x in (("touchStart", 10), ("touchMove", 30), ("touchMove", 60), ("touchMove", 90), ("touchEnd", None)):
         points = [] if x is None else [{"x": box["x"] + x, "y": box["y"] + 10}]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    assert float(field(tab, "Q, row 0, column 0").input_value()) > 1.4
+    tab.wait_for_function("e => e.value > 1.4", arg=field(tab, "Q, row 0, column 0").element_handle())
     tab.locator("table[data-name=dV] button").first.tap()
-    assert tab.locator(".head-terms b").first.inner_text() == "dV0,0"
+    tab.locator(".head-terms b", has_text="dV0,0").wait_for()
     context.close()
 
 
@@ -468,7 +468,7 @@ def test_a_link_holds_a_state(tab, address):
         assert tab.locator(".live-head select").input_value() == "ds-mean"
         assert tab.locator(".head-terms b").first.inner_text() == "dK1,1"
         assert said(tab) == "These are the numbers of the link."
-        assert tab.locator(".live-head").evaluate("e => e.getBoundingClientRect().top") < 400
+        tab.wait_for_function("document.querySelector('.live-head').getBoundingClientRect().top < 400")
 
 
 def test_a_link_that_holds_no_state_changes_nothing_and_says_why(tab, address):

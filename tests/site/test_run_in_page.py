@@ -555,19 +555,22 @@ def test_with_storage_full_all_works_and_is_told(site, address, browser):
         next(works)
 
 
+BESIDE = """cell => {
+    const of = (name) => cell.querySelector(name).getBoundingClientRect(), all = new Range();
+    const [copy, run] = [of(".cell_input button.copybtn"), of("[data-run=run]")];
+    all.selectNodeContents(cell.querySelector(".cell_input pre"));
+    return copy.top >= all.getBoundingClientRect().bottom && copy.right <= run.left
+        && Math.min(copy.width, copy.height) >= 24;
+}"""
+
+
 def test_where_one_touches_copying_hides_nothing(site, address, browser):
     """It stands beside the buttons below the code, and results have none."""
     options = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     with Page(browser, address, **options) as page:
         cell = page.cell(0)
         cell.scroll_into_view_if_needed()
-        copy = cell.locator(".cell_input button.copybtn").bounding_box()
-        last = cell.locator(".cell_input pre").evaluate(
-            "e => { const all = new Range(); all.selectNodeContents(e); return all.getBoundingClientRect().bottom }"
-        )
-        assert copy["y"] >= last
-        assert copy["x"] + copy["width"] <= cell.locator("[data-run=run]").bounding_box()["x"]
-        assert min(copy["width"], copy["height"]) >= 24
+        page.tab.wait_for_function(BESIDE, arg=cell.element_handle())
         shown = "all => all.filter(e => e.checkVisibility({ visibilityProperty: true })).length"
         assert page.tab.locator(".cell_output button.copybtn").evaluate_all(shown) == 0
 

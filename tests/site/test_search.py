@@ -319,6 +319,7 @@ def test_on_a_phone(address, browser):
     tab = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark")
     tab.goto(address + CHAPTER)
     tab.locator(".bd-header-article .search-button").tap()
+    tab.locator("dialog [role=combobox]").wait_for()
     tab.keyboard.type("multi head backward")
     tab.locator("dialog [role=option]").first.wait_for()
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
