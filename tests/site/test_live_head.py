@@ -34,19 +34,19 @@ def one_tab(browser):
 
 @pytest.fixture
 def tab(one_tab, address):
-    """The front page, whose console says nothing of an error."""
-    yield from watched(one_tab, address)
-
-
-def watched(tab, address):
-    errors = []
+    """The front page in its first state, whose console says nothing of an error."""
+    tab, errors = one_tab, []
     listeners = {
         "pageerror": lambda error: errors.append(str(error)),
         "console": lambda message: errors.append(message.text) if message.type == "error" else None,
     }
     tab.set_viewport_size({"width": 1280, "height": 800})
     tab.emulate_media(color_scheme="light")
-    arrive(tab, address + FRONT)
+    if tab.url == address + FRONT:
+        tab.get_by_role("button", name="Start again").click()
+        near(tab)
+    else:
+        arrive(tab, address + FRONT)
     for event, listen in listeners.items():
         tab.on(event, listen)
     yield tab
@@ -59,8 +59,13 @@ def arrive(tab, address):
     """Open a page anew, also where only what follows # is another."""
     tab.goto("about:blank")
     tab.goto(address, wait_until="domcontentloaded")
-    tab.locator(".live-head").evaluate("e => e.getBoundingClientRect().top > innerHeight && e.scrollIntoView()")
+    near(tab)
     tab.locator(".live-head.head-on").wait_for()
+
+
+def near(tab):
+    come = "e => { scrollTo(0, 0); if (e.getBoundingClientRect().top > innerHeight) e.scrollIntoView() }"
+    tab.locator(".live-head").evaluate(come)
 
 
 def field(tab, name):
