@@ -1,7 +1,7 @@
 """The figures with controls, in a browser: by keyboard and by touch, and as a first picture without JavaScript."""
 
 import pytest
-from built_site import PAGES, ROOT, lay_out
+from built_site import PAGES, ROOT, lay_out, thorough_but_for_some
 
 
 def source(page):
@@ -48,32 +48,28 @@ def phone(browser):
     tab.context.close()
 
 
-@pytest.fixture(scope="module")
-def still(browser):
-    tab = browser.new_context(java_script_enabled=False).new_page()
-    yield tab
-    tab.context.close()
+WITH_FIGURES = [page for page in PAGES if "attnbook interactive" in source(page)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "attnbook interactive" in source(page)])
+def figures(tab, address, page):
+    tab.goto(address + page)
+    lay_out(tab)
+    return [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
+
+
+@pytest.mark.parametrize("page", WITH_FIGURES)
 class TestFiguresWithControls:
-    """Each of them on each page: by keyboard, by pointing, and its first picture without JavaScript."""
+    """Each of them on each page, by keyboard and by pointing."""
 
     picture = "f => f.querySelector('.interactive-picture').innerHTML + f.querySelector('.interactive-say').innerText"
 
-    def figures(self, tab, address, page):
-        tab.goto(address + page)
-        tab.wait_for_load_state("load")
-        lay_out(tab)
-        return [figure for figure in tab.locator("figure.interactive").all() if figure.is_visible()]
-
     def test_by_keyboard_mouse_and_touch(self, page, address, phone):
         """On a phone, in one tab: the keyboard first, which leaves the first picture."""
-        figures = self.figures(phone, address, page)
-        for figure in figures:  # it gets its controls when it is near
+        found = figures(phone, address, page)
+        for figure in found:  # it gets its controls when it is near
             figure.scroll_into_view_if_needed()
             figure.locator(":scope > form").wait_for()
-        for figure in figures:
+        for figure in found:
             self.by_keyboard(figure)
             self.by_pointing(figure)
             assert len(figure.evaluate(self.places)) == 1, "something moves under the finger"
@@ -132,10 +128,14 @@ class TestFiguresWithControls:
         return [...places]
     }"""
 
-    def test_without_javascript(self, page, address, still):
-        figures = self.figures(still, address, page)
-        assert figures
-        for figure in figures:
-            assert figure.locator("svg").first.is_visible()
-            assert figure.locator(".interactive-say").inner_text()
-            assert not figure.locator("form").is_visible()
+
+@pytest.mark.parametrize("page", thorough_but_for_some(WITH_FIGURES))
+def test_without_javascript_the_first_picture_stands(page, address, browser):
+    tab = browser.new_context(java_script_enabled=False).new_page()
+    found = figures(tab, address, page)
+    assert found
+    for figure in found:
+        assert figure.locator("svg").first.is_visible()
+        assert figure.locator(".interactive-say").inner_text()
+        assert not figure.locator("form").is_visible()
+    tab.context.close()

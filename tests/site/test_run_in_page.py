@@ -690,9 +690,7 @@ def test_with_storage_blocked_and_shared_memory_a_loop_is_stopped_and_variables_
         route.fulfill(response=answer, headers={**answer.headers, **policies})
 
     with Page(browser, address, script=NO_STORAGE, keeps="allow", routes={f"{address}**": isolated}) as page:
-        page.tab.on(
-            "console", lambda message: page.complaints.append(message.text) if message.type == "error" else None
-        )
+        page.tab.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
         assert page.tab.evaluate("crossOriginIsolated")
         caught = "try:\n    while True: abs(0)\nexcept KeyboardInterrupt: print('caught')\n"
         page.write(0, f"own_six = 6\nprint('begun')\n{caught}while True: pass", shows="begun")
