@@ -45,11 +45,8 @@ class Forked:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def terminate(self):
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        self.send_signal(signal.SIGKILL)
+    terminate = functools.partialmethod(send_signal, signal.SIGTERM)
+    kill = functools.partialmethod(send_signal, signal.SIGKILL)
 
 
 @functools.cache
