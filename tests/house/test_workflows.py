@@ -15,11 +15,7 @@ from clean_notebooks import BRANCH, FOLDER
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-FOR_THE_BOOK, FOR_TESTS = (
-    (folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests")
-)
-PINNED = FOR_THE_BOOK + FOR_TESTS
-each = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+PINNED = "".join((folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests"))
 
 
 def read(path):
@@ -37,57 +33,39 @@ def tool(name, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-def schema(*paths):
-    return tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
+LINTERS = {
+    "check-jsonschema": ("--builtin-schema", "vendor.github-workflows"),
+    "zizmor": ("--offline", "--no-progress", "--config", ".github/zizmor.yml"),
+}
+WRONG = {
+    "check-jsonschema": [("runs-on:", "run-on:"), ("steps:", "step:"), ("pull_request:", "pull_requests:")],
+    "zizmor": [("bash .ci/run", "echo ${{ github.head_ref }}"), ("contents: read", "contents: write"),
+               ("uses: actions/checkout", "uses: somebody/checkout")],
+}  # fmt: skip
 
 
-def zizmor(*paths):
-    return tool("zizmor", "--offline", "--no-progress", "--config", ".github/zizmor.yml", *paths)
-
-
-@pytest.mark.parametrize("linter", [schema, zizmor])
-def test_the_linters_have_nothing_to_say(linter):
-    status, said = linter(*WORKFLOWS)
+@pytest.mark.parametrize("linter", LINTERS)
+def test_the_linters_have_nothing_to_say_and_notice_what_is_wrong(linter, tmp_path):
+    status, said = tool(linter, *LINTERS[linter], *WORKFLOWS)
     assert status == 0, said
-
-
-@pytest.mark.parametrize(
-    ("linter", "right", "wrong"),
-    [
-        (schema, "runs-on:", "run-on:"),
-        (schema, "steps:", "step:"),
-        (schema, "pull_request:", "pull_requests:"),
-        (zizmor, "bash .ci/run", "echo ${{ github.head_ref }}"),
-        (zizmor, "contents: read", "contents: write"),
-        (zizmor, "uses: actions/checkout", "uses: somebody/checkout"),
-    ],
-)
-def test_the_linters_notice(linter, right, wrong, tmp_path):
     text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
-    assert right in text
-    planted = tmp_path / "test.yml"
-    planted.write_text(text.replace(right, wrong), encoding="utf-8")
-    assert linter(planted)[0] != 0
+    planted = [tmp_path / f"planted{i}.yml" for i in range(len(WRONG[linter]))]
+    for path, (right, wrong) in zip(planted, WRONG[linter], strict=True):
+        assert right in text
+        path.write_text(text.replace(right, wrong), encoding="utf-8")
+    status, said = tool(linter, *LINTERS[linter], *planted)
+    assert status != 0
+    assert [path.name for path in planted if path.name not in said] == []
 
 
-@each
-class TestWorkflow:
-    def test_it_may_only_read_unless_a_job_says_otherwise(self, path):
-        assert read(path)["permissions"] == {"contents": "read"}
-
-    def test_every_job_ends(self, path):
-        assert all("timeout-minutes" in job for job in read(path)["jobs"].values())
-
-    def test_its_actions_are_pinned_by_major_version(self, path):
-        for step in steps(path):
-            assert re.fullmatch(r"actions/[\w-]+@v\d+", step.get("uses", "actions/none@v1"))
-
-    def test_it_runs_what_exists(self, path):
-        for step in steps(path):
-            for script in re.findall(r"\bbash (\S+)", step.get("run", "")):
-                assert (ROOT / script).exists()
-            for target in re.findall(r"\b(?:make|\.ci/run) ([a-z]+)", step.get("run", "")):
-                assert target in TARGETS
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_may_only_read_ends_and_runs_what_exists(path):
+    assert read(path)["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in read(path)["jobs"].values())
+    for step in steps(path):
+        assert re.fullmatch(r"actions/[\w-]+@v\d+", step.get("uses", "actions/none@v1"))
+        assert all((ROOT / script).exists() for script in re.findall(r"\bbash (\S+)", step.get("run", "")))
+        assert set(re.findall(r"\b(?:make|\.ci/run) ([a-z]+)", step.get("run", ""))) <= set(TARGETS)
 
 
 def test_the_quick_job_installs_the_tools_that_it_runs():
@@ -102,10 +80,8 @@ def test_another_python_is_refused_in_a_line_before_anything_is_installed(tmp_pa
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("requirements.txt", "pyproject.toml"):
         (tmp_path / name).touch()
-    old = tmp_path / "python3.10"
-    old.write_text(
-        f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (3, 10, 4); $2"\n', encoding="utf-8"
-    )
+    old, version = tmp_path / "python3.10", "import sys; sys.version_info = (3, 10, 4)"
+    old.write_text(f'#!/bin/sh\n{sys.executable} -c "{version}; $2"\n', encoding="utf-8")
     old.chmod(0o755)
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(["make", "book", f"PYTHON={old}"], cwd=tmp_path, env=alone, capture_output=True, text=True)
@@ -123,9 +99,6 @@ def test_the_weekly_run_tries_every_python_that_the_package_allows():
     assert project["requires-python"] == f">={versions[0]}"
     assert versions == ["3.11", "3.12", "3.13", "3.14"]
     (command,) = [step["run"] for step in weekly["jobs"]["newest"]["steps"] if "run" in step]
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for variable in re.findall(r"\b([A-Z]+)=", command):
-        assert f"\n{variable} ?= " in makefile
     assert "--no-cache --upgrade" in command
     assert "bash .ci/run thorough " in command
 
@@ -143,8 +116,7 @@ def test_the_weekly_run_opens_one_issue_and_then_comments(open_issue, expected, 
     env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TITLE": step["env"]["TITLE"], "BODY": "why"}
     subprocess.run(["bash", "-euo", "pipefail", "-c", step["run"]], env=env, check=True)
     (done,) = log.read_text().splitlines()
-    assert done.startswith(expected)
-    assert "why" in done
+    assert re.match(f"{expected}.* why", done)
 
 
 def test_the_notebooks_reach_the_job_that_pushes_them():
@@ -179,10 +151,7 @@ def test_the_branch_holds_the_notebooks_and_what_they_run_on(tmp_path):
         (here / FOLDER).mkdir()
         (here / FOLDER / "a.ipynb").write_text(time, encoding="utf-8")
         bash(step["run"], here)
-        assert bash(f"git ls-tree -r --name-only {BRANCH}", tmp_path / "o" / "r") == [
-            "README.md",
-            "binder/postBuild",
-            f"{FOLDER}/a.ipynb",
-        ]
+        kept = ["README.md", "binder/postBuild", f"{FOLDER}/a.ipynb"]
+        assert bash(f"git ls-tree -r --name-only {BRANCH}", tmp_path / "o" / "r") == kept
         assert bash(f"git show {BRANCH}:{FOLDER}/a.ipynb", tmp_path / "o" / "r") == [time]
         assert len(bash(f"git rev-list {BRANCH}", tmp_path / "o" / "r")) == 1
