@@ -149,7 +149,7 @@ class Letters:
         for code in (setting.get("draw"), setting["points"][point]):
             exec(code or "", {"np": np, "rng": rng, "limit": way.limit}, drawn)
         self.drawn = {name: T for name, T in drawn.items() if name != "__builtins__"}
-        self.found = {}
+        self.found, self.meanings = {}, {}
         self.names_before = {name: getattr(way.xp, name) for name in NAMES} | OURS | {"inside": way.inside}
         self.names_before |= {name: way.inside(T) if hasattr(T, "shape") else T for name, T in self.drawn.items()}
         along = set(self.directions) - set(setting.get("fixed", ()))  # a forward may say tQ, where Q is not fixed
@@ -201,13 +201,16 @@ class Letters:
         return ({"d": self.gradient, "t": self.tangent}[name[0]], of) if known else None
 
     def __contains__(self, name):
-        return self.meaning(name) is not None
+        if name not in self.meanings:
+            self.meanings[name] = self.meaning(name)
+        return self.meanings[name] is not None
 
     def __getitem__(self, name):
         if name not in self.found:
-            if (meaning := self.meaning(name)) is None:
+            if name not in self:
                 raise KeyError(name)
-            self.found[name] = meaning[0](*meaning[1:])
+            find, *of = self.meanings[name]
+            self.found[name] = find(*of)
         return self.found[name]
 
     def value(self, name):

@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from attnbook.diagnose.links import BOOK, link
 from evidence.atlas import CAUSES, KINDS, incidents, threads
 from evidence.atlas.entries import Cause, Setting, Thread
 from evidence.atlas.options import RIGHT_ROTARY
-from evidence.atlas.page import counts, counts_table, filters, libraries, source, symptom, table
+from evidence.atlas.page import counts, counts_table, filters, symptom, table
 from evidence.atlas.plant import planted
 from evidence.atlas.recorded import ANSWERS, Watched, differs, run, today
 from evidence.atlas.topics import TOPICS, topics
@@ -30,40 +29,25 @@ SAMPLE = ("scale-ignored-by-fusion", "dead-row", "causal-forced-in-backward", "n
 # --- the table ----------------------------------------------------------------------------------------------------
 
 
-def test_there_are_many():
+def test_a_thread_says_where_it_is_and_how_far_it_was_read():
     assert len(incidents()) >= 100
-    assert len(CAUSES) == sum(map(len, KINDS.values()))
-    assert len(CAUSES) >= 40
-    assert len(libraries()) >= 15
-
-
-@pytest.mark.parametrize("thread", incidents().values(), ids=lambda thread: f"{thread.repository}#{thread.number}")
-def test_a_thread_says_where_it_is_and_how_far_it_was_read(thread):
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+", thread.repository)
-    assert thread.number > 0
-    assert 2017 <= thread.year <= 2026
-    assert thread.kind in ("issues", "pull")
-    assert thread.title.strip() == thread.title != ""
-    assert thread.read == "excerpt"
-    assert thread.note == "" or thread.note[-1] in ".!"
-
-
-def test_a_later_number_of_a_repository_is_no_earlier_year():
-    by_repository = {}
-    for thread in incidents().values():
-        by_repository.setdefault(thread.repository, []).append((thread.number, thread.year))
-    for repository, numbered in by_repository.items():
-        for (_, year), (number, later) in pairwise(sorted(numbered)):
-            assert year <= later, f"{repository} {number}"
-
-
-def test_a_thread_of_two_causes_is_the_same_in_both_but_for_its_note():
-    for _, thread in threads():
+    assert len(CAUSES) == sum(map(len, KINDS.values())) >= 40
+    latest = {}
+    for thread in sorted(incidents().values(), key=lambda thread: (thread.repository, thread.number)):
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", thread.repository), thread
+        assert thread.number > 0
+        assert 2017 <= latest.get(thread.repository, 2017) <= thread.year <= 2026, thread  # later numbers, later years
+        assert (thread.kind in ("issues", "pull"), thread.read) == (True, "excerpt"), thread
+        assert thread.title.strip() == thread.title != "", thread
+        assert thread.note == "" or thread.note[-1] in ".!", thread
+        latest[thread.repository] = thread.year
+    for _, thread in threads():  # one of two causes is the same in both but for its note
         assert thread._replace(note="") == incidents()[thread.address]._replace(note="")
+    assert Thread("someone/something", 1, 2026, "x").library == "other"
 
 
 @every_cause
-def test_a_cause_is_told_in_sentences(cause):
+def test_a_cause_is_told_in_sentences_and_spoils_what_it_says_and_nothing_else(cause):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", cause.slug)
     assert not cause.title.endswith(".")
     for text in (cause.cause, cause.needs, cause.fix):
@@ -72,19 +56,9 @@ def test_a_cause_is_told_in_sentences(cause):
     assert cause.spoils == ("raises",) or set(cause.spoils) <= set(RESULTS)
     assert cause.spoils
     assert cause.threads
-
-
-# --- what is planted ----------------------------------------------------------------------------------------------
-
-
-@every_cause
-def test_it_spoils_what_it_says_and_nothing_else(cause):
     assert run(cause, cause.shows) == cause.spoils
-
-
-@pytest.mark.parametrize("cause", [cause for cause in CAUSES.values() if cause.hides], ids=lambda cause: cause.slug)
-def test_a_call_that_lacks_what_a_test_needs_does_not_see_it(cause):
-    assert run(cause, cause.hides) == ()
+    if cause.hides:  # a call that lacks what a test needs does not see it
+        assert run(cause, cause.hides) == ()
 
 
 @pytest.mark.parametrize("setting", [Setting(), Setting(padding=1), Setting(heads=6, key_heads=2)], ids=str)
@@ -171,21 +145,15 @@ def test_the_page_has_a_row_for_each_cause_and_a_link_for_each_thread():
     assert len(ids) == len(set(ids))
 
 
-def test_the_page_says_what_is_recorded():
-    for row in page().select("table.atlas tbody tr"):
-        recorded = record()["causes"][row["id"].removeprefix("atlas-")]
-        said = re.search(r"diagnose: (.*)", row.select("td")[1].get_text(" ", strip=True).replace(" :", ":"))[1]
-        assert said.startswith(recorded["answer"])
-        assert all(name in said for name in recorded["names"])
-
-
-def test_what_diagnose_names_is_linked_where_the_book_has_a_section():
+def test_the_page_says_what_is_recorded_and_links_a_name_where_the_book_has_a_section():
     cells = json.loads((ROOT / "chapters" / "in_the_wild.ipynb").read_text(encoding="utf-8"))["cells"]
-    chapter = "".join("".join(cell["source"]) for cell in cells)
-    linked = 0
+    chapter, linked = "".join("".join(cell["source"]) for cell in cells), 0
     for row in page().select("table.atlas tbody tr"):
-        for name in record()["causes"][row["id"].removeprefix("atlas-")]["names"]:
-            (code,) = (code for code in row.select("td")[1].select("code") if code.text == name)
+        recorded, said = record()["causes"][row["id"].removeprefix("atlas-")], row.select("td")[1]
+        words = re.search(r"diagnose: (.*)", said.get_text(" ", strip=True).replace(" :", ":"))[1]
+        assert words.startswith(recorded["answer"])
+        for name in recorded["names"]:
+            (code,) = (code for code in said.select("code") if code.text == name)
             if link(name):
                 linked += 1
                 assert code.parent["href"] == link(name).replace(BOOK, "../")
@@ -218,14 +186,6 @@ def test_the_counts_are_computed():
     assert [row[1] for row in rows] == [len(causes) for causes in KINDS.values()]
 
 
-def test_a_reproduction_is_shown_with_what_it_needs():
-    assert source("do-ignored").startswith("planted(")
-    assert source("strides-of-do").startswith("def as_if_contiguous(T):")
-    assert source("nothing-to-do").startswith("RIGHT = planted()\n\ndef refuses_empty(")
-    for slug in CAUSES:
-        compile(source(slug), slug, "exec")
-
-
 @every_cause
 def test_what_is_shown_runs_with_the_imports_that_are_shown(cause):
     row = page().find(id=f"atlas-{cause.slug}")
@@ -240,21 +200,15 @@ def test_what_is_shown_runs_with_the_imports_that_are_shown(cause):
     assert run(cause._replace(run=made), cause.shows) == cause.spoils
 
 
-def test_what_the_answers_mean_is_said_before_their_table():
-    said = counts_table(record())
-    assert all(said.index(meaning) < said.index("<table") for meaning in ANSWERS.values())
-
-
-def test_a_symptom_says_that_more_may_be_wrong():
+def test_what_is_said_around_the_tables():
+    counted = counts_table(record())
+    assert all(counted.index(meaning) < counted.index("<table") for meaning in ANSWERS.values())
     said = {option["value"]: option.text for option in page().select("select[name=symptom] option")}
     assert said.pop("") == "all"
     words = {symptom(cause) for cause in CAUSES.values()}
     assert said == {each: each if each == "an error" else f"at least {each}" for each in words}
-
-
-def test_a_record_that_lacks_a_cause_is_no_page():
     known = json.loads(RECORD.read_text(encoding="utf-8"))
-    del known["causes"]["dead-row"]
+    del known["causes"]["dead-row"]  # a record that lacks a cause is no page
     with pytest.raises(KeyError, match="dead-row"):
         table("Causal, windows and masks", known)
 
@@ -323,7 +277,3 @@ def test_the_filters_show_what_fits(browser):
     tab.select_option("select[name=topic]", other)
     assert tab.locator("output").text_content() == "0 incidents: choose less"
     tab.close()
-
-
-def test_a_library_of_no_name_is_other():
-    assert Thread("someone/something", 1, 2026, "x").library == "other"

@@ -18,20 +18,13 @@ def notebook(*cells):
     return json.dumps({"cells": made})
 
 
-def test_there_are_formulas():
-    assert len(EQUATIONS) >= 30
-
-
 @pytest.mark.parametrize("chapter", [path.stem for path in NOTEBOOKS])
 def test_every_formula_is_a_definition_a_step_or_checked(chapter):
     of_chapter = [e for e in EQUATIONS if e.chapter == chapter]
     assert of_chapter
-    without_label = [e.latex for e in of_chapter if not e.label]
-    assert not without_label
-    bad_label = [e.label for e in of_chapter if not re.fullmatch(r"(eq|def|step)-[\w-]+", e.label)]
-    assert not bad_label
-    unchecked = [e.label for e in of_chapter if not (e.is_definition or e.is_step or e.checks)]
-    assert not unchecked
+    assert not [e.latex for e in of_chapter if not e.label]
+    assert not [e.label for e in of_chapter if not re.fullmatch(r"(eq|def|step)-[\w-]+", e.label)]
+    assert not [e.label for e in of_chapter if not (e.is_definition or e.is_step or e.checks)]
 
 
 def test_the_table_leaves_a_formula_without_a_number_to_the_warning_that_ends_the_build():
@@ -73,41 +66,20 @@ class TestTheReader:
         (tmp_path / "01_x.ipynb").write_text(notebook(*cells), encoding="utf-8")
         return equations(tmp_path)
 
-    def test_it_sees_a_check(self, tmp_path):
-        (e,) = self.read(
-            tmp_path,
-            ("markdown", "$$\na = b\n$$ (eq-a)"),
-            ("code", "# checks: eq-a\nassert close(a, b)"),
-        )
-        assert e.label == "eq-a"
-        assert e.checks == {"identity"}
-
-    def test_it_sees_that_none_is_there(self, tmp_path):
-        (e,) = self.read(tmp_path, ("markdown", "$$\na = b\n$$ (eq-a)"), ("code", "assert close(a, b)"))
-        assert not e.checks
-
-    def test_it_sees_a_formula_without_a_label(self, tmp_path):
-        labels = [e.label for e in self.read(tmp_path, ("markdown", "x\n\n$$\na\n$$\n\ny\n\n$$b$$ (eq-b)"))]
-        assert labels == [None, "eq-b"]
+    def test_it_sees_a_check_and_that_none_is_there(self, tmp_path):
+        shown = ("markdown", "x\n\n$$\na = b\n$$ (eq-a)\n\ny\n\n$$b$$")
+        found = self.read(tmp_path, shown, ("code", "# checks: eq-a\nassert close(a, b)"))
+        assert [(e.label, e.checks) for e in found] == [("eq-a", {"identity"}), (None, set())]
+        found = self.read(tmp_path, shown, ("code", "assert close(a, b)"))
+        assert [(e.label, e.checks) for e in found] == [("eq-a", set()), (None, set())]
 
     @pytest.mark.parametrize("display", ["\\begin{align}a\\end{align}", "```{math}\na\n```", "\\[\na\n\\]"])
     def test_it_sees_displays_that_would_escape_it(self, tmp_path, display):
         assert [e.label for e in self.read(tmp_path, ("markdown", display))] == [None]
 
-    @pytest.mark.parametrize(
-        "code", ["x = 1", "assert True", "assert 1 == 1", "assert (a, b)", "print(check_vjp)", "# assert a == b"]
-    )
-    def test_a_cell_that_only_looks_like_one_is_no_check(self, code):
-        assert not checks_of(code)
-
-    @pytest.mark.parametrize(
-        ("code", "kinds"),
-        [
-            ("assert close(a, b)", {"identity"}),
-            ("check_vjp(f, g, at=x, cotangent=c)", {"differences", "autograd"}),
-            ("checks.check_jvp(f, g)", {"differences", "autograd"}),
-            ("check_adjoint(a, b, c, d)", {"identity"}),
-        ],
-    )
-    def test_kinds_of_check(self, code, kinds):
-        assert checks_of(code) == kinds
+    def test_kinds_of_check_and_a_cell_that_only_looks_like_one_is_none(self):
+        both = {"differences", "autograd"}
+        assert checks_of("assert close(a, b)") == checks_of("check_adjoint(a, b, c, d)") == {"identity"}
+        assert checks_of("check_vjp(f, g, at=x, cotangent=c)") == checks_of("checks.check_jvp(f, g)") == both
+        for code in ("x = 1", "assert True", "assert 1 == 1", "assert (a, b)", "print(check_vjp)", "# assert a == b"):
+            assert not checks_of(code), code

@@ -14,31 +14,29 @@ def test_it_has_each_exercise_of_the_book():
     assert {chapter for chapter, _ in of_the_book()} == {path.stem for path in order()}
 
 
-@pytest.mark.parametrize("fence", ["```", "````", ":::"])
-@pytest.mark.parametrize("space", ["", "\n"])
-@pytest.mark.parametrize(
-    ("more", "answer"),
-    [("", None), (" · answered by `diagnose`", "`diagnose`"), (" · answered by a friend", "a friend")],
-)
-def test_it_says_what_the_first_line_says(more, answer, space, fence):
-    text = f"{fence}{{exercise}} A title\n:label: ex-a\n{space}*Level 2 · 15 minutes{more}.* Do it.\n{fence}\n\nNext."
-    assert list(exercises(text)) == [("A title", "ex-a", "2", "15", answer, " Do it.\n")]
+def asked(first, text, fence="```", space=""):
+    (one,) = exercises(
+        f"{fence}{{exercise}} A title\n:label: ex-a\n{space}*Level 2 · {first}.* {text}\n{fence}\n\nNext."
+    )
+    return one
 
 
-def test_what_is_not_said_is_none():
+def test_it_says_what_the_first_line_says():
+    for fence, space in (("```", ""), ("````", "\n"), (":::", "")):
+        one = asked("15 minutes · answered by a friend", "Do it.", fence, space)
+        assert one == ("A title", "ex-a", "2", "15", "a friend", " Do it.\n")
     (one,) = exercises("```{exercise} A title\n:class: easy\n\nDo it.\n```")
     assert one == ("A title", None, None, None, None, "Do it.\n")
 
 
 @pytest.mark.parametrize(
-    ("more", "text", "what"),
+    ("first", "text", "what"),
     [
-        ("", "Derive it.", "practice"),
-        (" · answered by `diagnose`", "Mend the line.", "practice"),
-        (" · answered by `diagnose`", "Write the backward; what does it recommend?", "marks"),
-        (" · answered by `check_vjp`", "Mend the line.", "marks"),
+        ("15 minutes", "Derive it.", "practice"),
+        ("15 minutes · answered by `diagnose`", "Mend the line.", "practice"),
+        ("15 minutes · answered by `diagnose`", "Write the backward; what does it recommend?", "marks"),
+        ("15 minutes · answered by `check_vjp`", "Mend the line.", "marks"),
     ],
 )
-def test_what_an_exercise_is_for(more, text, what):
-    (one,) = exercises(f"```{{exercise}} A title\n:label: ex-a\n*Level 2 · 15 minutes{more}.* {text}\n```")
-    assert purpose(one) == what
+def test_what_an_exercise_is_for(first, text, what):
+    assert purpose(asked(first, text)) == what

@@ -62,39 +62,24 @@ FIGURES = {
     ),
     "two panels": lambda: plot(lambda axes: [draw_curves(ax) for ax in axes], alt=ALT, panels=2),
 }
-each_figure = pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
 
 
-@each_figure
-def test_it_is_xml_and_holds_no_broken_number(make):
-    root = ElementTree.fromstring(make().svg)
-    assert root.tag.endswith("svg")
-    assert root.get("aria-hidden") == "true"
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+def test_it_is_xml_the_same_each_time_in_the_page_s_colours_and_with_its_alt_text(make):
+    figure, again = make(), make()
+    root = ElementTree.fromstring(figure.svg)
+    assert (root.tag.rpartition("}")[2], root.get("aria-hidden")) == ("svg", "true")
     values = [value for element in root.iter() for value in element.attrib.values()]
     assert not [value for value in values if re.search(r"\b(nan|inf)\b", value)]
-
-
-@each_figure
-def test_it_is_the_same_each_time(make):
-    assert make().svg == make().svg
-
-
-@each_figure
-def test_its_colours_are_those_of_the_page(make):
-    svg = make().svg
-    assert not [stand_in for stand_in in STAND_INS.values() if stand_in in svg]
+    assert figure._repr_html_() == again._repr_html_()
+    bare = figure.svg
+    assert not [stand_in for stand_in in STAND_INS.values() if stand_in in bare]
     for colour in PALETTE.values():
-        svg = svg.replace(colour, "")
-    assert not re.findall(r"(?:fill|stroke)[=:]\s*\"?#", svg)
-
-
-@each_figure
-def test_its_alt_text_is_read_out_and_printed(make):
-    figure = make()
+        bare = bare.replace(colour, "")
+    assert not re.findall(r"(?:fill|stroke)[=:]\s*\"?#", bare)
     assert repr(figure) == f"Figure: {ALT}"
     shown = ElementTree.fromstring(figure._repr_html_())
-    assert shown.get("aria-label") == ALT
-    assert shown.get("role") == "img"
+    assert (shown.get("aria-label"), shown.get("role")) == (ALT, "img")
 
 
 NAMED = re.findall(r"`(fig-[\w-]+)`", (ROOT / "book/teaching.md").read_text(encoding="utf-8"))
@@ -131,35 +116,16 @@ def test_saved_it_stands_alone(make, tmp_path):
     assert not re.search("var\\(|currentColor|inherit", path.read_text(encoding="utf-8"))
 
 
-def test_a_saved_one_is_whole_where_it_holds_others(tmp_path):
-    figure = Figure(document(9, 9, document(1, 1, "<g/>") + text(1, 1, "last")) + document(2, 2, "second"), ALT)
-    figure.save(tmp_path / "figure.svg")
-    assert "".join(ElementTree.parse(tmp_path / "figure.svg").getroot().itertext()) == "last"
-
-
 def test_a_caption_stands_below_with_a_name_to_call_it_by():
-    figure = FIGURES["matrices"]().captioned("fig-x", "Weights, n < m")
-    shown = ElementTree.fromstring(figure._repr_html_())
-    assert shown.get("id") == "fig-x"
+    shown = ElementTree.fromstring(FIGURES["matrices"]().captioned("fig-x", "Weights, n < m")._repr_html_())
     picture, caption = shown
-    assert picture.get("aria-label") == ALT
-    assert caption.text == "Weights, n < m"
-    assert repr(figure) == f"Figure: {ALT}"
+    assert (shown.get("id"), picture.get("aria-label"), caption.text) == ("fig-x", ALT, "Weights, n < m")
 
 
 def words(figure):
     return [
         "".join(element.itertext()) for element in ElementTree.fromstring(figure.svg).iter() if "text" in element.tag
     ]
-
-
-def test_matrices_stand_one_below_the_other_on_a_phone():
-    named = {"P": np.eye(2, 3), "dP": np.full((2, 5), 0.25)}
-    figure = matrices(named, alt=ALT, rows=["a", "b"], stack=True)
-    wide, tall, _ = ElementTree.fromstring(f"<all>{figure.svg}</all>")
-    in_wide, in_tall = (sorted(picture.itertext()) for picture in (wide, tall))
-    assert in_tall == sorted([*in_wide, "a", "b"])  # each with the labels of its rows
-    assert float(wide.get("width")) > 358 > float(tall.get("width"))
 
 
 def test_matrices_show_names_shapes_and_numbers():
@@ -177,13 +143,6 @@ def test_matrices_are_blue_above_zero_orange_below_and_empty_or_grey_at_zero():
     assert fills([1, 1e-9, 0], grey_zeros=True) == [PALETTE["blue"], "", PALETTE["grey"]]
 
 
-def test_the_largest_number_of_a_matrix_has_the_deepest_colour_beside_infinity_too():
-    assert re.findall(r'fill-opacity="([^"]+)"', matrices({"A": [2, 1, -np.inf, np.nan]}, alt=ALT).svg) == [
-        "0.45",
-        "0.23",
-    ]
-
-
 def test_score_shapes_say_forbidden_dropped_and_sink_without_a_colour():
     plain, shape = Shape([[1.0, 2.0]]), Shape([[1.0, -np.inf]], dropped=np.array([[True, False]]), sink=-1.0)
     svg = score_shapes({"plain": plain}, alt=ALT).svg
@@ -193,41 +152,28 @@ def test_score_shapes_say_forbidden_dropped_and_sink_without_a_colour():
     assert svg.count("<rect") == 5
 
 
-def test_a_common_scale_compares_matrices():
-    def depths(**options):
-        return re.findall(r'fill-opacity="([^"]+)"', matrices({"A": [1.0], "B": [2.0]}, alt=ALT, **options).svg)
+def test_the_largest_number_has_the_deepest_colour_beside_infinity_too_and_a_common_scale_compares():
+    def depths(named, **options):
+        return re.findall(r'fill-opacity="([^"]+)"', matrices(named, alt=ALT, **options).svg)
 
-    assert depths() == ["0.45", "0.45"]
-    assert depths(common_scale=True) == ["0.23", "0.45"]
-
-
-def test_flow_shows_boxes_and_labels():
-    assert words(FIGURES["flow"]()) == ["softmax", "S", "P", "weights"]
+    assert depths({"A": [2, 1, -np.inf, np.nan]}) == ["0.45", "0.23"]
+    assert depths({"A": [1.0], "B": [2.0]}) == ["0.45", "0.45"]
+    assert depths({"A": [1.0], "B": [2.0]}, common_scale=True) == ["0.23", "0.45"]
 
 
-def test_plot_keeps_the_digits_of_its_labels():
-    shown = words(FIGURES["plot"]())
-    assert {"h = 0.125", "0.000125", "error <1>"} <= set(shown)
-
-
-def test_plot_leaves_matplotlib_as_it_was():
+def test_a_plot_keeps_the_digits_of_its_labels_and_leaves_matplotlib_as_it_was():
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    FIGURES["plot"]()
+    assert {"h = 0.125", "0.000125", "error <1>"} <= set(words(FIGURES["plot"]()))
     assert dict(mpl.rcParams) == before
+    assert words(FIGURES["flow"]()) == ["softmax", "S", "P", "weights"]
 
 
-@pytest.mark.parametrize(
-    ("x", "shown"),
-    [(0, "0"), (-0.0, "0"), (-0.001, "0"), (1, "1"), (100, "100"), (0.5, "0.5"), (-1.239, "-1.24"), (1e3, "1000")],
-)
-def test_numbers_are_short(x, shown):
-    assert number(x) == shown
-
-
-def test_text_is_escaped():
-    assert ElementTree.fromstring(text(0, 0, "<&>")).text == "<&>"
+def test_numbers_are_short():
+    assert number(-0.0) == "0"
+    shown = {0: "0", -0.001: "0", 1: "1", 100: "100", 0.5: "0.5", -1.239: "-1.24", 1e3: "1000"}
+    assert {x: number(x) for x in shown} == shown
 
 
 def mixed():
@@ -270,17 +216,12 @@ class TestInteractive:
     """Controls, the first picture, and for every state what differs from it."""
 
     def test_the_first_picture_is_the_state_where_the_controls_start(self):
-        html, parts, _ = read(interactive(*mixed(), alt=ALT))
-        assert parts["t"].string == "<01>"
-        assert parts["s"]["stroke"] == "red"
-        assert html.p.string == "Mask 0 & step 1"
-        assert html.p["aria-live"] == "polite"
-        assert html["aria-label"] == ALT
-
-    def test_a_value_is_stored_once_for_the_controls_that_it_depends_on(self):
-        _, _, data = read(interactive(*mixed(), alt=ALT))
+        figure = interactive(*mixed(), alt=ALT)
+        html, parts, data = read(figure)
+        assert (parts["t"].string, parts["s"]["stroke"], html.p.string) == ("<01>", "red", "Mask 0 & step 1")
+        assert (html.p["aria-live"], html["aria-label"], repr(figure)) == ("polite", ALT, f"Figure: {ALT}")
         values = {(name, key): (axes, [data["values"][p] for p in places]) for name, key, axes, places in data["parts"]}
-        assert values == {
+        assert values == {  # each stored once, for the controls that it depends on
             ("", "text"): ([0, 1], [f"Mask {m} & step {n}" for m in range(2) for n in range(3)]),
             ("t", "text"): ([0, 1], ["<00>", "<01>", "<02>", "<10>", "<11>", "<12>"]),
             ("t", "x"): ([0], ["0", "0.33"]),
@@ -288,16 +229,6 @@ class TestInteractive:
             ("s", "stroke"): ([1], ["red", "red", "blue"]),
         }
         assert len(set(data["values"])) == len(data["values"])
-
-    def test_what_a_state_does_not_mention_is_as_drawn_even_if_the_first_picture_changes_it(self):
-        svg = document(9, 9, '<rect data-part="a" fill="none"/><rect data-part="b"/>')
-        states = [State({"a": {"fill": "red"}, "b": {"x": 1}}, ""), State({}, ""), State({"a": {"fill": "red"}}, "")]
-        _, parts, data = read(interactive(svg, [Control("Step", (0, 1, 2))], states, alt=ALT))
-        assert parts["a"]["fill"] == "red"
-        assert data == {
-            "values": ["red", "none", "1", None],
-            "parts": [["a", "fill", [0], [0, 1, 0]], ["b", "x", [0], [2, 3, 3]]],
-        }
 
     def test_controls_are_native_hidden_and_say_where_they_stand(self):
         html, _, _ = read(interactive(*mixed(), alt=ALT))
@@ -310,13 +241,6 @@ class TestInteractive:
         wanted = {"min": "0", "max": "2", "value": "1", "aria-valuetext": "2", "data-values": '["1", "2", "3"]'}
         assert wanted.items() <= slider.attrs.items()
         assert slider.parent.get_text().strip() == "Step"
-
-    def test_its_pictures_are_what_svg_files_hold(self):
-        svg, controls, states = mixed()
-        figure = interactive(svg + document(5, 5, ""), controls, states, alt=ALT)
-        assert figure.svg.count('<svg xmlns="http://www.w3.org/2000/svg"') == 2
-        assert figure._repr_html_() == interactive(svg + document(5, 5, ""), controls, states, alt=ALT)._repr_html_()
-        assert repr(figure) == f"Figure: {ALT}"
 
     def test_a_word_that_ends_the_data_does_not_end_it(self):
         svg, controls, states = mixed()
@@ -346,22 +270,12 @@ class TestInteractive:
 
 def test_a_grid_is_filled_like_matrices():
     T = np.array([[2.0, -1.0, 0.0], [0.001, np.nan, -np.inf]])
-    step = Control("Step", (1,))
     drawn = document(9, 9, grid("T", 2, 3, choose=lambda i, j: "Step:0"))
-    _, parts, _ = read(interactive(drawn, [step], [State(fill("T", T), "")], alt=ALT))
-    assert [parts[f"T {i} {j} n"].get_text() for i in range(2) for j in range(3)] == [
-        "2.00",
-        "−1.00",
-        "0",
-        "0.00",
-        "NaN",
-        "−∞",
-    ]
-    depths = [parts[f"T {i} {j}"].get("fill-opacity") for i in range(2) for j in range(3)]
-    assert depths == ["0.45", "0.23", "0", "0", "0", "0"]
+    _, parts, _ = read(interactive(drawn, [Control("Step", (1,))], [State(fill("T", T), "")], alt=ALT))
+    cells = [f"T {i} {j}" for i in range(2) for j in range(3)]
+    assert [parts[f"{cell} n"].get_text() for cell in cells] == ["2.00", "−1.00", "0", "0.00", "NaN", "−∞"]
+    assert [parts[cell].get("fill-opacity") for cell in cells] == ["0.45", "0.23", "0", "0", "0", "0"]
     assert [parts[f"T 0 {j}"]["fill"] for j in range(2)] == [PALETTE["blue"], PALETTE["orange"]]
-    assert fill("T", [1.0], largest=2)["T 0 0"]["fill-opacity"] == "0.23"
-    assert fill("T", [9.0], largest=2)["T 0 0"]["fill-opacity"] == "0.45"
 
 
 class TestJacobian:
@@ -381,17 +295,13 @@ class TestJacobian:
             np.testing.assert_allclose(numbers, softmax_jacobian(p), atol=5.1e-4)
 
     def test_its_sentence_says_what_happens(self):
-        def said(*positions):
-            return at(self.drawn(), *positions)["", "text"]
-
-        assert said(0, 0).startswith("Saturated: key 0 has 100.0 % of the weight")
-        assert said(1, 0).startswith("Keys 0 and 1 have nearly all of the weight")
-        assert said(1, 0).endswith("at most 0.500 of a gradient's length.")
-        assert said(1, 1).startswith(
-            "Raise the score of key 0: it gains weight at the rate 0.249, the others lose 0.219 +"
-        )
-        assert said(1, 2).startswith("Nearly equal weights: ")
-        assert read(self.drawn())[0].p.string == said(1, 1)
+        said = {positions: at(self.drawn(), *positions)["", "text"] for positions in ((0, 0), (1, 0), (1, 1), (1, 2))}
+        assert said[0, 0].startswith("Saturated: key 0 has 100.0 % of the weight")
+        assert said[1, 0].startswith("Keys 0 and 1 have nearly all of the weight")
+        assert said[1, 0].endswith("at most 0.500 of a gradient's length.")
+        raised = "Raise the score of key 0: it gains weight at the rate 0.249, the others lose 0.219 +"
+        assert said[1, 1].startswith(raised)
+        assert said[1, 2].startswith("Nearly equal weights: ")
 
 
 HEAD = [np.random.default_rng(3).normal(size=shape) for shape in ((3, 2), (4, 2), (4, 5), (3, 5))]  # Q, K, V, dO
@@ -424,38 +334,23 @@ class TestMaskedGradients:
                     assert grey == (text == "0") == (value == 0)
 
     def test_it_says_what_is_zero_and_why(self):
+        figure = self.drawn()
+
         def said(mask, look):
-            return at(self.drawn(), mask, look)["", "text"]
+            return at(figure, mask, look)["", "text"]
 
         assert said(0, self.everything) == "none: every query sees every key, and no number is exactly 0."
         seen = said(1, self.everything)
-        assert "6 of 12 pairs" in seen
-        assert "One key only for query 0" in seen
-        assert "Nobody sees key 3" in seen
+        assert all(words in seen for words in ("6 of 12 pairs", "One key only for query 0", "Nobody sees key 3"))
         assert "No key for query 1" in said(2, self.everything)
         assert said(1, self.queries).startswith("Query 0 sees key 0 only.")
         assert said(2, self.queries + 1).startswith("Query 1 sees no key.")
         assert re.search(r"keys 0, 1 and 2.*dQ = scale · \(.* K₀ [+−] .* K₁ [+−] .* K₂\)", said(1, self.queries + 2))
         assert said(1, self.keys + 3).startswith("Nobody sees key 3.")
         assert re.search(r"queries 0, 1 and 2. dK = scale · \(.*Q₁ [+−] .*Q₂\); dV = 1.00 dO₀ \+ .* dO₂", said(1, 4))
-
-    def test_a_key_whose_score_never_matters_gets_no_dK_and_a_dV(self):
-        figure = masked_gradients(*HEAD, {"first": np.tile(np.arange(4) == 0, (3, 1))}, alt=ALT)
-        assert at(figure, 0, self.keys)["", "text"].endswith(
-            "dK = 0: no score of it matters; dV = 1.00 dO₀ + 1.00 dO₁ + 1.00 dO₂."
-        )
-
-    def test_a_frame_stands_where_the_slider_looks(self):
-        def framed(look):
-            return {
-                of for of in ("P", "dS", "dQ", "dK", "dV") if not at(self.drawn(), 1, look)[f"{of} frame", "visibility"]
-            }
-
-        assert framed(self.everything) == set()
-        assert framed(self.queries + 1) == {"P", "dS", "dQ"}
-        assert framed(self.keys + 1) == {"P", "dS", "dK", "dV"}
-        widths = [at(self.drawn(), 1, look)["P frame", "width"] for look in (self.queries, self.keys)]
-        assert widths == ["168", "42"]
+        changed = at(figure, 1, self.queries + 1)
+        framed = {of for of in ("P", "dS", "dQ", "dK", "dV") if not changed[f"{of} frame", "visibility"]}
+        assert framed == {"P", "dS", "dQ"}
 
 
 class TestLossScales:
@@ -487,38 +382,21 @@ class TestLossScales:
         assert said[2] == "float16, scale 2²⁰: too much for dS, dQ. Throw this step away, and halve the scale."
         assert said[3].startswith("bfloat16, scale 1: every entry keeps all its bits.")
 
-    def test_the_scale_moves_the_sizes_and_the_format_the_range(self):
-        moved = [at(self.drawn(), 0, k)["dS", "transform"] for k in range(3)]
-        assert moved == ["translate(0 0)", "translate(47 0)", "translate(94 0)"]
-        widths = [float(at(self.drawn(), 0, 0)[f"{band} 0", "width"]) for band in ("0", "fewer bits", "∞")]
-        np.testing.assert_allclose(widths, [23 * 4.7, 11 * 4.7, 8 * 4.7], atol=0.01)
-        assert {at(self.drawn(), 1, 0)[f"{band} 0", "width"] for band in ("0", "fewer bits", "∞")} == {"0"}
-
 
 class TestVisits:
     """Tiles to step through: the ones that the ops leave alive, in order, and words for each step."""
 
-    def drawn(self):
-        padded = Mask(np.arange(7)[None] < 3)
-        cases = {"none": [], "causal <": [Causal()], "pad": [padded]}
-        return visits(cases, n_q=7, n_k=7, rows=3, cols=3, alt=ALT)
-
     def test_it_draws_the_live_tiles_of_each_case(self):
-        html = self.drawn()._repr_html_()
+        cases = {"none": [], "causal <": [Causal()], "pad": [Mask(np.arange(7)[None] < 3)]}
+        html = visits(cases, n_q=7, n_k=7, rows=3, cols=3, alt=ALT)._repr_html_()
         boxes = html.split('class="visits-case"')[1:]
         assert [box.count("<g data-part=") for box in boxes] == [9, 6, 3]
         assert "Tile 6 of 6: queries 6 to 6, keys 6 to 6." in boxes[1]
         assert "tile 6 of 6" in boxes[1]
         assert "causal &lt;: 6 of 9 tiles are visited" in boxes[1]
-
-    def test_its_pictures_are_xml_that_screen_readers_pass_over(self):
-        for svg in re.findall(r"<svg.*?</svg>", self.drawn()._repr_html_()):
+        for svg in re.findall(r"<svg.*?</svg>", html):
             assert ElementTree.fromstring(svg).get("aria-hidden") == "true"
-
-    def test_it_says_what_it_shows_and_is_the_same_each_time(self):
-        assert repr(self.drawn()) == f"Figure: {ALT}"
-        assert self.drawn()._repr_html_() == self.drawn()._repr_html_()
-        assert 'aria-label="Weights &quot;P&quot; &amp; scores, n &lt; m"' in self.drawn()._repr_html_()
+        assert 'aria-label="Weights &quot;P&quot; &amp; scores, n &lt; m"' in html
 
 
 def test_programs_walk_through_the_blocks_that_a_mask_leaves():
@@ -529,9 +407,4 @@ def test_programs_walk_through_the_blocks_that_a_mask_leaves():
     assert svg.count('stroke-opacity="0.5"') - legend == 2 * 6
     assert svg.count("<polygon") == 3 + 3  # the fourth block of keys has no program that walks
     whole = programs([], n_q=48, n_k=64, rows=16, cols=16, alt=ALT).svg
-    assert "stroke-dasharray" not in whole.split(">whole<")[0]
     assert whole.count("<polygon") == 3 + 4
-    both = programs([Causal()], n_q=48, n_k=64, rows=16, cols=16, alt=ALT, stack=True).svg
-    wide, tall = both.split('<svg class="ab-tall"')
-    assert wide.count("<polygon") == tall.count("<polygon") == 3 + 3
-    assert (re.search(r'width="(\d+)"', wide)[1], re.search(r'width="(\d+)"', tall)[1]) == ("372", "336")

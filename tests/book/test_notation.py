@@ -19,18 +19,8 @@ GREEK = r"\\(?:ell|[Gg]amma|[Dd]elta|[Tt]heta|[Ll]ambda|[Xx]i|[Pp]i|[Ss]igma|[Pp
 GREEK += r"|(?:var)?epsilon|var(?:phi|theta)|iota|kappa|mu|nu|rho|tau|chi|upsilon)(?![A-Za-z])"
 TOKEN = re.compile(rf"d(?=[A-Za-z]|{GREEK})|{GREEK}|\\[A-Za-z]+|\\.|\S")
 WORDS = {r"\text", r"\mathrm", r"\mathsf", r"\operatorname", r"\begin", r"\end", r"\overset"}  # and their argument
-MARKS = {
-    r"\dot",
-    r"\ddot",
-    r"\hat",
-    r"\widehat",
-    r"\tilde",
-    r"\widetilde",
-    r"\bar",
-    r"\overline",
-    r"\mathcal",
-    r"\mathbb",
-}
+MARKS = ("dot", "ddot", "hat", "widehat", "tilde", "widetilde", "bar", "overline", "mathcal", "mathbb")
+MARKS = {"\\" + mark for mark in MARKS}
 CODE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$]+)\$", re.DOTALL)
 
@@ -167,56 +157,43 @@ def strangers(cells, known):
                     yield f"{cell['id']}: {letter} in {' '.join(latex.split())}"
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_every_letter_has_a_meaning(path):
-    said = list(strangers(read(path), homes(PAGE).of(int(path.stem[:2]))))
-    assert not said, "\n".join(said)
-
-
-def test_no_letter_has_two():
-    said = list(collisions(homes(PAGE)))
-    assert not said, "\n".join(said)
+HOMES = homes(PAGE)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_no_small_home_is_empty(path):
+def test_every_letter_has_a_meaning_and_no_small_home_is_empty(path):
+    number = int(path.stem[:2])
+    said = list(strangers(read(path), HOMES.of(number)))
+    assert not said, "\n".join(said)
     texts = (cell["source"] for cell in read(path) if cell["cell_type"] == "markdown")
     used = {plain(letter) for text in texts for latex in formulas(text) for letter in letters(latex)}
     used |= {letter._replace(label="") for letter in used}
-    assert not [str(x) for x, chapters, _ in homes(PAGE).small if int(path.stem[:2]) in chapters and x not in used]
+    assert not [str(letter) for letter, chapters, _ in HOMES.small if number in chapters and letter not in used]
 
 
-@pytest.mark.parametrize(
-    ("latex", "said"),
-    [
-        (r"dS_{ij} = P_{ij}(dP_{ij} - D_i)", "d S,i,j,P,i,j,d P,i,j,D,i"),
+def test_no_letter_has_two():
+    said = list(collisions(HOMES))
+    assert not said, "\n".join(said)
+
+
+def test_the_reader_sees_letters_strangers_and_two_meanings():
+    for latex, said in (
         (r"\dot X_{\mathrm{mem},b} \text{ for all } b", r"\dot X_mem,b,b"),
         (r"dW^Q_i = X^{\mathsf T} dQ_i, W_{QK}", "d W^Q,i,X,d Q,i,W_QK"),
         (r"d\tau = -\tfrac1{\tau^2}\operatorname{sum}(S')", r"d \tau,\tau,S"),
         (r"\begin{pmatrix} a \\[3pt] b_O \end{pmatrix}", "a,b_O"),
         (r"\frac{\partial \ell}{\partial K_{jl}} \overset{a}{=} d\,\text{scale}", r"\ell,K,j,l"),
         (r"\widehat{dS} + \tilde{M}, n_k d_k + n d", r"\widehat d S,\tilde M,n_k,d_k,n,d"),
-    ],
-)
-def test_letters_are_read(latex, said):
-    assert ",".join(map(str, letters(latex))) == said
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
+    ):
+        assert ",".join(map(str, letters(latex))) == said
+    for latex in ("$dF$", r"$\hat S$", r"$\mathcal L$", r"$$\sum_{\beta} S_\beta$$"):
+        cell = {"id": "here", "cell_type": "markdown", "source": f"Be {latex}."}
+        assert len(list(strangers([cell], HOMES.of(1)))) == 1, latex
+    for old, new, fault in (
         ("| $L$ | `L`", "| $D$ | `L`", "D has two rows"),
         ("| $j$, $k$ |", "| $j$, $i$ |", "i has two rows"),
         ("| $c$ | 3", "| $m$ | 3", "m has a meaning in all of the book, and one in [3"),
         ("| $E$ | 3", "| $c$ | 3", "c has two rows for chapter 3"),
-    ],
-)
-def test_two_meanings_are_noticed(old, new, fault):
-    assert PAGE.count(old) == 1
-    assert any(said.startswith(fault) for said in collisions(homes(PAGE.replace(old, new))))
-
-
-@pytest.mark.parametrize("latex", [r"dF", r"\hat S", r"\mathcal L", r"$$\sum_{\beta} S_\beta$$"])
-def test_strangers_are_noticed(latex):
-    cell = {"id": "here", "cell_type": "markdown", "source": f"Be ${latex}$." if "$" not in latex else latex}
-    assert len(list(strangers([cell], homes(PAGE).of(1)))) == 1
+    ):
+        assert PAGE.count(old) == 1
+        assert any(said.startswith(fault) for said in collisions(homes(PAGE.replace(old, new)))), fault

@@ -93,22 +93,16 @@ class TestTheReader:
         monkeypatch.setattr("reading.equations", lambda: equations(path.parent))
         assert any(fault in said for _, said in faults(path))
 
-    @pytest.mark.parametrize(
-        "cells",
-        [
-            [("markdown", "$$\na\n$$ (eq-a)", []), ("code", "# checks: eq-a\nassert close(a, b)", ["hide-cell"])],
-            [
-                ("markdown", "$$\na\n$$ (step-a)\n\n$$\nb\n$$ (eq-b)", []),
-                ("code", "# checks: eq-b\nassert close(a, b)", ["hide-cell"]),
-                ("markdown", "## Next", []),
-            ],
-            [("markdown", "```{table} Said\n:name: tab-a\n\n| a |\n|---|\n| b |\n```", [])],
-            [("markdown", "```{exercise} Easy\n:label: ex-a\n*Level 1 · 5 minutes.* Do it.\n```", [])],
-            [("code", "f()", [], {"data": {"text/html": '<figure id="fig-a"><figure class="attnbook">'}})],
-        ],
-    )
-    def test_and_leaves_in_peace_what_does_not(self, tmp_path, monkeypatch, cells):
-        path = self.chapter(tmp_path, *cells)
+    def test_and_leaves_in_peace_what_does_not(self, tmp_path, monkeypatch):
+        path = self.chapter(
+            tmp_path,
+            ("markdown", "$$\na\n$$ (step-a)\n\n$$\nb\n$$ (eq-b)", []),
+            ("code", "# checks: eq-b\nassert close(a, b)", ["hide-cell"]),
+            ("markdown", "## Next", []),
+            ("markdown", "```{table} Said\n:name: tab-a\n\n| a |\n|---|\n| b |\n```", []),
+            ("markdown", "```{exercise} Easy\n:label: ex-a\n*Level 1 · 5 minutes.* Do it.\n```", []),
+            ("code", "f()", [], {"data": {"text/html": '<figure id="fig-a"><figure class="attnbook">'}}),
+        )
         monkeypatch.setattr("reading.equations", lambda: equations(path.parent))
         assert not list(faults(path))
 

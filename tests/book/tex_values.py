@@ -19,6 +19,19 @@ def _letter(item):
     return text_of(item[1][0] if item[0] == "relation" else item)
 
 
+def of_tree(method):
+    """Asked once of each tree: which letters it has, and how far they run, is the same whatever their numbers are."""
+
+    @functools.wraps(method)
+    def asked(self, node):
+        key = (method.__name__, node)
+        if key not in self.known:
+            self.known[key] = method(self, node)
+        return self.known[key]
+
+    return asked
+
+
 class At:
     """Letters with values, where equations are evaluated.
 
@@ -31,7 +44,7 @@ class At:
 
     def __init__(self, values, rows=(), columns=(), batch=(), indices=(), over=(), number=np.float64):
         self.values, self.rows, self.columns, self.batch = values, rows, columns, batch
-        self.indices, self.over, self.number = indices, dict(over), number
+        self.indices, self.over, self.number, self.known = indices, dict(over), number, {}
 
     def sides(self, equation):
         """The values of an equation's sides, for each value of the letters that nothing binds."""
@@ -64,6 +77,7 @@ class At:
     def is_letter(self, text):
         return text is not None and (text in self.indices or (len(text) == 1 and text.islower() and text.isascii()))
 
+    @of_tree
     def resolve(self, node):
         """The name of a letter's value, and what stands below it as indices."""
         _, stem, marks = node
@@ -85,6 +99,7 @@ class At:
     def one_of(self, name, names):
         return name in names or name[1:] in names
 
+    @of_tree
     def free(self, node):
         """The letters that nothing in a tree binds."""
         if node[0] == "name":
@@ -106,23 +121,22 @@ class At:
         words = node[2][1] if node[2] and node[2][0] == "word" else ""
         return ("batch",) if words == "batch" else (words[:-1],) if words[:-1] in self.indices else node[1]
 
+    @of_tree
     def sizes(self, node):
         """How far each letter of a tree runs, by the axes that it is an index of."""
-        indexed = ()
+        found, indexed = [], ()
         if node[0] == "name" and (node[2] or self.one_of(node[1], self.batch)):
             name, indexed = self.resolve(node)
             array = self.values[name]
             if self.one_of(name, self.batch):
-                yield "batch", array.shape[0]
+                found.append(("batch", array.shape[0]))
                 array = array[0]
             indexed = () if callable(array) else indexed
         elif node[0] == "index":
             with contextlib.suppress(UnreadError, KeyError):  # its value may need letters that are bound elsewhere
                 array, indexed = self.value(node[1], {}), node[2:]
-        for item, n in zip(indexed, array.shape if indexed else (), strict=False):
-            if text_of(item):
-                yield text_of(item), n
-        yield from itertools.chain(*map(self.sizes, _children(node)))
+        run = zip(map(text_of, indexed), array.shape if indexed else (), strict=False)
+        return [*found, *(pair for pair in run if pair[0]), *itertools.chain(*map(self.sizes, _children(node)))]
 
     # --- values
 
