@@ -51,11 +51,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
-    """A file that imports torch, itself or through another, is skipped where torch is missing: all in one line."""
+    """Where torch is missing, a file that imports it is skipped, all in one line; a file with no test would pass unseen."""
     report = yield
     if WITHOUT_TORCH and report.failed and "No module named 'torch" in str(report.longrepr):
         report.outcome = "skipped"
         report.longrepr = (str(Path(__file__)), 0, "Skipped: torch is not installed: what needs it is skipped")
+    elif isinstance(collector, pytest.Module) and report.passed and not report.result:
+        report.outcome, report.longrepr = "failed", "no test is in it"
     return report
 
 

@@ -20,7 +20,6 @@ import common
 import crossover
 import gpu
 import peers
-import rates
 import record as recording
 import timing
 from cpu import compared, ratios
@@ -114,37 +113,18 @@ def test_halfway_all_begin_anew_and_a_process_that_is_slower_is_refused_and_says
 
 
 def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
-    script = "import os, numpy as np\ndef ready(n):\n    if n == 0:\n        raise ValueError('none of it')\n"
-    script += (
-        "    def call():\n        call.made += 1\n        return np.full(2, n), np.array([call.made, os.getpid()])\n"
-    )
-    script += "    print('noise')\n    call.made, call.count = 0, 100\n    return call\n"
+    script = "import os, numpy as np\ndef ready(n):\n    print('noise')\n    return lambda: [np.array([1 // n, os.getpid()])]"
     (tmp_path / "two_calls.py").write_text(script)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with peers.started("two_calls", {"right": (3,), "wrong": (0,)}, 1) as (ready, left_out):
-        assert left_out == {"wrong": "ValueError: none of it"}
-        assert 0 < ready["right"].seconds(950) < 1
-        assert "numpy" in ready["right"].about["versions"]
-        values, (made, pid) = ready["right"].save(tmp_path / "found.npz")
-        assert (values.tolist(), made) == ([3, 3], 2 + 1 + 10 + 1)  # a hundred at once, not one by one
+    with peers.started("two_calls", {"right": (1,), "wrong": (0,)}, 1) as (ready, left_out):
+        assert left_out["wrong"].startswith("ZeroDivisionError")
+        assert 0 < ready["right"].seconds(5) < 1
+        pids = {os.getpid(), *(ready["right"].save(tmp_path / "found.npz")[0][1] for _ in range(2))}
         peers.anew(ready)
-        _, (_, other) = ready["right"].save(tmp_path / "found.npz")
-        assert len({os.getpid(), pid, other}) == 3
+        assert len(pids | {ready["right"].save(tmp_path / "found.npz")[0][1]}) == 3
         ready["right"]._process.kill()
         with pytest.raises(peers.PeerError):
             ready["right"].seconds(1)
-        (tmp_path / "two_calls.py").unlink()
-        with pytest.raises(peers.PeerError, match=r"^right did not begin anew: ModuleNotFoundError"):
-            peers.anew(ready)
-
-
-def test_the_floor_counts_seven_products_and_two_exponentials():
-    only, shape = dict.fromkeys((*rates.PRODUCTS, "exponential"), 0.0), (2, 3, 4, 5)
-    for name, (A, B) in ((name, make(7, 5, 3)) for name, make in rates.PRODUCTS.items()):
-        assert A[0] * A[1] * B[0] * B[1] == 7 * 5 * 3 * next(n for n in A if n in B)  # the summed length counts twice
-        assert rates.floor(shape, "float32", False, rates=only | {name: 1.0}) == rates.HOW_MANY[name] * 6 * 16
-    assert sum(rates.HOW_MANY.values()) == 7
-    assert rates.floor(shape, "float32", True, rates=only | {"exponential": 1.0}) == 2 * 6 * 10
 
 
 def test_auto_changes_where_two_methods_cross_in_the_record():
@@ -469,12 +449,3 @@ def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(monk
     assert set(found["errors"]["eager"].values()) == {1.0}  # multiples of those of eager lines
     assert cell(compiling=2.0, slow={"fresh": False})["left out"] == {"slow": "no time left to compile it"}
     assert set(cell(left=-1.0)["left out"].values()) == {"no time left"}
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="memory is read from Linux")
-def test_ranks_run():
-    """Small sizes, whose figures mean nothing."""
-    done = subprocess.run([sys.executable, FOLDER / "ranks.py", "--quick"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 + 1 + 2 * 3

@@ -77,13 +77,10 @@ def test_few_cases_are_said_to_be_few():
             raise NotImplementedError
         return MISTAKE["ds-mean"].run(Q, K, V, dO)
 
-    asked, many = [], told(MISTAKE["ds-mean"].run)
+    asked = []
     report = ab.diagnose(small)
     assert 0 < len(report.compared) < 5
     assert f"compared in {len(report.compared)} of {report.cases} cases: in so few" in report.notes[0]
-    assert not any("in so few" in note for note in many.notes)
-    cases = len(many.findings[0].cases)
-    assert f"explains {cases} of {cases} wrong cases" in str(many)
 
 
 def test_every_name_has_words_and_a_fault_no_page():
@@ -191,15 +188,3 @@ def test_what_is_likely(step, how, words):
     report = ab.diagnose(lambda Q, K, V, dO: wrong(Q, K, V, dO).run())
     assert report.mistakes == ()
     assert words in " ".join(str(report).split())
-
-
-def test_a_small_error_is_not_explained_by_what_does_little():
-    """A mistake that changes nearly nothing is near everything; it must leave a tenth of the error at most."""
-
-    def fn(Q, K, V, dO):
-        O, dQ, dK, dV = Steps(Q, K, V, dO).run()
-        return O, dQ * (1 + 1e-4 * np.arange(dQ.shape[-1])), dK, dV
-
-    report = ab.diagnose(fn)
-    assert not report.ok
-    assert set(report.mistakes) <= {"precision-float16"}

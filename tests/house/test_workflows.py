@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ from clean_notebooks import BRANCH, FOLDER
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-PINNED = "".join((folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests"))
+FOR_THE_BOOK, FOR_TESTS = (
+    (folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests")
+)
+PINNED = FOR_THE_BOOK + FOR_TESTS
 
 
 def read(path):
@@ -33,27 +37,28 @@ def tool(name, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-LINTERS = {
-    "check-jsonschema": ("--builtin-schema", "vendor.github-workflows"),
-    "zizmor": ("--offline", "--no-progress", "--config", ".github/zizmor.yml"),
-}
-WRONG = {
-    "check-jsonschema": [("runs-on:", "run-on:"), ("steps:", "step:"), ("pull_request:", "pull_requests:")],
-    "zizmor": [("bash .ci/run", "echo ${{ github.head_ref }}"), ("contents: read", "contents: write"),
-               ("uses: actions/checkout", "uses: somebody/checkout")],
-}  # fmt: skip
+schema = partial(tool, "check-jsonschema", "--builtin-schema", "vendor.github-workflows")
+zizmor = partial(tool, "zizmor", "--offline", "--no-progress", "--config", ".github/zizmor.yml")
 
 
-@pytest.mark.parametrize("linter", LINTERS)
-def test_the_linters_have_nothing_to_say_and_notice_what_is_wrong(linter, tmp_path):
-    status, said = tool(linter, *LINTERS[linter], *WORKFLOWS)
+@pytest.mark.parametrize(
+    ("linter", "changes"),
+    [
+        (schema, {"runs-on:": "run-on:", "steps:": "step:", "pull_request:": "pull_requests:"}),
+        (zizmor, {"bash .ci/run": "echo ${{ github.head_ref }}", "contents: read": "contents: write",
+                  "uses: actions/checkout": "uses: somebody/checkout"}),
+    ],
+    ids=["schema", "zizmor"],
+)  # fmt: skip
+def test_the_linters_have_nothing_to_say_and_notice_what_is_wrong(linter, changes, tmp_path):
+    status, said = linter(*WORKFLOWS)
     assert status == 0, said
     text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
-    planted = [tmp_path / f"planted{i}.yml" for i in range(len(WRONG[linter]))]
-    for path, (right, wrong) in zip(planted, WRONG[linter], strict=True):
+    planted = [tmp_path / f"planted{i}.yml" for i in range(len(changes))]
+    for path, (right, wrong) in zip(planted, changes.items(), strict=True):
         assert right in text
         path.write_text(text.replace(right, wrong), encoding="utf-8")
-    status, said = tool(linter, *LINTERS[linter], *planted)
+    status, said = linter(*planted)
     assert status != 0
     assert [path.name for path in planted if path.name not in said] == []
 
