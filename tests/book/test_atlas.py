@@ -216,20 +216,6 @@ def test_what_is_said_around_the_tables():
 SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
     .map((row) => [row.id, [...row.querySelectorAll("li")].filter((item) => item.checkVisibility()).length])"""
 
-RESTORED = """() => {
-    for (const [name, value] of [["topic", "dropout"], ["class", ""]]) {
-        document.querySelector(`select[name=${name}]`).value = value;
-    }
-    dispatchEvent(new PageTransitionEvent("pageshow"));
-}"""
-
-EVERY_TOPIC = """() => [...document.querySelectorAll("select[name=topic] option:not([value=''])")].map((option) => {
-    option.selected = true;
-    option.parentElement.dispatchEvent(new Event("input", { bubbles: true }));
-    const rows = [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility());
-    return [option.value, rows.map((row) => row.id.replace("atlas-", "")).sort()];
-})"""
-
 
 def test_the_filters_show_what_fits(browser):
     """Without the script all is shown, and no filter; with it, what fits all that is chosen."""
@@ -237,43 +223,49 @@ def test_the_filters_show_what_fits(browser):
     sections = "".join(f"<section>{table(kind, record())}</section>" for kind in KINDS)
     tab = browser.new_page()
     tab.set_content(f"<!DOCTYPE html><html><body>{filters()}{sections}</body></html>")
+
+    def shown():
+        return {name.removeprefix("atlas-"): n for name, n in tab.evaluate(SHOWN)}
+
+    def choose(**values):
+        for name, value in values.items():
+            tab.select_option(f"select[name={name}]", value)
+
     assert not tab.locator(".atlas-filter").is_visible()
-    assert dict(tab.evaluate(SHOWN)) == {f"atlas-{slug}": len(cause.threads) for slug, cause in CAUSES.items()}
+    assert shown() == {slug: len(cause.threads) for slug, cause in CAUSES.items()}
     tab.add_script_tag(content=script)
     assert tab.locator("output").text_content() == f"{len(incidents())} incidents"
-    tab.select_option("select[name=library]", "flash-attention")
-    tab.select_option("select[name=year]", "2023")
+    choose(library="flash-attention", year="2023")
     fits = {
-        f"atlas-{slug}": n
+        slug: n
         for slug, cause in CAUSES.items()
         if (n := sum(thread.library == "flash-attention" and thread.year == 2023 for thread in cause.threads))
     }
-    assert dict(tab.evaluate(SHOWN)) == fits
-    tab.select_option("select[name=symptom]", "dQ, dK wrong")
-    fits = {name: n for name, n in fits.items() if {"dQ", "dK"} <= set(CAUSES[name.removeprefix("atlas-")].spoils)}
-    assert dict(tab.evaluate(SHOWN)) == fits
-    assert any(symptom(CAUSES[name.removeprefix("atlas-")]) != "dQ, dK wrong" for name in fits)  # and others, with more
-    kinds = [kind for kind, causes in KINDS.items() if any(f"atlas-{cause.slug}" in fits for cause in causes)]
-    assert tab.locator("section:visible").count() == len(kinds) < len(KINDS)
-    tab.select_option("select[name=class]", kinds[0])
-    assert dict(tab.evaluate(SHOWN)) == {
-        name: n for name, n in fits.items() if name.removeprefix("atlas-") in {cause.slug for cause in KINDS[kinds[0]]}
-    }
-    for name in ("class", "symptom", "library", "year"):
-        tab.select_option(f"select[name={name}]", "")
-    assert dict(tab.evaluate(EVERY_TOPIC)) == {words: sorted(slugs) for words, slugs in TOPICS.items()}
-    tab.select_option("select[name=topic]", "KV cache")
-    tab.select_option("select[name=class]", "Several ranks")
-    assert [name for name, _ in tab.evaluate(SHOWN)] == ["atlas-merged-without-the-gradient-of-l"]
-    tab.evaluate(RESTORED)
-    assert {name.removeprefix("atlas-") for name, _ in tab.evaluate(SHOWN)} == set(TOPICS["dropout"])
+    assert shown() == fits
+    choose(symptom="dQ, dK wrong")
+    fits = {slug: n for slug, n in fits.items() if {"dQ", "dK"} <= set(CAUSES[slug].spoils)}
+    assert shown() == fits
+    assert any(symptom(CAUSES[slug]) != "dQ, dK wrong" for slug in fits)  # and others, with more
+    kinds = {kind: {cause.slug for cause in causes} for kind, causes in KINDS.items()}
+    left = [kind for kind, slugs in kinds.items() if slugs & fits.keys()]
+    assert tab.locator("section:visible").count() == len(left) < len(KINDS)
+    choose(**{"class": left[0]})
+    assert shown() == {slug: n for slug, n in fits.items() if slug in kinds[left[0]]}
+    choose(**{"class": ""}, symptom="", library="", year="")
+    for words, slugs in TOPICS.items():
+        choose(topic=words)
+        assert shown().keys() == set(slugs)
+    other = next(words for words, slugs in TOPICS.items() if not kinds[left[0]] & set(slugs))
+    choose(topic=other, **{"class": left[0]})
+    assert tab.locator("output").text_content() == "0 incidents: choose less"
+    choose(topic="dropout", **{"class": ""})
+    tab.evaluate("""() => {
+        document.querySelector("select[name=topic]").value = "KV cache";
+        dispatchEvent(new PageTransitionEvent("pageshow"));
+    }""")  # as a browser restores what was chosen
+    assert shown().keys() == set(TOPICS["KV cache"])
     tab.set_viewport_size({"width": 390, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     place = tab.locator("table.atlas a.here:visible").first.bounding_box()
     assert min(place["width"], place["height"]) >= 24
-    kind = next(iter(KINDS))
-    other = next(words for words, slugs in TOPICS.items() if not {cause.slug for cause in KINDS[kind]} & set(slugs))
-    tab.select_option("select[name=class]", kind)
-    tab.select_option("select[name=topic]", other)
-    assert tab.locator("output").text_content() == "0 incidents: choose less"
     tab.close()

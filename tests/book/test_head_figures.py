@@ -120,21 +120,6 @@ class TestSteps:
         wanted |= {"dQ": [0.64, 0.96, -0.16, -0.24, -0.68, -1.92, 0.62, 0.48]}
         assert {name: printed(parts[f"{name} numbers"]) for name in wanted} == wanted
 
-    def test_the_entries_used_are_those_of_the_formula(self):
-        states = dict(zip(("", "", *self.order[3:]), pictures(head_steps(*SMALL, alt=ALT)), strict=False))
-        row, column = lambda i, m: {(i, k) for k in range(m)}, lambda j, n: {(k, j) for k in range(n)}
-        wanted = {  # n_q, n_k, d_k, d_v = 3, 4, 2, 1, and the last of each
-            "S": {"Q": row(2, 2), "K": row(3, 2)},
-            "P": {"S": row(2, 4)},
-            "O": {"P": row(2, 4), "V": column(0, 4)},
-            "dV": {"P": column(3, 3), "dO": column(0, 3)},
-            "dP": {"dO": row(2, 1), "V": row(3, 1)},
-            "dS": {"P": {(2, 3)}, "dP": {(2, 3)}, "D": {(2, 0)}},
-            "dQ": {"dS": row(2, 4), "K": column(1, 4)},
-            "dK": {"dS": column(3, 3), "Q": column(1, 3)},
-        }
-        assert {name: marked(states[name][1], "blue") for name in wanted} == wanted
-
 
 CHANGED = {  # which tables in one row, which in one column, and which as a whole, by the formulas
     "query": ({"S", "P", "O", "D", "dS", "dQ"}, set(), {"dK", "dV"}),
@@ -168,22 +153,6 @@ class TestTouches:
                 assert marked(parts, "purple") == {name: {(row, c) for c in range(width)}}
                 assert sentence.startswith(f"Row {row} of {name} moves.")
 
-    def test_an_entry_shows_its_three_terms(self):
-        states = list(pictures(touches(*ROUND, alt=ALT)))
-        sentence, parts = states[5]
-        assert marked(parts, "orange") == {"dS": {(1, 2)}}
-        assert marked(parts, "blue") == {"P": {(1, 2)}, "dP": {(1, 2)}, "D": {(1, 0)}}
-        assert "0.8\u00a0·\u00a0(2 − 0.8) = 0.96: this key does better than the mean" in sentence
-        assert "worse than the mean" in states[1][0]
-
-        chosen = {
-            element.get("data-part"): element.get("data-choose")
-            for element in ElementTree.fromstring(touches(*ROUND, alt=ALT).svg).iter()
-            if element.get("data-choose")
-        }
-        assert len(chosen) == 6 + 8 + 12 + 3 + 2
-        assert (chosen["dS 1 2"], chosen["K 2 3"]) == ("Move:0, Entry:5", "Move:2, Entry:2")
-
 
 class TestInputPaths:
     def test_the_sums_are_the_gradients_of_the_layer(self):
@@ -195,67 +164,34 @@ class TestInputPaths:
         for name, T in {"self dX": g.dX, "cross dX": c.dX, "cross dX_mem": c.dmemory}.items():
             assert printed(parts[f"{name} numbers"]) == pytest.approx(T.ravel(), abs=0.00501)
 
-    def test_a_path_that_is_not_chosen_is_pale(self):
-        pale = [{part for part, element in parts.items() if element.get("opacity")} for _, parts in pictures(paths())]
-        assert pale[0] == pale[4] == set()
-        assert pale[1] == {"path K", "path V", "self K", "self V"}
-        assert pale[3] == {"path Q", "path K", "self Q", "self K", "scores"}
-        assert pale[5] == {"path K", "path V", "cross K", "cross V", "cross dX_mem"}
-        assert pale[7] == {"path Q", "path K", "cross Q", "cross K", "cross dX", "scores"}
 
-    def test_it_says_what_is_lost_without_the_others(self):
-        (_, parts), *chosen = pictures(paths())
-        whole = np.array(printed(parts["self dX numbers"]))
-        for name, (sentence, _) in zip("QKV", chosen[:3], strict=True):
-            part = np.array(printed(parts[f"self {name} numbers"]))
-            said = int(re.search(r"wrong by up to (\d+)%", sentence).group(1))
-            assert said == pytest.approx(100 * np.max(np.abs(whole - part)) / np.max(np.abs(whole)), abs=1)
-
-
-class TestArrows:
+@pytest.mark.parametrize(("scale", "grow"), [(None, 1), (0.9, 2.5)])
+def test_arrows_end_where_the_formulas_say(scale, grow):
     """One query and its keys in the plane: every arrow is as long as the formulas say, and starts where it should."""
-
     q, K, V, dO = np.array([1.5, 0.5]), rng.normal(size=(5, 2)), rng.normal(size=(5, 3)), rng.normal(size=3)
-
-    def drawn(self, **options):
-        """The first and the last point of each arrow, in the units of the keys, and each part."""
-        root = ElementTree.fromstring(arrows(self.q, self.K, self.V, self.dO, alt=ALT, **options).svg)
-        parts = {element.get("data-part"): element for element in root.iter() if element.get("data-part")}
-        ends = {}
-        for name, part in parts.items():
-            points = [float(x) for x in re.findall(r"-?[\d.]+", part[0].get("d"))]
-            tip = part[1].get("points").split()[0].split(",") if len(part) > 1 else points[-2:]
-            ends[name] = np.array([points[:2], [float(x) for x in tip]])
-            if len(part) > 1:  # the head ends two pixels before the point
-                step = ends[name][1] - ends[name][0]
-                ends[name][1] += 2 * step / np.hypot(*step)
-        start, unit = ends["q"][0], np.hypot(*(ends["q"][1] - ends["q"][0])) / np.hypot(*self.q)
-        return {name: (end - start) * (1, -1) / unit for name, end in ends.items()}, parts
-
-    @pytest.mark.parametrize(("scale", "grow"), [(None, 1), (0.9, 2.5)])
-    def test_arrows_end_where_the_formulas_say(self, scale, grow):
-        ends, _ = self.drawn(scale=scale, grow=grow)
-        factor = 2**-0.5 if scale is None else scale
-        P = np.exp(factor * self.K @ self.q)
-        P /= P.sum()
-        dP = self.V @ self.dO
-        dS = P * (dP - P @ dP)
-        near = {"atol": 0.02}
-        np.testing.assert_allclose(ends["q"], [[0, 0], self.q], **near)
-        np.testing.assert_allclose(ends["dQ"], [self.q, self.q + grow * factor * dS @ self.K], **near)
-        pulled = self.q
-        for j, key in enumerate(self.K):
-            np.testing.assert_allclose(ends[f"k {j}"], [[0, 0], key], **near)
-            np.testing.assert_allclose(ends[f"dK {j}"], [key, key + grow * factor * dS[j] * self.q], **near)
-            pull = [pulled, pulled + grow * factor * dS[j] * key]
-            np.testing.assert_allclose(ends[f"pull {j}"], pull, **near)
-            pulled = pull[1]
-        np.testing.assert_allclose(pulled, ends["dQ"][1], **near)
-
-    def test_gradients_of_size_zero_break_nothing(self):
-        svg = arrows(self.q, self.K, np.ones((5, 1)), np.ones(1), alt=ALT).svg
-        assert not re.search(r"\bnan\b", svg)
-        assert svg.count("as well as the average: dS = 0") == 5
+    root, ends = ElementTree.fromstring(arrows(q, K, V, dO, scale=scale, grow=grow, alt=ALT).svg), {}
+    for part in (element for element in root.iter() if element.get("data-part")):
+        points = [float(x) for x in re.findall(r"-?[\d.]+", part[0].get("d"))]
+        start, end = np.array(points[:2]), np.array(points[-2:])
+        if len(part) > 1:  # it has a head, which ends two pixels before the point
+            end = np.array([float(x) for x in part[1].get("points").split()[0].split(",")])
+            end += 2 * (end - start) / np.hypot(*(end - start))
+        ends[part.get("data-part")] = np.array([start, end])
+    origin, unit = ends["q"][0], np.hypot(*(ends["q"][1] - ends["q"][0])) / np.hypot(*q)
+    factor = 2**-0.5 if scale is None else scale
+    P = softmax(factor * K @ q)
+    dS = P * (V @ dO - P @ V @ dO)
+    wanted, pulled = {"q": [[0, 0], q], "dQ": [q, q + grow * factor * dS @ K]}, q
+    for j, key in enumerate(K):
+        wanted[f"k {j}"] = [[0, 0], key]
+        wanted[f"dK {j}"] = [key, key + grow * factor * dS[j] * q]
+        wanted[f"pull {j}"] = [pulled, pulled + grow * factor * dS[j] * key]
+        pulled = wanted[f"pull {j}"][1]
+    for name, arrow in wanted.items():
+        np.testing.assert_allclose((ends[name] - origin) * (1, -1) / unit, arrow, atol=0.02, err_msg=name)
+    svg = arrows(q, K, np.ones((5, 1)), np.ones(1), alt=ALT).svg  # gradients of size zero break nothing
+    assert not re.search(r"\bnan\b", svg)
+    assert svg.count("as well as the average: dS = 0") == 5
 
 
 class TestWholeHead:

@@ -49,16 +49,12 @@ def test_its_checks_notice_a_wrong_op(right, wrong):
         run(code.replace(right, wrong))
 
 
-def test_the_example_of_the_readme(capsys):
-    code, *_ = blocks("README.md")
+def test_the_example_of_the_readme_and_what_it_asks_diagnose(capsys):
+    code, asked, _ = blocks("README.md")
     run(code)
     assert capsys.readouterr().out == "agrees with differences and autograd\n"
-
-
-def test_what_the_readme_asks_diagnose(capsys):
-    _, code, _ = blocks("README.md")
-    run(code)
-    said = re.search(r"# (\(.*\));", code)[1]
+    run(asked)
+    said = re.search(r"# (\(.*\));", asked)[1]
     assert capsys.readouterr().out == said + "\n"
 
 
@@ -120,11 +116,8 @@ def test_the_head_that_the_page_for_instructors_grades(mistake, ok, passed, wron
     names = run(code, head=run(HEAD.replace(*mistake), ab=ab)["head"])
     assert (names["report"].ok, names["passed"], names["wrong"]) == (ok, passed, wrong)
     assert names["required"] <= ALL_CASES
-
-
-def test_the_cases_that_the_page_for_instructors_names_exist():
-    text = (ROOT / "book/teaching.md").read_text(encoding="utf-8")
-    assert set(re.findall(r'`"([^"]+)"`', text)) <= ALL_CASES
+    named = re.findall(r'`"([^"]+)"`', (ROOT / "book/teaching.md").read_text(encoding="utf-8"))
+    assert set(named) <= ALL_CASES
 
 
 def test_the_mistake_that_the_page_for_instructors_shows():

@@ -113,7 +113,8 @@ def test_halfway_all_begin_anew_and_a_process_that_is_slower_is_refused_and_says
 
 
 def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
-    script = "import os, numpy as np\ndef ready(n):\n    print('noise')\n    return lambda: [np.array([1 // n, os.getpid()])]"
+    script = "import os, numpy as np\ndef ready(n):\n    print('noise')\n"
+    script += "    return lambda: [np.array([1 // n, os.getpid()])]"
     (tmp_path / "two_calls.py").write_text(script)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with peers.started("two_calls", {"right": (1,), "wrong": (0,)}, 1) as (ready, left_out):
@@ -402,6 +403,7 @@ def test_the_call_for_all_measures_when_the_tests_take_too_long(tmp_path):
     assert 180 < int(words[words.index("--budget") + 1]) <= 435  # and with 40 s of grace all is below eight minutes
 
 
+@pytest.mark.thorough
 def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(monkeypatch):
     """A cell of two contenders on the CPU, and some planted among them."""
     torch = pytest.importorskip("torch")
