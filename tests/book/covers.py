@@ -161,21 +161,15 @@ def spine(item):
 
 
 def output(item):
-    case = the_case(item)
-    return ["O", *conditions(case)] if isinstance(case, Case) else ["Y", *around(case), *conditions(case.heads)]
+    return ["O" if isinstance(the_case(item), Case) else "Y", *variant(item)]
 
 
 def gradients(item):
     case = the_case(item)
     if isinstance(case, Case):
-        return ["dQ", "dK", "dV", *parameters(case), *conditions(case)]
-    names = [
-        "dX",
-        *(["dmemory"] if case.d_mem else []),
-        *WEIGHTS,
-        *(f"db_{name}" for name in case.biases.removesuffix("G")),
-    ]
-    return names + around(case) + parameters(case.heads) + conditions(case.heads)
+        return ["dQ", "dK", "dV", *parameters(case), *variant(item)]
+    biases = (f"db_{name}" for name in case.biases.removesuffix("G"))
+    return ["dX", *["dmemory"] * bool(case.d_mem), *WEIGHTS, *biases, *parameters(case.heads), *variant(item)]
 
 
 OF_L = ["all of them from dL", "tangents of O and L"]

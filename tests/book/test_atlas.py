@@ -23,7 +23,7 @@ from evidence.atlas.topics import TOPICS, topics
 
 every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")
-SAMPLE = ("scale-ignored-by-fusion", "dead-row", "causal-forced-in-backward", "nothing-to-do", "graph-cut")
+SAMPLE = ("dead-row", "nothing-to-do")
 
 
 # --- the table ----------------------------------------------------------------------------------------------------

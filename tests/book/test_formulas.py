@@ -84,6 +84,8 @@ def disagreements(label, way="float64", latex=None, seed=0):
     for equation in read(label, latex):
         setting, before = setting_of(formula, equation), compared
         for point in points(formula, setting):
+            if way == "balls" and seed == 0 and compared > before:
+                break  # slow: at all points in test_at_more_points
             at = place(setting, way, point, seed, tuple(formula.get("fixed", ())))
             for bound, sides in at.sides(equation):
                 for relation, (A, B) in zip(equation.relations, itertools.pairwise(sides), strict=True):
@@ -249,7 +251,7 @@ def test_python_lines_stand_where_a_formula_is_computed():
         assert not lines - code_lines(EQUATIONS[label].chapter), label
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["float64", pytest.param("balls", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("label", RUN)
 def test_its_python_lines_make_the_same(label, way):
     if way == "float64" or "floats alone" not in FORMULAS[label]:

@@ -17,7 +17,7 @@ from attnbook.diagnose.steps import Steps, with_mistakes
 UNSEEN = ("flash-attention#2562",)
 """What no case shows as wrong: a function may refuse to take a length of 0."""
 
-SAMPLE = (2, 12)
+SAMPLE = (2,)
 """The rows that are asked each time, of the threads that people met them in."""
 
 MORE = (
@@ -180,7 +180,7 @@ def all_of(ways, inputs, name):
         ("dP", lambda T: T**3, "the rows of dS sum to 0: dP is the likeliest, or how D is taken off"),
         ("dS", lambda T: T + 0.2, "the rows of dS do not sum to 0"),
         ("S", np.cbrt, "the rows of its P sum to 1: the scores are the likeliest"),
-        ("P", lambda T: T**1.1, "the rows of its P do not sum to 1"),
+        pytest.param("P", lambda T: T**1.1, "the rows of its P do not sum to 1", marks=pytest.mark.thorough),
     ],
 )
 def test_what_is_likely(step, how, words):
