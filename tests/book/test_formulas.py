@@ -163,13 +163,19 @@ def _apart(came, wanted, way):
         yield f"is off by {float(off):.1e}"
 
 
+def bare(source):
+    """The lines of some code, without comments."""
+    return {re.sub(r"\s+# .*", "", line).strip() for line in source.splitlines()}
+
+
 @functools.cache
 def code_lines(chapter):
-    """Every line of code that the package or a chapter's cells have, without its comment."""
+    """Every line of code that the package or a chapter's cells have."""
+    if chapter is None:
+        return set().union(*(bare(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")))
     cells = json.loads((CHAPTERS / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    sources += [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
-    return {re.sub(r"\s+# .*", "", line).strip() for source in sources for line in source.splitlines()}
+    of_cells = (bare("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code")
+    return code_lines(None).union(*of_cells)
 
 
 @functools.cache
