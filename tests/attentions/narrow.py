@@ -25,9 +25,7 @@ class _Flash(torch.autograd.Function):
     def forward(ctx, q, k, v, bias, options, backward):
         ctx.save_for_backward(q, k, v, bias)
         ctx.options, ctx.back = options | ({} if bias is None else {"bias": bias.double().numpy()}), backward
-        return torch.tensor(
-            Steps(*(T.double().numpy() for T in (q, k, v)), np.zeros(1), **ctx.options).O, dtype=q.dtype
-        )
+        return forward_of(q, k, v, ctx.options)
 
     @staticmethod
     def backward(ctx, dO):
@@ -127,33 +125,22 @@ def xformers(backward=by_steps):
     return memory_efficient_attention
 
 
-def _check_tutorial(q, k, v):
-    assert q.dtype == torch.float16
-    assert q.ndim == 4
-    assert q.shape[-1] == k.shape[-1] == v.shape[-1]
-    assert k.shape[-1] in {16, 32, 64, 128, 256}
-    assert q.shape == k.shape == v.shape
-    assert q.shape[2] % 128 == 0
-
-
 def triton_tutorial(backward=by_steps):
     """``attention(q, k, v, causal, sm_scale)``, which is the ``apply`` of an autograd function."""
 
-    class Attention(torch.autograd.Function):
+    class Attention(_Flash):
         @staticmethod
         def forward(ctx, q, k, v, causal, sm_scale):
-            _check_tutorial(q, k, v)
-            options = {"causal": causal, "scale": sm_scale}
-            ctx.save_for_backward(q, k, v)
-            ctx.options = options
-            return torch.tensor(
-                Steps(*(T.double().numpy() for T in (q, k, v)), np.zeros(1), **options).O, dtype=q.dtype
-            )
+            assert q.dtype == torch.float16
+            assert q.shape == k.shape == v.shape
+            assert q.ndim == 4
+            assert q.shape[-1] in {16, 32, 64, 128, 256}
+            assert q.shape[2] % 128 == 0
+            return _Flash.forward(ctx, q, k, v, None, {"causal": causal, "scale": sm_scale}, backward)
 
         @staticmethod
         def backward(ctx, dO):
-            grads = backward(*(T.double().numpy() for T in (*ctx.saved_tensors, dO)), **ctx.options)[1:]
-            return *(torch.tensor(g, dtype=dO.dtype) for g in grads), None, None
+            return *_Flash.backward(ctx, dO)[:3], None, None
 
     return Attention.apply
 

@@ -163,10 +163,14 @@ def cuts(n, first=0):
     return [slice(start, start + BLOCK) for start in range(first, n, BLOCK)]
 
 
-def queries(Q, K, V, dO):
-    """dK a query at a time, as a kernel adds it up: in float32, in memory of its own."""
+def by_rows(Q, K, V, dO):
+    """What a kernel does that is handed bare memory, and counts rows and columns itself; dK a query at a time, added
+    up in float32, in memory of its own.
+    """
     scale = K.shape[-1] ** -0.5
     P = softmax(scale * Q @ mT(K))
+    memory = dO.ravel(order="C")
+    dO = memory.reshape(dO.shape)
     dP = dO @ mT(V)
     dS = softmax_vjp(dP, P)
     wide = np.promote_types(Q.dtype, np.float32)
@@ -174,17 +178,6 @@ def queries(Q, K, V, dO):
     for i in range(Q.shape[-2]):
         dK += mT(dS[..., i : i + 1, :]) * Q[..., i : i + 1, :]
     return P @ V, scale * dS @ K, (scale * dK).astype(Q.dtype), mT(P) @ dO
-
-
-def by_rows(Q, K, V, dO):
-    """What a kernel does that is handed bare memory, and counts rows and columns itself."""
-    scale = K.shape[-1] ** -0.5
-    P = softmax(scale * Q @ mT(K))
-    memory = dO.ravel(order="C")
-    dO = memory.reshape(dO.shape)
-    dP = dO @ mT(V)
-    dS = softmax_vjp(dP, P)
-    return P @ V, scale * dS @ K, scale * mT(dS) @ Q, mT(P) @ dO
 
 
 def dropped(Q, K, V, dO, keep, p):

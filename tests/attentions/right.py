@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
+from attentions.wrong import eager, kernel
 from attnbook.arrays import mT
 from attnbook.diagnose.steps import Steps
 from attnbook.ops import ALiBi, Dropout, Sink, Softcap, Window
@@ -39,37 +40,6 @@ def allowed_of(S, mask, causal):
     if isinstance(S, torch.Tensor):
         corner = torch.from_numpy(corner)
     return corner if mask is None else mask & corner
-
-
-def flash(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
-    """As a kernel does it: a key at a time with a running maximum; P again from L, and D from dO and O."""
-    h = Q.shape[-3] if Q.ndim > 2 else 1
-    group = h // K.shape[-3] if K.ndim > 2 else 1
-    k, v = (np.repeat(T, group, axis=-3) if group > 1 else T for T in (K, V))
-    scale = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
-    S = scale * (Q @ mT(k)) + (0 if bias is None else bias)
-    S = np.where(allowed_of(S, mask, causal), S, -np.inf).astype(Q.dtype)
-    m = np.full((*S.shape[:-1], 1), -np.inf, dtype=Q.dtype)
-    z, O = np.zeros_like(m), np.zeros((*S.shape[:-1], V.shape[-1]), dtype=Q.dtype)
-    for j in range(S.shape[-1]):
-        s = S[..., j : j + 1]
-        new = np.maximum(m, s)
-        safe = np.where(np.isneginf(new), 0, new)
-        p, keep = np.exp(s - safe), np.exp(m - safe)
-        z, O, m = keep * z + p, keep * O + p * v[..., j : j + 1, :], new
-    O = O / np.where(z == 0, 1, z)
-    L = np.where(z == 0, np.inf, m + np.log(np.where(z == 0, 1, z)))
-    D = (dO * O).sum(axis=-1, keepdims=True)
-    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(k), np.zeros_like(v)
-    for j in range(S.shape[-1]):
-        p = np.exp(S[..., j : j + 1] - L)
-        dS = p * (dO @ mT(v[..., j : j + 1, :]) - D)
-        dQ += scale * dS * k[..., j : j + 1, :]
-        dK[..., j, :] = scale * (dS * Q).sum(axis=-2)
-        dV[..., j, :] = (p * dO).sum(axis=-2)
-    if group > 1:
-        dK, dV = (T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3) for T in (dK, dV))
-    return O, dQ, dK, dV
 
 
 def by_jacobian(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
@@ -128,16 +98,10 @@ def with_einsum(Q, K, V, *, mask=None, bias=None, causal=False, scale=None):
 
 
 class Eager(torch.nn.Module):
-    """The definition in torch, each step in the dtype of Q; autograd is its backward."""
+    """The definition in torch, as a module; autograd is its backward."""
 
     def forward(self, Q, K, V, *, mask=None, bias=None, causal=False, scale=None):
-        h = Q.shape[-3] if Q.ndim > 2 else 1
-        K, V = (T.repeat_interleave(h // T.shape[-3], -3) if T.ndim > 2 else T for T in (K, V))
-        S = Q @ K.mT * (Q.shape[-1] ** -0.5 if scale is None else scale) + (0 if bias is None else bias)
-        allowed = allowed_of(S, mask, causal)
-        alive = allowed.any(-1, keepdim=True)
-        P = S.masked_fill(~allowed & alive, -torch.inf).softmax(-1)
-        return P.masked_fill(~allowed, 0.0) @ V
+        return eager(Q, K, V, mask, bias, causal, scale)
 
 
 OURS = ab.attention, ab.attention_vjp
@@ -149,7 +113,7 @@ RIGHT_ONES = {
     "ours on torch": (OURS, "torch", (*ALL, "bfloat16")),
     "ours under autograd": (lambda Q, K, V, **options: ab.attention(Q, K, V, **options)[0], "torch", BOTH),
     "the steps of the catalogue": (by_steps, "numpy", ALL),
-    "as a kernel does it": (flash, "numpy", ALL),
+    "as a kernel does it": (kernel, "numpy", ALL),
     "by Jacobians": (by_jacobian, "numpy", BOTH),
     "float32 throughout": (single_precision, "numpy", ("float64",)),
     "float32 inside": (single_precision_inside, "numpy", ("float64",)),

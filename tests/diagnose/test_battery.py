@@ -15,7 +15,7 @@ from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.convention import Convention
-from attnbook.diagnose.steps import Steps, as_if_contiguous, with_mistakes
+from attnbook.diagnose.steps import Steps
 
 BY_NAME = {case.name: case for case in battery()}
 
@@ -138,23 +138,6 @@ def test_every_sized_case_is_asked_once():
 # --- what only they show ------------------------------------------------------------------------------------------
 
 
-def test_dO_read_as_if_it_were_contiguous():
-    """flash-attention#355: right for every dO that lies in order."""
-
-    def deaf(Q, K, V, dO):
-        if min(dO.strides) <= 0 or dO.size == 0:  # beside that memory lies what belongs to others
-            return right(Q, K, V, np.zeros_like(dO))
-        return right(Q, K, V, np.lib.stride_tricks.as_strided(dO, dO.shape, np.empty_like(dO, order="C").strides))
-
-    assert where(deaf, "dV") == {name for name, case in BY_NAME.items() if "dO" in case.memory}
-    step = {"dO_read": lambda a: as_if_contiguous(a.dO, a.memory.get("dO", ""))}
-    known = type("Mistake", (), {"steps": step})
-    case = BY_NAME["dO transposed in memory"]
-    Q, K, V, dO = case.inputs
-    came = deaf(Q, K, V, mT(mT(dO).copy()))
-    assert np.allclose(came[3], with_mistakes(known)(*case.inputs, memory=case.memory).dV)
-
-
 @pytest.mark.parametrize(
     ("wrong", "cases"),
     [
@@ -183,40 +166,31 @@ def test_tiles(wrong, cases):
 
 @pytest.mark.parametrize("name", ["window", "softcap", "sink", "slopes", "cos", "dropout", "dL"])
 def test_an_option_that_the_backward_ignores(name):
-    """Each is asked for, and what takes it must do it right; what does not take it is not asked."""
+    """Each is asked for, and what takes it must do it right."""
 
     def forgetful(Q, K, V, dO, **options):
         O, *_ = right(Q, K, V, dO, **options)
         rest = {key: value for key, value in options.items() if key not in (name, {"cos": "sin"}.get(name))}
         return O, *right(Q, K, V, dO, **rest)[1:]
 
-    wrong = where(forgetful, "dQ")
-    assert wrong == {case.name for case in battery() if name in case.options}
-    assert where(right, "dQ") == set()
-
-    def none_of_them(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
-        return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
-
-    report = ab.diagnose(none_of_them)
-    assert report.ok
-    assert set(report.not_run) == {c.name for c in battery() if c.options.keys() - {"mask", "bias", "causal", "scale"}}
+    assert where(forgetful, "dQ") == {case.name for case in battery() if name in case.options}
 
 
-def test_who_swallows_any_name_is_not_asked():
+def takes_four(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
+    return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
+
+
+def takes_any_name(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, **_):
     """As many modules do: a window is no more known to it than a name that nothing has."""
+    return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
 
-    def greedy(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None, **_):
-        return right(Q, K, V, dO, mask=mask, bias=bias, causal=causal, scale=scale)
 
-    report = ab.diagnose(greedy)
+@pytest.mark.parametrize("fn", [takes_four, takes_any_name])
+def test_what_does_not_take_an_option_is_not_asked(fn):
+    report = ab.diagnose(fn)
     assert report.ok, str(report)
-    assert report.not_run["window"] == "it takes any name, and does nothing with window"
-    assert "mask" in report.compared
-
-    def knows(Q, K, V, dO, window=None, **options):  # and forgets it
-        return right(Q, K, V, dO, **options)
-
-    assert {"window", "window, causal"} <= {case for f in ab.diagnose(knows).findings for case in f.cases}
+    assert set(report.not_run) == {c.name for c in battery() if c.options.keys() - {"mask", "bias", "causal", "scale"}}
+    assert fn is takes_four or report.not_run["window"] == "it takes any name, and does nothing with window"
 
 
 def test_a_number_of_heads_that_is_the_only_one():

@@ -18,11 +18,14 @@ from test_workflows import schema, steps, zizmor
 
 import attnbook as ab
 from attnbook.__main__ import _parser, main
+from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.causes.search import Explained
 from attnbook.grade import EXERCISES, exercise, pages, rubric
 from attnbook.reports import as_html, as_junit, picture, wrong_entries
 from attnbook.reports.picture import in_words
+
+pytest_plugins = ["pytester"]
 
 MINE = """
     import numpy as np
@@ -81,16 +84,29 @@ MINE = """
 """
 
 
-MADE = ("mine", "one", "broken", "kernel", "pack", "ran", "mine_over")
+MADE = ("mine", "one", "broken", "script", "kernel", "pack", "ran", "mine_over")
 """What the tests write and import."""
+
+FEW = ("plain", "batch and heads", "all axes equal", "mask", "mask with a dead row", "causal, more keys")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def few(monkeypatch):
+    """Diagnose with a few cases: here it matters how what it finds is said."""
+    monkeypatch.setattr(
+        sys.modules["attnbook.diagnose.report"],
+        "battery",
+        lambda *convention: [case for case in battery(*convention) if case.name in FEW],
+    )
+
+
+@pytest.fixture
+def run(few, tmp_path, monkeypatch, capsys):
     """The command, in this process and in a folder with ``mine.py``: (status, stdout, stderr)."""
     (tmp_path / "mine.py").write_text(textwrap.dedent(MINE), encoding="utf-8")
     (tmp_path / "one.py").write_text("def head(Q, K, V, dO):\n    return Q, K, V", encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(0)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", ["attnbook"])
@@ -125,22 +141,41 @@ def test_what_a_target_may_be(run, target):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mine.py"], "expected module:function, got 'mine.py': it has"),
-        (["one.py"], "write one.py:head"),
-        (["broken.py"], "expected module:function, got 'broken.py'"),
-        (["mine:wright"], "has no attribute 'wright'; it has right"),
-        (["mine:Wide"], "Wide is a class, and cannot be made without arguments (TypeError:"),
-        (["nowhere.py:f"], "there is no file nowhere.py"),
-        (["broken.py:f"], "broken.py could not be imported: ZeroDivisionError: division by zero"),
-        (["mine:right", "--html", "no/such/folder.html"], "No such file or directory"),
-        (["mine:right", "--limit", "x"], "invalid float value"),
-        (["mine:right", "--rows", "3"], "diagnose: error: unrecognized arguments: --rows 3"),
+        ("", "usage"),
+        ("diagnose", "usage"),
+        ("diagnose mine", "expected module:function, got 'mine'"),
+        ("diagnose mine.py", "expected module:function, got 'mine.py': it has"),
+        ("diagnose one.py", "write one.py:head"),
+        ("diagnose broken.py", "expected module:function, got 'broken.py'"),
+        ("diagnose mine:wright", "has no attribute 'wright'; it has right"),
+        ("diagnose mine:Wide", "Wide is a class, and cannot be made without arguments (TypeError:"),
+        ("diagnose mine:MISTAKE", "fn: expected a function"),
+        ("diagnose nowhere.py:f", "there is no file nowhere.py"),
+        ("diagnose not_there:f", "No module named 'not_there'"),
+        ("diagnose broken.py:f", "broken.py could not be imported: ZeroDivisionError: division by zero"),
+        ("diagnose broken:f", "broken could not be imported: ZeroDivisionError: division by zero"),
+        ("diagnose script:f", "script could not be imported: SystemExit: 0"),
+        ("diagnose mine:right --html no/such/folder.html", "No such file or directory"),
+        ("diagnose mine:right --limit x", "invalid float value"),
+        ("diagnose mine:right --limit 0", "limit: expected a number of seconds above 0"),
+        ("diagnose mine:right --library theano", "invalid choice: 'theano'"),
+        ("diagnose mine:right --library numpy --dtype bfloat16", "none of NumPy"),
+        ("diagnose mine:right --rows 3", "diagnose: error: unrecognized arguments: --rows 3"),
+        ("diagnose kernel.py:old --at-least -1", "--at-least: expected 0 or more, got '-1'"),
+        ("grade", "expected FILES and --exercise NAME"),
+        ("grade a.py", "expected FILES and --exercise NAME"),
+        ("grade a.py --exercise nothing", "exercise: expected one of softmax"),
+        ("grade a.py --exercise softmax --rubric none.toml", "No such file"),
+        ("grade a.py --exercise softmax --limit -1", "limit: expected a number above 0"),
+        ("grade a.py --exercise softmax --csv --json", "not allowed with"),
+        ("grade a.py --all", "grade: error: unrecognized arguments: --all"),
     ],
 )
 def test_status_2_and_a_hint(run, arguments, words):
-    status, out, err = run("diagnose", *arguments)
+    status, out, err = run(*arguments.split())
     assert (status, out) == (2, "")
     assert words in err
+    assert "Traceback" not in err
 
 
 def test_what_cannot_be_written_is_noticed_before_anything_runs(run, tmp_path):
@@ -162,10 +197,27 @@ def test_what_cannot_be_written_is_noticed_before_anything_runs(run, tmp_path):
     assert "right: O, dQ, dK, dV" in out  # the report is not lost with the file
 
 
+def of_a_shell(folder, *arguments):
+    """The command in a process of its own: (status, stdout, stderr)."""
+    command = [sys.executable, "-m", "attnbook", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=100)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_function_that_never_returns_keeps_neither_the_shell_nor_its_report(tmp_path):
+    """It prints to the end, which is not mixed with the report."""
+    (tmp_path / "mine.py").write_text(
+        "def noisy(Q, K, V, dO):\n    while True:\n        print('still here', flush=True)\n", encoding="utf-8"
+    )
+    status, out, err = of_a_shell(tmp_path, "diagnose", "mine:noisy", "--limit", "0.2", "--json")
+    assert status == 1
+    assert json.loads(out)["findings"][0]["kind"] == "too long"
+    assert "still here" in err
+
+
 def test_a_function_that_ends_the_process(tmp_path):
     (tmp_path / "ends.py").write_text("import os\n\n\ndef f(Q, K, V, dO):\n    os.abort()\n", encoding="utf-8")
-    asked = [sys.executable, "-m", "attnbook", "diagnose", "ends.py:f", "--junit", "report.xml"]
-    assert subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode == -signal.SIGABRT
+    assert of_a_shell(tmp_path, "diagnose", "ends.py:f", "--junit", "report.xml")[0] == -signal.SIGABRT
     assert not (tmp_path / "report.xml").exists()
 
 
@@ -204,6 +256,7 @@ def test_all_reports_at_once(run, tmp_path):
     told = json.loads(out)
     assert told["ok"] is False
     assert "runs" not in told
+    assert told["mistakes"]["ds-mean"]["link"].endswith("in_the_wild.html#mistake-ds-mean")
     suite = ElementTree.parse(tmp_path / "report.xml").getroot()
     assert int(suite.get("failures")) > 0
     assert "ds-mean" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -215,6 +268,7 @@ def raises_at_times(Q, K, V, dO, causal=False):
     return MISTAKE["scale-missing-in-dq"].run(Q, K, V, dO, causal=causal)
 
 
+@pytest.mark.usefixtures("few")
 def test_junit():
     report = ab.diagnose(raises_at_times)
     suite = ElementTree.fromstring(as_junit(report, "mine:f"))
@@ -234,6 +288,7 @@ def test_junit():
     assert counts == ("0", "0", str(len(report.not_run)))
 
 
+@pytest.mark.usefixtures("few")
 def test_a_failure_in_junit_is_about_its_case():
     """The errors there, and no more."""
 
@@ -257,13 +312,21 @@ def test_a_failure_in_junit_is_about_its_case():
         assert len(each.text) < 600
 
 
-def test_a_message_in_junit_is_one_line():
-    def raises(*inputs):
-        raise ValueError("two\nlines")
+@pytest.mark.parametrize(
+    ("error", "words", "errors"),
+    [(ValueError("two\nlines"), "raised ValueError: two lines", 1), (NotImplementedError("not \x01 yet"), "", 1)],
+    ids=["a message is one line", "nothing ran"],
+)
+@pytest.mark.usefixtures("few")
+def test_junit_where_all_calls_raise(error, words, errors):
+    def raises(*inputs, **options):
+        raise error
 
-    errors = ElementTree.fromstring(as_junit(ab.diagnose(raises), "f")).findall("testcase/error")
-    assert errors
-    assert all(each.get("message").endswith("raised ValueError: two lines") for each in errors)
+    suite = ElementTree.fromstring(as_junit(ab.diagnose(raises), "f"))
+    found = suite.findall("testcase/error")
+    assert len(found) == int(suite.get("errors")) >= errors
+    assert all(each.get("message").endswith(words) for each in found)
+    assert words or suite.find("testcase[@name='all cases']/error") is not None
 
 
 OLD = """
@@ -280,12 +343,6 @@ OLD = """
             raise TypeError("unsupported mask")
         return old(Q, K, V, dO)
 """
-
-
-def test_fewer_than_no_cases_cannot_be_asked_for(run):
-    status, _, err = run("diagnose", "kernel.py:old", "--at-least", "-1")
-    assert status == 2
-    assert "--at-least: expected 0 or more, got '-1'" in err
 
 
 def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(run, tmp_path):
@@ -310,15 +367,6 @@ def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(
     assert int(suite.get("tests")) == len(suite)
 
 
-def test_junit_where_nothing_ran():
-    def none(*inputs, **options):
-        raise NotImplementedError("not \x01 yet")
-
-    suite = ElementTree.fromstring(as_junit(ab.diagnose(none), "f"))
-    assert int(suite.get("errors")) == 1
-    assert suite.find("testcase[@name='all cases']/error") is not None
-
-
 class Page(html.parser.HTMLParser):
     """The elements of a page; it fails where one is closed that was not open."""
 
@@ -339,7 +387,8 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("slug", ["dq-transposed", "mask-forgotten-in-backward", "dk-transposed", "dead-row-nan", None])
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("slug", ["mask-forgotten-in-backward", "dk-transposed", "dead-row-nan", None])
 def test_html_stands_alone(slug):
     report = ab.diagnose(MISTAKE[slug].run) if slug else ab.diagnose((ab.attention, ab.attention_vjp))
     text = as_html(report, "<mine>:f & g")
@@ -375,9 +424,6 @@ def test_a_page_with_everything_wrong_is_small(all_wrong):
     drawn = [attributes["aria-label"] for tag, attributes in Page(all_wrong).elements if tag == "svg"]
     cases = {"O": "plain", "dQ": "plain", "dK": "plain", "dV": "plain", "dbias": "bias", "dsink": "sink"}
     assert [each.partition(":")[0] for each in drawn] == [f'{name} in "{case}"' for name, case in cases.items()]
-
-
-def test_its_table_has_the_gradients_of_bias_and_sink(all_wrong):
     (table,) = re.findall(r"<table>.*</table>", all_wrong, re.DOTALL)
     head, *rows = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in table.split("<tr>")[1:])
     assert head == ["Case", "O", "dQ", "dK", "dV", "dbias", "dsink"]
@@ -484,19 +530,14 @@ def test_what_teaching_shows_can_be_used(tmp_path):
 
 # --- grade --------------------------------------------------------------------------------------------------------
 
-
-def head(slug):
-    return f"from attnbook.diagnose.causes.mistakes import MISTAKE\n\n\ndef head(Q, K, V, dO):\n" \
-           f"    return MISTAKE[{slug!r}].run(Q, K, V, dO)\n"  # fmt: skip
-
-
-RIGHT_HEAD = head("causal-top-left")  # where causal is not asked for
+RIGHT_FILE = "import attnbook as ab\n\nsoftmax = ab.softmax\n"
+WRONG_FILE = "softmax = lambda S: S\n"
 
 
 def test_grade_from_a_shell(run, tmp_path):
-    (tmp_path / "a.py").write_text(head("ds-mean"), encoding="utf-8")
-    (tmp_path / "b.py").write_text(RIGHT_HEAD, encoding="utf-8")
-    asked = ("grade", "a.py", "b.py", "--exercise", "attention-vjp")
+    (tmp_path / "a.py").write_text(WRONG_FILE, encoding="utf-8")
+    (tmp_path / "b.py").write_text(RIGHT_FILE, encoding="utf-8")
+    asked = ("grade", "a.py", "b.py", "--exercise", "softmax")
     status, out, err = run(*asked, "--feedback", "pages", "--html", "all.html", "--junit", "all.xml")
     assert (status, err) == (1, "")
     assert "1 right, 1 wrong, 0 not graded" in out
@@ -505,14 +546,14 @@ def test_grade_from_a_shell(run, tmp_path):
     assert ElementTree.parse(tmp_path / "all.xml").getroot().get("failures") == "1"
     assert run(*asked, "--csv")[1].count("\n") == 3
     assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
-    assert run("grade", "b.py", "--exercise", "attention-vjp")[0] == 0
+    assert run("grade", "b.py", "--exercise", "softmax")[0] == 0
 
 
 def test_a_page_keeps_its_name_when_one_is_graded_again(run, tmp_path):
     for name in ("alice", "bob"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "head.py").write_text("", encoding="utf-8")
-    asked = ("--exercise", "attention-vjp", "--feedback", "pages")
+    asked = ("--exercise", "softmax", "--feedback", "pages")
     run("grade", "alice/head.py", "bob/head.py", *asked)
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["alice-head.md", "bob-head.md"]
     alices = (tmp_path / "pages" / "alice-head.md").read_text(encoding="utf-8")
@@ -529,35 +570,15 @@ def test_names_of_pages():
     assert names[7:] == [".md", "-2.md"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "expected FILES and --exercise NAME"),
-        (["a.py"], "expected FILES and --exercise NAME"),
-        (["a.py", "--exercise", "nothing"], "exercise: expected one of softmax"),
-        (["a.py", "--exercise", "softmax", "--rubric", "none.toml"], "No such file"),
-        (["a.py", "--exercise", "softmax", "--limit", "-1"], "limit: expected a number above 0"),
-        (["a.py", "--exercise", "softmax", "--csv", "--json"], "not allowed with"),
-        (["a.py", "--all"], "grade: error: unrecognized arguments: --all"),
-    ],
-)
-def test_grade_status_2(run, arguments, words):
-    status, out, err = run("grade", *arguments)
-    assert (status, out) == (2, "")
-    assert words in err
-
-
-@pytest.mark.parametrize(
-    "words", [("grade", "--list"), ("diagnose", "attnbook.diagnose.steps:softmax", "--limit", "5")]
-)
-def test_who_reads_no_further_ends_it_quietly(words):
+def test_who_reads_no_further_ends_it_quietly():
     """As ``| head`` does: no traceback, and the exit status is that of the report."""
+    words = ["diagnose", "attnbook.diagnose.steps:softmax", "--limit", "5"]
     with subprocess.Popen(
         [sys.executable, "-m", "attnbook", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as command:
         command.stdout.close()
         assert "Pipe" not in command.stderr.read()
-        assert command.wait(60) == (0 if words[0] == "grade" else 1)
+        assert command.wait(60) == 1
 
 
 def test_grade_lists_its_exercises(run):
@@ -569,101 +590,84 @@ def test_grade_lists_its_exercises(run):
 # --- the pytest plugin --------------------------------------------------------------------------------------------
 
 
-def pytest_in(folder, *arguments, ask=("-p", "attnbook.pytest")):
-    command = [sys.executable, "-m", "pytest", *ask, "-p", "no:cacheprovider", "-rA", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_a_line_in_the_ini_file_or_in_the_file_grades_it(tmp_path):
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nattnbook_exercise =\n    attention-vjp: src/wrong.py\ntestpaths = tests\n", encoding="utf-8"
-    )
-    for folder in ("src", "tests"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "src" / "wrong.py").write_text(head("ds-mean"), encoding="utf-8")
-    (tmp_path / "tests" / "mine.py").write_text(
-        "# attnbook: attention-vjp\n" + head("causal-top-left"), encoding="utf-8"
-    )
-    (tmp_path / "tests" / "typo.py").write_text("# attnbook: atention-vjp\n", encoding="utf-8")
-    (tmp_path / "tests" / "test_more.py").write_text("def test_more():\n    pass\n", encoding="utf-8")
-    status, out = pytest_in(tmp_path)
-    assert status == 1
-    assert "PASSED tests/mine.py::attention-vjp" in out
-    assert "PASSED tests/test_more.py::test_more" in out
-    assert "FAILED src/wrong.py::attention-vjp" in out
-    assert "the mean in place of the weighted sum" in out
-    assert "FAILED tests/typo.py::atention-vjp" in out
-    assert "expected one of softmax" in out
-
-
 @pytest.fixture
-def course(tmp_path):
-    """A course's repository, with a file to grade outside its tests."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\nattnbook_exercise = softmax: mine.py\n", encoding="utf-8")
-    (tmp_path / "mine.py").write_text("softmax = lambda S: S\n", encoding="utf-8")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_more.py").write_text("def test_more():\n    pass\n", encoding="utf-8")
-    return tmp_path
+def graded(pytester):
+    """pytest in this process, in a folder of these files: (status, what it prints)."""
+
+    def graded(files, *arguments, ask=("-p", "attnbook.pytest")):
+        for name, text in files.items():
+            path = pytester.path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        done = pytester.runpytest_inprocess(*ask, "-p", "no:cacheprovider", "-rA", *arguments)
+        return done.ret, done.stdout.str() + done.stderr.str()
+
+    return graded
+
+
+COURSE = {
+    "pytest.ini": "[pytest]\nattnbook_exercise = softmax: mine.py\n",
+    "mine.py": WRONG_FILE,
+    "tests/test_more.py": "def test_more():\n    pass\n",
+}
+"""A course's repository, with a file to grade outside its tests."""
+
+
+def ini(*lines):
+    return {"pytest.ini": "[pytest]\nattnbook_exercise =\n" + "".join(f"    {line}\n" for line in lines)}
+
+
+def test_a_line_in_the_ini_file_or_in_the_file_grades_it(graded):
+    status, out = graded(
+        COURSE | ini("softmax: src/wrong.py", "softmax: none.py", "softmax: mine.py", "softmax-vjp: mine.py") | {
+            "src/wrong.py": WRONG_FILE,
+            "tests/mine.py": "# attnbook: softmax\n" + RIGHT_FILE,
+            "tests/typo.py": "# attnbook: sotfmax\n",
+        }
+    )  # fmt: skip
+    assert status == 1
+    assert {"PASSED tests/mine.py::softmax", "PASSED tests/test_more.py::test_more"} <= set(out.splitlines())
+    files = "src/wrong.py::softmax", "none.py::softmax", "mine.py::softmax-vjp", "tests/typo.py::sotfmax"
+    assert all(f"FAILED {file}" in out for file in files)
+    assert "5 failed, 2 passed" in out
+    for words in ("# softmax: 0 of 1 points", "there is no such file", "expected one of softmax"):
+        assert words in out
 
 
 @pytest.mark.parametrize("arguments", [["tests"], ["tests", "mine.py"], ["."]])
-def test_the_ini_file_counts_for_folders_too(course, arguments):
-    status, out = pytest_in(course, *arguments)
+def test_the_ini_file_counts_for_folders_too(graded, arguments):
+    status, out = graded(COURSE, *arguments)
     assert status == 1
     assert out.count("FAILED mine.py::softmax") == 1
     assert "1 failed, 1 passed" in out
     assert "not graded:" not in out
 
 
-def test_a_file_that_is_not_there_is_one_that_fails(course):
-    (course / "pytest.ini").write_text(
-        "[pytest]\nattnbook_exercise =\n    softmax: none.py\n    softmax: mine.py\n", encoding="utf-8"
-    )
-    status, out = pytest_in(course)
-    assert status == 1
-    assert "2 failed, 1 passed" in out
-    assert "FAILED none.py::softmax" in out
-    assert "there is no such file" in out
-
-
-def test_a_file_may_have_several_exercises(course):
-    (course / "pytest.ini").write_text(
-        "[pytest]\nattnbook_exercise =\n    softmax: mine.py\n    softmax-vjp: mine.py\n", encoding="utf-8"
-    )
-    _, out = pytest_in(course)
-    assert "2 failed, 1 passed" in out
-    assert "FAILED mine.py::softmax-vjp" in out
-
-
-def test_what_is_not_graded_is_said_in_a_line(course):
-    status, out = pytest_in(course, "tests/test_more.py", "-q")
+def test_what_is_not_graded_is_said_in_a_line(graded):
+    status, out = graded(COURSE, "tests/test_more.py", "-q")
     assert status == 0
     assert "\nattnbook: not graded: mine.py, which pytest was not given: name it too, or a folder\n" in out
-    assert "not graded:" not in pytest_in(course, "mine.py")[1]
+    assert "not graded:" not in graded(COURSE, "mine.py")[1]
 
 
-def test_a_line_that_cannot_be_read(tmp_path):
-    (tmp_path / "pytest.ini").write_text("[pytest]\nattnbook_exercise = attention-vjp\n", encoding="utf-8")
-    status, out = pytest_in(tmp_path)
+def test_a_line_that_cannot_be_read(graded):
+    status, out = graded(ini("softmax"))
     assert status == 4
     assert "attnbook_exercise: expected NAME: FILE" in out
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "graded"),
+    ("files", "asks"),
     [
-        ("pytest.ini", "addopts = -p attnbook.pytest\n", True),
-        ("conftest.py", 'pytest_plugins = ["attnbook.pytest"]\n', True),
-        ("conftest.py", "", False),
+        ({"pytest.ini": COURSE["pytest.ini"] + "addopts = -p attnbook.pytest\n"}, True),
+        ({"conftest.py": 'pytest_plugins = ["attnbook.pytest"]\n'}, True),
+        ({"conftest.py": ""}, False),
     ],
 )
-def test_only_who_asks_for_it_has_it(course, file, line, graded):
-    with (course / file).open("a", encoding="utf-8") as opened:
-        opened.write(line)
-    _, out = pytest_in(course, ask=())
-    assert ("FAILED mine.py::softmax" in out) == graded
-    assert ("Unknown config option: attnbook_exercise" in out) != graded
+def test_only_who_asks_for_it_has_it(graded, files, asks):
+    _, out = graded(COURSE | files, ask=())
+    assert ("FAILED mine.py::softmax" in out) == asks
+    assert ("Unknown config option: attnbook_exercise" in out) != asks
 
 
 def test_it_asks_for_nothing_that_pytest_7_0_lacks():

@@ -8,7 +8,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from attentions.right import Eager, flash
+from attentions.right import OURS, Eager
+from attentions.wrong import kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -53,27 +54,28 @@ def by_torch(Q, K, V):
 @pytest.mark.parametrize(
     ("fn", "library"),
     [
-        (right, "numpy"), (flash, "numpy"), ((forward, backward), "numpy"), ((ab.attention, ab.attention_vjp), "numpy"),
-        ((ab.attention, ab.attention_vjp), "torch"), (by_torch, "torch"), (Eager(), "torch"),
-        (scaled_dot_product_attention, "torch"),
+        (right, "numpy"), (kernel, "numpy"), ((forward, backward), "numpy"), (OURS, "numpy"), (OURS, "torch"),
+        (by_torch, "torch"), (Eager(), "torch"), (scaled_dot_product_attention, "torch"),
     ],
 )  # fmt: skip
 def test_right_functions_conduct_themselves(fn, library):
     assert shown(fn, library) == ({}, [])
 
 
-def test_nothing_of_the_process_stays_changed():
-    before = (
+def settings():
+    return (
         torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory, sys.getswitchinterval(), list(warnings.filters),
+        torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr(),
     )  # fmt: skip
-    shown(by_torch, "torch")
+
+
+def test_nothing_of_the_process_stays_changed(capsys):
+    before = settings()
+    ab.diagnose(by_torch)
     shown(right)
-    after = (
-        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory, sys.getswitchinterval(), list(warnings.filters),
-    )  # fmt: skip
-    assert before == after
+    assert settings() == before
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_kernels_of_torch_stay_as_they_were():
