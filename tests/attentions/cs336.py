@@ -1,39 +1,7 @@
-"""A solution of Stanford CS336's assignment on FlashAttention-2, in its signature, right or with a mistake planted.
+"""A solution of Stanford CS336's assignment on FlashAttention-2, in its signature.
 
-``apply(Q, K, V, is_causal)`` with arrays (batch, n, d), as its tests call it; L is among the saved tensors.
-"""
-
-SOLUTION = """
-import numpy as np
-import torch
-from attnbook.diagnose.causes.mistakes import MISTAKE
-from attnbook.diagnose.steps import Steps, with_mistakes
-
-steps = {steps}
-
-
-class Flash(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, Q, K, V, is_causal=False):
-        arrays = [T.detach().numpy() for T in (Q, K, V)]
-        dO = np.zeros((*Q.shape[:-1], V.shape[-1]), dtype=np.float32)
-        O = steps(*arrays, dO, causal=is_causal).run()[0]
-        a = Steps(*arrays, dO, causal=is_causal)
-        M = a.S.max(axis=-1)
-        L = torch.tensor(M + np.log(np.exp(a.S - M[..., None]).sum(axis=-1)))
-        ctx.save_for_backward(Q, K, V, L)
-        ctx.is_causal = is_causal
-        return torch.tensor(O, dtype=Q.dtype)
-
-    @staticmethod
-    def backward(ctx, dO):
-        arrays = [T.detach().numpy() for T in (*ctx.saved_tensors[:3], dO)]
-        grads = steps(*arrays, causal=ctx.is_causal).run()[1:]
-        return (*(torch.tensor(T, dtype=dO.dtype) for T in grads), None)
-
-
-def get_flashattention_autograd_function_pytorch():
-    return Flash
+``apply(Q, K, V, is_causal)`` with arrays (batch, n, d), as its tests call it; L is among the saved tensors. Tests plant
+mistakes in its lines.
 """
 
 TILED = '''
@@ -75,22 +43,3 @@ class FlashAttention2(torch.autograd.Function):
         dS = P * (dO @ V.mT - (dO * O).sum(-1, keepdim=True))
         return dS @ K * scale, dS.mT @ Q * scale, P.mT @ dO, None
 '''
-
-CANNOT_SHOW = {
-    "mask-lowest-number": "no row is dead",
-    "mask-minus-1e9": "no row is dead",
-    "dead-row-nan": "no row is dead",
-    "mask-inverted": "no mask is handed over",
-    "mask-added": "no mask is handed over",
-    "causal-top-left": "True is the only corner",
-    "scale-of-values": "keys and values have one width",
-    "scale-of-padding": "widths are multiples of 16",
-    "group-mean": "there is no axis of heads",
-    "group-tiled": "there is no axis of heads",
-}
-"""The mistakes of the catalogue that are right in this signature, and why."""
-
-
-def solution(slug=None):
-    """The text of a solution that makes this mistake; a right one without."""
-    return SOLUTION.format(steps=f"with_mistakes(MISTAKE[{slug!r}])" if slug else "Steps").lstrip()
