@@ -157,6 +157,7 @@ def test_a_pair_of_jax():
     right((lambda Q, K, V: jax.vjp(by_jax, Q, K, V), lambda dO, back: back(dO)), library="jax")
 
 
+@pytest.mark.thorough
 def test_pallas_where_it_is_interpreted():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
