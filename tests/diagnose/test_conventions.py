@@ -100,7 +100,7 @@ SIZES = {
     "lengths that 64 divides": (of_any_axes(length_of=64), {"length_of": 64, "length_from": 64}),
     "widths that 16 divides": (of_any_axes(width_of=16), {"width_of": 16, "width_from": 16}),
     "a few widths": (of_any_axes(widths=(32, 64)), {"widths": (32, 64)}),
-    "one": (of_any_axes(widths=(64,)), {"widths": (64,), "equal_widths": True}),
+    "one": (of_any_axes(widths=(64,)), {"widths": (64,)}),
     "powers of 2": (powers, {"lengths": (8, 16, 32, 64, 128, 256, 512)}),
     "a minimum": (from_16, {"width_from": 16, "width_of": 1}),
 }
