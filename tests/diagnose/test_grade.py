@@ -362,7 +362,7 @@ OF_TORCH = {
         9, "L: str, expected one saved tensor",
     ),
     ("cs336-flash-torch", "mean for sum"): (
-        TILED.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "ds-mean",
+        TILED.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "d-mean",
     ),
     ("cs336-flash-torch", "no maximum"): (
         TILED.replace("S.amax(-1, keepdim=True))", "0 * m.nan_to_num(neginf=0.0))"), 0, "no-row-maximum",
