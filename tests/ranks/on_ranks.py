@@ -1,10 +1,12 @@
 """What the ranks of test_parallel_gloo.py run: each of these functions in every process, on the group they are in."""
 
+import multiprocessing
 import os
 import sys
 import time
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,11 @@ from attnbook.torch import attention
 
 ATTEND = {"ring": ring_attention, "gather": gather_attention, "heads": heads_attention, "tree": tree_attention}
 
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["pytest", "attnbook.torch", "attnbook.diagnose.ranks.ask", "attnbook.parallel.check"])
+FORKED = SimpleNamespace(get_context=lambda _: SERVER)
+"""In place of ``multiprocessing``: ranks fork from one process that has imported torch already."""
+
 
 def call(name, _, options):
     """What ``Processes`` asks of each rank."""
@@ -38,6 +45,11 @@ def drawn(*shapes, dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
+def qkv(grad=False):
+    """Small ones."""
+    return [T.requires_grad_(grad) for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
+
+
 def worst(came, wanted):
     """NaN is no agreement, and is larger than all."""
 
@@ -46,6 +58,9 @@ def worst(came, wanted):
         return torch.where(a == b, 0.0, a - b).abs().nan_to_num(nan=torch.inf).max().item()
 
     return max((apart(a, b) for a, b in zip(came, wanted, strict=True) if a.numel()), default=0.0)
+
+
+# --- one process, to rounding ---------------------------------------------------------------------------------------
 
 
 def error_of(scheme, causal, placement, h_kv, dtype=torch.float64, ops=False, with_L=True):
@@ -77,9 +92,9 @@ def error_of(scheme, causal, placement, h_kv, dtype=torch.float64, ops=False, wi
     return worst([*came, share], [*wanted, dsigma])
 
 
-def sweep(schemes, placements, grouped):
+def sweep(placements, grouped):
     """The largest error over all schemes × causal × placements × grouped heads."""
-    grid = product(schemes, (False, True, "bottom-right"), placements, grouped)
+    grid = product(ATTEND, (False, True, "bottom-right"), placements, grouped)
     return max((error_of(*case, ops=bool(i % 2), with_L=bool(i % 3)), str(case)) for i, case in enumerate(grid))
 
 
@@ -104,137 +119,14 @@ def uneven(lengths):
     return max(errors)
 
 
-def of_dtensor():
-    """The largest error against torch's own DTensor, which redistributes, forward and backward: keys made whole on each
-    rank for its rows (an all-gather; a reduce-scatter), or heads for rows (an all-to-all; its transpose).
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    r, R, errors = dist.get_rank(), dist.get_world_size(), []
-    mesh, rows, heads, whole = init_device_mesh("cpu", (R,)), [Shard(2)], [Shard(1)], [Replicate()]
-    *inputs, dO = (split(T, R)[r] for T in drawn((2, 6, 12, 5), (2, 6, 18, 5), (2, 6, 18, 7), (2, 6, 12, 7)))
-    bias = torch.full((1, 1, 12, 18), -torch.inf, dtype=torch.float64).triu(1)
-    for scheme, causal in product(("ring", "gather", "heads"), (False, True)):
-        theirs = [DTensor.from_local(T, mesh, rows).requires_grad_() for T in inputs]
-        wanted = [heads] * 3 if scheme == "heads" else [rows, whole, whole]
-        Q, K, V = (T.redistribute(placements=there) for T, there in zip(theirs, wanted, strict=True))
-        S = Q @ K.mT * 5**-0.5
-        if causal:
-            S = S + DTensor.from_local(bias, mesh, whole).redistribute(placements=rows if wanted[0] == rows else whole)
-        O = (torch.softmax(S, -1) @ V).redistribute(placements=rows)
-        grads = torch.autograd.grad(O, theirs, DTensor.from_local(dO, mesh, rows))
-        mine = [T.clone().requires_grad_() for T in inputs]
-        found = ATTEND[scheme](*mine, causal=causal, timeout=60)
-        found = [found, *torch.autograd.grad(found, mine, dO)]
-        given = [T.redistribute(placements=rows).to_local() for T in (O, *grads)]
-        errors.append((worst(found, given), f"{scheme}, causal {causal}"))
-    return max(errors)
-
-
 def of_some(members):
     """A group of some ranks; the others are told that it is not theirs."""
-    group = dist.new_group(members)
-    Q, K, V = drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))
+    group, (Q, K, V) = dist.new_group(members), qkv()
     if dist.get_rank() not in members:
         return told(lambda: ring_attention(Q, K, V, group=group))
     mine = [split(T, len(members))[dist.get_rank(group)] for T in (Q, K, V)]
     O = ring_attention(*mine, group=group, timeout=60)
     return worst([O], [split(attention(Q, K, V), len(members))[dist.get_rank(group)]])
-
-
-def told(f):
-    try:
-        f()
-    except (TypeError, ValueError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
-
-
-def refused(case):
-    """What each rank is told, in how many seconds; the call after it works."""
-    r = dist.get_rank()
-    Q, K, V = drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))
-    one, f, options = r == 1, ring_attention, {"timeout": 20}
-    if case == "widths":
-        Q, K = (T[..., : 5 - one] for T in (Q, K))
-    elif case == "heads":
-        K, V = (T[: 4 - 2 * one] for T in (K, V))
-    elif case == "dtype":
-        Q, K, V = (T.float() if one else T for T in (Q, K, V))
-    elif case == "scheme":
-        f = gather_attention if one else ring_attention
-    elif case == "no tensor":
-        Q = Q.tolist() if one else Q
-    elif case == "mask on one":
-        options["mask"] = torch.ones(12, 12, dtype=torch.bool) if one else None
-    elif case == "queries of a tree":
-        f, Q = tree_attention, Q + one
-    elif case == "group":
-        options["group"] = "gloo"
-    elif case == "values":
-        V = V[:, : 6 - one]
-    elif case == "lengths":
-        Q, options["placement"] = Q[:, : 6 - one], "zigzag"
-    elif case == "mask":
-        options["mask"] = torch.ones(12, dtype=torch.bool)
-        options["mask"][3] = not one
-    elif case == "grad":
-        Q.requires_grad_(one)
-    elif case == "one number":
-        options["ops"] = [Sink(torch.tensor(1.0 * one, dtype=torch.float64))]
-    elif case == "far in an op":
-        options["ops"] = [RelativeBias(torch.zeros(4, 32, dtype=torch.float64), T5Buckets(max_distance=128 - one))]
-    elif case == "timeout":
-        options["timeout"] = 0 if one else 20
-    elif case == "device":
-        Q, K, V = (T.to("meta") for T in (Q, K, V))
-    elif case == "fits nobody":
-        options["ops"] = [Sink(torch.ones(3, dtype=torch.float64))]
-    else:
-        other = {"causal": True, "scale": 0.7, "placement": "zigzag", "method": "dense"}[case]
-        options |= {case: other} if one else {}
-    start = time.monotonic()
-    came = told(lambda: f(Q, K, V, **options))
-    seconds = time.monotonic() - start
-    Q, K, V = drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))
-    return came, seconds, tuple(ring_attention(Q, K, V, timeout=20).shape)
-
-
-def destroyed(before_backward=False):
-    group, (Q, K, V) = dist.new_group([0, 1]), drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))
-    O = ring_attention(Q.requires_grad_(), K, V, group=group) if before_backward else None
-    dist.barrier()  # a rank that is still connecting to a new group fails where another has left it
-    dist.destroy_process_group(group)
-    return told(O.sum().backward if before_backward else lambda: ring_attention(Q, K, V, group=group))
-
-
-def crossed(scheme):
-    """What each rank is told where one takes two calls' backwards in the other order."""
-    X, *weights = drawn((3, 6, 12), *[(12, 12)] * 4)
-    p = MultiHeadParams(*(T.requires_grad_() for T in weights))
-    calls = {
-        "ring": lambda X: ring_attention(X.requires_grad_(), X, X, timeout=20),
-        "layer": lambda X: layer_attention(X, p, num_heads=3, timeout=20),
-    }
-    losses = [calls[scheme](T).sum() for T in (X.clone(), 2 * X)]
-    return told((losses[::-1] if dist.get_rank() == 1 else losses)[0].backward)
-
-
-def changed_in_place(what):
-    inputs = [T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
-    O = ring_attention(*inputs, timeout=20)
-    with torch.no_grad():
-        (O if what == "O" else inputs[1]).mul_(2)
-    return told(O.sum().backward)
-
-
-def again():
-    """What a second backward is told."""
-    inputs = [T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
-    loss = ring_attention(*inputs, timeout=20).sum()
-    loss.backward(retain_graph=True)
-    return told(loss.backward)
 
 
 def of_doors(inputs, cast=lambda T: T):
@@ -269,9 +161,9 @@ def autocast(on_a_gpu=False):
     inputs, kept = shared_inputs(torch.float32, torch.float32, torch.bfloat16), over_torch._inside
 
     def inside(T):
-        return (
-            kept(T) if not isinstance(T, torch.Tensor) else T.detach().float() if T.dtype.itemsize == 2 else T.detach()
-        )
+        if not isinstance(T, torch.Tensor):
+            return kept(T)
+        return T.detach().float() if T.dtype.itemsize == 2 else T.detach()
 
     def run(*cast):
         out = of_doors(inputs, *cast)
@@ -288,34 +180,157 @@ def autocast(on_a_gpu=False):
     return worst(came, wanted)
 
 
-def another_loss(scheme):
-    """What each rank is told where one has twice the loss of the others."""
+def of_layer(with_memory):
+    """A layer with its heads over the ranks: Y, dX, dmemory and each rank's columns of the weights' gradients."""
+    r, R = dist.get_rank(), dist.get_world_size()
+    width = 19 if with_memory else 17
+    X, memory, dY, *weights = drawn(  # 6 heads, 3 of keys
+        *((2, 5, 17), (2, 7, 19), (2, 5, 23)),
+        *((17, 24), (width, 12), (width, 15), (30, 23), (24,), (12,), (15,), (23,)),
+    )
+    memory = memory if with_memory else None
+    p, heads = MultiHeadParams(*weights), {"num_heads": 6, "num_kv_heads": 3}
+    Y, res = multi_head_attention(X, p, memory=memory, causal=True, **heads)
+    g = multi_head_attention_vjp(dY, res)
+    wanted = split_layer(g.dparams, R, **heads)[r][0]
+    share, h, h_kv = split_layer(p, R, **heads)[r]
+    X, memory, *share = (None if T is None else T.clone().requires_grad_() for T in (X, memory, *share))
+    heads = {"num_heads": h, "num_kv_heads": h_kv, "timeout": 60}
+    found = layer_attention(X, MultiHeadParams(*share), memory=memory, causal=True, **heads)
+    came = torch.autograd.grad(found, [T for T in (X, memory, *share) if T is not None], dY)
+    return worst([found, *came], [T for T in (Y, g.dX, g.dmemory, *wanted) if T is not None])
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def told(f):
+    try:
+        f()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def _of_layer():
+    X, *weights = drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)
+    return {"f": layer_attention, "X": X, "p": MultiHeadParams(*weights), "num_heads": 3, "timeout": 20}
+
+
+def _of_attention():
+    return dict(zip("QKV", qkv(), strict=True)) | {"f": ring_attention, "timeout": 20}
+
+
+def _mask(*dead):
+    mask = torch.ones(12, dtype=torch.bool)
+    mask[list(dead)] = False
+    return mask
+
+
+def _far(one):
+    return RelativeBias(torch.zeros(4, 32, dtype=torch.float64), T5Buckets(max_distance=128 - one))
+
+
+FORGOT = "expected the same on all ranks, got"
+DIFFERENT = {  # what a call has in another way on rank 1, where ``one`` is True, and what both are told
+    "widths": (lambda a, one: {"Q": a["Q"][..., : 5 - one], "K": a["K"][..., : 5 - one]},
+               f"Q, but for rows: {FORGOT} [4, 5] on rank 0; [4, 4] on rank 1"),
+    "heads": (lambda a, one: {name: a[name][: 4 - 2 * one] for name in "KV"},
+              f"K, but for rows: {FORGOT} [4, 5] on rank 0; [2, 5] on rank 1"),
+    "dtype": (lambda a, one: {name: a[name].float() if one else a[name] for name in "QKV"},
+              f"dtype: {FORGOT} torch.float64 on rank 0; torch.float32 on rank 1"),
+    "scheme": (lambda a, one: {"f": gather_attention} if one else {},
+               f"scheme: {FORGOT} ring on rank 0; gather on rank 1"),
+    "causal": (lambda a, one: {"causal": one}, f"causal: {FORGOT} False on rank 0; True on rank 1"),
+    "scale": (lambda a, one: {"scale": 0.7 if one else None}, f"scale: {FORGOT} None on rank 0; 0.7 on rank 1"),
+    "placement": (lambda a, one: {"placement": "zigzag" if one else "contiguous"},
+                  f"placement: {FORGOT} contiguous on rank 0; zigzag on rank 1"),
+    "method": (lambda a, one: {"method": "dense" if one else "auto"},
+               f"method: {FORGOT} auto on rank 0; dense on rank 1"),
+    "mask": (lambda a, one: {"mask": _mask(*[3] * one)}, f"mask: {FORGOT} Mask"),
+    "mask on one": (lambda a, one: {"mask": _mask() if one else None}, f"mask: {FORGOT} none on rank 0; Mask"),
+    "grad": (lambda a, one: {"Q": a["Q"].requires_grad_(one)}, f"gradients: {FORGOT} False on rank 0; True on rank 1"),
+    "no tensor": (lambda a, one: {"Q": a["Q"].tolist() if one else a["Q"]}, "Q: expected a tensor, got list"),
+    "queries of a tree": (lambda a, one: {"f": tree_attention, "Q": a["Q"] + one}, f"Q: {FORGOT} (4, 6, 5), checksum"),
+    "group": (lambda a, one: {"group": "gloo"},
+              "TypeError: group: expected a process group of torch.distributed, got 'gloo'"),
+    "values": (lambda a, one: {"V": a["V"][:, : 6 - one]},
+               "V: expected one row for each of the 6 keys, got shape (4, 5, 7)"),
+    "lengths": (lambda a, one: {"Q": a["Q"][:, : 6 - one], "placement": "zigzag"},
+                'Q, rows: expected [5, 6] on the ranks, as placement="zigzag", got'),
+    "device": (lambda a, one: {name: a[name].to("meta") for name in "QKV"},
+               "Q: expected a tensor on a device of the backend gloo, cpu, got meta"),
+    "one number": (lambda a, one: {"ops": [Sink(torch.tensor(1.0 * one, dtype=torch.float64))]},
+                   f"ops, Sink: {FORGOT} Sink"),
+    "far in an op": (lambda a, one: {"ops": [_far(one)]}, f"ops, RelativeBias: {FORGOT} RelativeBias"),
+    "timeout": (lambda a, one: {"timeout": 0 if one else 20},
+                "timeout: expected seconds, more than 0 and at most 1e9, or None, got 0"),
+    "fits nobody": (lambda a, one: {"ops": [Sink(torch.ones(3, dtype=torch.float64))]},
+                    "ops, Sink: expected a shape that broadcasts to the leading axes of the scores"),
+    "layer, share": (lambda a, one: {"p": list(a["p"]) if one else a["p"]},
+                     "p: expected MultiHeadParams, this rank's share, got list"),
+    "layer, inputs": (lambda a, one: {"X": a["X"] + one}, f"X: {FORGOT} (2, 5, 12), checksum"),
+    "layer, heads": (lambda a, one: {"num_heads": 5 if one else 3},
+                     "W_Q: expected a number of columns that its 5 heads divide"),
+    "layer, timeout": (lambda a, one: {"timeout": 0 if one else 20}, "timeout: expected seconds, more than 0"),
+    "layer, frozen": (lambda a, one: {"p": a["p"]._replace(W_Q=a["p"].W_Q.requires_grad_(not one))},
+                      f"gradients: {FORGOT} True on rank 0; False on rank 1"),
+    "layer, widths": (lambda a, one: {"p": a["p"]._replace(W_O=a["p"].W_O[: 7 if one else None])}, "W_O"),
+}  # fmt: skip
+
+
+def refused(case):
+    """What each rank is told, in how many seconds; the call after it works."""
+    a = _of_layer() if case.startswith("layer") else _of_attention()
+    a |= DIFFERENT[case][0](a, dist.get_rank() == 1)
+    f, start = a.pop("f"), time.monotonic()
+    came = told(lambda: f(**a))
+    return came, time.monotonic() - start, tuple(ring_attention(*qkv(), timeout=20).shape)
+
+
+def destroyed(before_backward=False):
+    group, (Q, K, V) = dist.new_group([0, 1]), qkv()
+    O = ring_attention(Q.requires_grad_(), K, V, group=group) if before_backward else None
+    dist.barrier()  # a rank that is still connecting to a new group fails where another has left it
+    dist.destroy_process_group(group)
+    return told(O.sum().backward if before_backward else lambda: ring_attention(Q, K, V, group=group))
+
+
+def one_loss(scheme, crossed=False):
+    """What each rank is told where one has twice the loss of the others; or takes the backwards of two calls, which
+    are alike but for their numbers, in the other order: what came for the one would be added to the other.
+    """
     X, *weights = drawn((3, 6, 12), *[(12, 12)] * 4)
-    X.requires_grad_()
-    if scheme == "tree":
-        O = tree_attention(X, X, X, timeout=20)
-    else:
-        O = layer_attention(X, MultiHeadParams(*weights), num_heads=3, timeout=20)
-    return told((O.sum() * (1 + dist.get_rank())).backward)
+    p, one = MultiHeadParams(*(T.requires_grad_() for T in weights)), dist.get_rank() == 1
+
+    def loss(X):
+        X = X.clone().requires_grad_()
+        if scheme == "layer":
+            return layer_attention(X, p, num_heads=3, timeout=20).sum()
+        return ATTEND[scheme](X, X, X, timeout=20).sum()
+
+    losses = [loss(X), loss(2 * X)] if crossed else [loss(X) * (1 + one)]
+    return told(losses[-one if crossed else 0].backward)
 
 
-def layer_refused(case):
-    """What each rank is told of a layer that does not fit on one of them."""
-    one, (X, *weights) = dist.get_rank() == 1, drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)
-    options = {"num_heads": 5 if case == "heads" and one else 3, "timeout": 0 if case == "timeout" and one else 20}
-    weights[0].requires_grad_(case == "frozen" and not one)
-    if case == "widths" and one:
-        weights[3] = weights[3][:7]
-    X = X + one if case == "inputs" else X
-    p = weights if case == "share" and one else MultiHeadParams(*weights)
-    start = time.monotonic()
-    came = told(lambda: layer_attention(X, p, **options))
-    return came, time.monotonic() - start
+def changed_in_place(what):
+    inputs = qkv(grad=True)
+    O = ring_attention(*inputs, timeout=20)
+    with torch.no_grad():
+        (O if what == "O" else inputs[1]).mul_(2)
+    return told(O.sum().backward)
+
+
+def again():
+    """What a second backward is told."""
+    loss = ring_attention(*qkv(grad=True), timeout=20).sum()
+    loss.backward(retain_graph=True)
+    return told(loss.backward)
 
 
 def twice():
     """What a second derivative is told, of which one path goes around the call."""
-    Q, K, V = (T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7)))
+    Q, K, V = qkv(grad=True)
     loss = (ring_attention(Q, K, V, timeout=20) ** 2).sum() + (Q**3).sum()
     return told(lambda: torch.autograd.grad(loss, Q, create_graph=True))
 
@@ -323,23 +338,21 @@ def twice():
 def late(where, folder):
     """Rank 1 stalls, or ends: in no call at all, or at the first hop of a pass. What the others are told, in a file."""
     r, (what, at) = dist.get_rank(), where.split(", ")
-    inputs = [T.requires_grad_() for T in drawn((4, 6, 5), (4, 6, 5), (4, 6, 7))]
-    kept, calls = over_torch.Part, []
+    inputs, kept, calls = qkv(grad=True), over_torch.Part, []
 
     class Slow(kept):
         def meet(self, *given):
-            calls.append("forward")
-            self.perhaps("forward")
+            perhaps("forward")
             return kept.meet(self, *given)
 
         def meet_vjp(self, *given):
-            calls.append("backward")
-            self.perhaps("backward")
+            perhaps("backward")
             return kept.meet_vjp(self, *given)
 
-        def perhaps(self, now):
-            if r == 1 and at == now and calls.count(now) == 1:
-                stop()
+    def perhaps(now):
+        calls.append(now)
+        if r == 1 and at == now and calls.count(now) == 1:
+            stop()
 
     def stop():
         if what == "ends":
@@ -359,62 +372,32 @@ def late(where, folder):
     return Path(folder, f"{r}").write_text(f"{time.monotonic() - start}\n{came}", encoding="utf-8")
 
 
-# --- layers and training --------------------------------------------------------------------------------------------
-
-
-def of_layer(with_memory):
-    """A layer with its heads over the ranks: Y, dX, dmemory and each rank's columns of the weights' gradients."""
-    r, R = dist.get_rank(), dist.get_world_size()
-    shapes = (17, 30), (19, 12), (19, 15), (30, 23), (30,), (12,), (15,), (23,)  # 6 heads, 3 of keys
-    X, memory, *weights = drawn((2, 5, 17), (2, 7, 19), *shapes)
-    if not with_memory:
-        X, weights[1], weights[2] = X, *drawn((17, 12), (17, 15), seed=1)
-        memory = None
-    widths = [(17, 24), *(T.shape for T in weights[1:3]), (30, 23), (24,), *(T.shape for T in weights[5:])]
-    weights = [T[tuple(slice(n) for n in w)] for T, w in zip(weights, widths, strict=True)]
-    p, (dY,) = MultiHeadParams(*weights), drawn((2, 5, 23), seed=2)
-    heads = {"num_heads": 6, "num_kv_heads": 3}
-    Y, res = multi_head_attention(X, p, memory=memory, causal=True, **heads)
-    g = multi_head_attention_vjp(dY, res)
-    wanted = split_layer(g.dparams, R, **heads)[r][0]
-    share, h, h_kv = split_layer(p, R, **heads)[r]
-    inputs = [None if T is None else T.clone().requires_grad_() for T in (X, memory, *share)]
-    found = layer_attention(
-        inputs[0],
-        MultiHeadParams(*inputs[2:]),
-        memory=inputs[1],
-        num_heads=h,
-        num_kv_heads=h_kv,
-        causal=True,
-        timeout=60,
-    )
-    came = torch.autograd.grad(found, [T for T in inputs if T is not None], dY)
-    return worst([found, *came], [T for T in (Y, g.dX, g.dmemory, *wanted) if T is not None])
+# --- training -------------------------------------------------------------------------------------------------------
 
 
 class Model(torch.nn.Module):
-    """A Transformer of two blocks; ``attend`` is one process's attention, or that of ranks."""
+    """Two blocks without MLPs; ``attend`` is one process's attention, or that of ranks."""
 
     def __init__(self, attend, d=12, h=3, vocabulary=11, n=24):
         super().__init__()
         self.attend, self.h = attend, h
         self.tokens, self.places = torch.nn.Embedding(vocabulary, d), torch.nn.Embedding(n, d)
-        self.blocks = torch.nn.ModuleList(torch.nn.ModuleDict(self.of_block(d)) for _ in range(2))
+        named = {
+            "norm": torch.nn.LayerNorm,
+            "qkv": lambda d: torch.nn.Linear(d, 3 * d),
+            "out": lambda d: torch.nn.Linear(d, d),
+        }
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.ModuleDict({name: of(d) for name, of in named.items()}) for _ in range(2)
+        )
         self.last = torch.nn.Linear(d, vocabulary)
-
-    def of_block(self, d):
-        mlp = torch.nn.LayerNorm(d), torch.nn.Linear(d, 2 * d), torch.nn.GELU(), torch.nn.Linear(2 * d, d)
-        named = {"norm": torch.nn.LayerNorm(d), "qkv": torch.nn.Linear(d, 3 * d), "out": torch.nn.Linear(d, d)}
-        return named | {"mlp": torch.nn.Sequential(*mlp)}
 
     def forward(self, tokens, places):
         X = self.tokens(tokens) + self.places(places)
         for block in self.blocks:
-            Q, K, V = (
-                T.unflatten(-1, (self.h, -1)).movedim(-2, -3) for T in block["qkv"](block["norm"](X)).chunk(3, -1)
-            )
-            X = X + block["out"](self.attend(Q, K, V).movedim(-3, -2).flatten(-2))
-            X = X + block["mlp"](X)
+            each = block["qkv"](block["norm"](X)).chunk(3, -1)
+            O = self.attend(*(T.unflatten(-1, (self.h, -1)).movedim(-2, -3) for T in each))
+            X = X + block["out"](O.movedim(-3, -2).flatten(-2))
         return self.last(X)
 
 
@@ -424,28 +407,24 @@ def train(rings, steps, folder=None, load=False, save=False, kind="DDP"):
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-    from torch.nn.parallel import DistributedDataParallel
 
     r, R = dist.get_rank(), dist.get_world_size()
     size = R // rings
     groups = [dist.new_group(list(range(i * size, (i + 1) * size))) for i in range(rings)]
-    group, mine = groups[r // size], positions(24, size, "zigzag")[r % size]
+    how = {"placement": "zigzag", "group": groups[r // size], "timeout": 60}
+    mine = positions(24, size, "zigzag")[r % size]
     torch.manual_seed(0)
-    if size == 1:
-        model = Model(lambda *T: attention(*T, causal=True))
-    else:
-        model = Model(lambda *T: ring_attention(*T, causal=True, placement="zigzag", group=group, timeout=60))
+    model = Model(lambda *T: attention(*T, causal=True) if size == 1 else ring_attention(*T, causal=True, **how))
     model = model.double()
     if kind == "DDP" and R > 1:
-        model = DistributedDataParallel(model)  # data parallel in one line, and over the rows of a ring too
+        model = torch.nn.parallel.DistributedDataParallel(model)  # in one line, and over the rows of a ring too
     elif kind == "FSDP":
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if load:
-        of_model, of_optimizer = get_state_dict(model, optimizer)
-        state = {"model": of_model, "optimizer": of_optimizer}
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         checkpoint.load(state, checkpoint_id=folder)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     g, losses = torch.Generator().manual_seed(1), []
@@ -463,6 +442,6 @@ def train(rings, steps, folder=None, load=False, save=False, kind="DDP"):
         dist.all_reduce(loss)
         losses.append(loss.item() / R)
     if save:
-        of_model, of_optimizer = get_state_dict(model, optimizer)
-        checkpoint.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder)
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        checkpoint.save(state, checkpoint_id=folder)
     return losses
