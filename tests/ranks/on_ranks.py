@@ -29,7 +29,10 @@ from attnbook.torch import attention
 ATTEND = {"ring": ring_attention, "gather": gather_attention, "heads": heads_attention, "tree": tree_attention}
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["pytest", "attnbook.torch", "attnbook.diagnose.ranks.ask", "attnbook.parallel.check"])
+SERVER.set_forkserver_preload(
+    ["pytest", "attnbook.torch", "attnbook.diagnose.ranks.ask", "attnbook.parallel.check", "sympy"]
+    + ["torch._dynamo.backends.debugging", "torch.distributed.checkpoint.state_dict", "on_ranks"]
+)
 FORKED = SimpleNamespace(get_context=lambda _: SERVER)
 """In place of ``multiprocessing``: ranks fork from one process that has imported torch already."""
 
