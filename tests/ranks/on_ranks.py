@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import runpy
 import sys
 import time
 from itertools import product
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from covering import cover
 
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.ops import ALiBi, Dropout, RelativeBias, Segments, Sink, T5Buckets
@@ -30,16 +32,33 @@ ATTEND = {"ring": ring_attention, "gather": gather_attention, "heads": heads_att
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["pytest", "attnbook.torch", "attnbook.diagnose.ranks.ask", "attnbook.parallel.check", "sympy"]
-    + ["torch._dynamo.backends.debugging", "torch.distributed.checkpoint.state_dict", "on_ranks"]
+    [
+        *("on_ranks", "pytest", "attnbook.torch", "attnbook.diagnose.ranks.ask", "torch._dynamo.backends.debugging"),
+        *("torch.distributed.checkpoint.state_dict", "sympy"),
+    ]
 )
 FORKED = SimpleNamespace(get_context=lambda _: SERVER)
 """In place of ``multiprocessing``: ranks fork from one process that has imported torch already."""
 
 
+OFTEN = {"ops": (False, True), "with_L": (True, False)}
+
+
 def call(name, _, options):
     """What ``Processes`` asks of each rank."""
     return globals()[name](**options)
+
+
+def as_torchrun(rank, ranks, port, words, cwd):
+    """``python -m attnbook.parallel.check`` in a process like those that torchrun starts; what it says, in files."""
+    os.chdir(cwd)
+    for fd, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{name}-{rank}", os.O_WRONLY | os.O_CREAT), fd)
+    where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ.update({name: str(x) for name, x in where.items()})
+    torch.set_num_threads(1)
+    sys.argv = ["check", *words]
+    runpy.run_module("attnbook.parallel.check", run_name="__main__", alter_sys=True)
 
 
 def drawn(*shapes, dtype=torch.float64, seed=0):
@@ -95,10 +114,10 @@ def error_of(scheme, causal, placement, h_kv, dtype=torch.float64, ops=False, wi
     return worst([*came, share], [*wanted, dsigma])
 
 
-def sweep(placements, grouped):
-    """The largest error over all schemes × causal × placements × grouped heads."""
-    grid = product(ATTEND, (False, True, "bottom-right"), placements, grouped)
-    return max((error_of(*case, ops=bool(i % 2), with_L=bool(i % 3)), str(case)) for i, case in enumerate(grid))
+def sweep(**factors):
+    """The largest error of all schemes, where every pair of what they are given meets."""
+    rows = cover({"scheme": tuple(ATTEND), "causal": (False, True, "bottom-right"), **factors, **OFTEN})
+    return max((error_of(**row), str(row)) for row in rows)
 
 
 def sweep_16():

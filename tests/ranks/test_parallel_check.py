@@ -1,109 +1,44 @@
-"""The command ``torchrun -m attnbook.parallel.check``: on processes that torchrun starts, and what it refuses."""
+"""The command ``torchrun -m attnbook.parallel.check``: on two ranks, as torchrun starts them, and what it refuses."""
 
+import socket
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
+import on_ranks
+import over_gloo
 import pytest
 
 from attnbook.parallel import check
 
-OWN = """
-import builtins
-import os
-import time
-
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, T, home):
-        ctx.home, every = home, [torch.empty_like(T) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, T.contiguous())
-        return torch.cat(every, -2)
-
-    @staticmethod
-    def backward(ctx, dT):
-        if ctx.home:
-            dist.all_reduce(dT := dT.contiguous())
-        return dT.chunk(dist.get_world_size(), -2)[dist.get_rank()], None
-
-
-def attend(home):
-    return lambda Q, K, V: torch.nn.functional.scaled_dot_product_attention(
-        Q, Gather.apply(K, home), Gather.apply(V, home)
-    )
-
-
-right, kept = attend(True), attend(False)
-tell = print
-
-
-def late(*words, **how):
-    time.sleep(3)  # long enough for torchrun to end rank 0, where another has ended
-    tell(*words, **how)
-
-
-def told_late(Q, K, V):
-    if dist.get_rank() == 0:
-        builtins.print = late
-    return kept(Q, K, V)
-
-
-def broken(Q, K, V):
-    if dist.get_rank() == 1:
-        raise KeyError("my own fault")
-    dist.barrier()  # in which rank 0 waits for it
-    return Q
-
-
-calls = []
-
-
-def leaves_messages(Q, K, V):
-    # The first call fails on both ranks, and each leaves a message that the second one takes for its own.
-    calls.append(Q)
-    other = 1 - dist.get_rank()
-    if len(calls) == 1:
-        dist.isend(torch.zeros(1000), other)
-        raise ArithmeticError("on each of us")
-    dist.isend(K.detach().contiguous(), other)
-    dist.recv(torch.empty_like(K), other)
-    if len(calls) > 2 and dist.get_rank() == 1:
-        raise TimeoutError("gave up")
-    return right(Q, K, V)
-
-
-def without_causal(Q, K, V):
-    return right(Q, K, V)
-
-
-def never(Q, K, V):
-    dist.recv(torch.empty_like(K), 1 - dist.get_rank())  # which nobody has sent
-
-
-def short_on_one(Q, K, V):
-    O = right(Q, K, V)
-    return O[..., :-1, :] if dist.get_rank() == 1 else O
-
-
-def ends(Q, K, V):
-    if dist.get_rank() == 1:
-        os._exit(0)  # with another code torchrun ends rank 0, too, often before it has said a word
-    dist.barrier()
-"""
+OWN = Path(over_gloo.__file__)
 
 
 def on_two(*words, cwd):
+    """The status, and what the ranks say."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    ranks = [on_ranks.SERVER.Process(target=on_ranks.as_torchrun, args=(r, 2, port, words, cwd)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        process.kill()  # of one that hangs the status is no number of its own
+    said = ("".join((cwd / f"{name}-{r}").read_text(encoding="utf-8") for r in range(2)) for name in ("out", "err"))
+    return max(abs(process.exitcode or 0) for process in ranks), *said
+
+
+def by_torchrun(*words, cwd):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*command, "-m", "attnbook.parallel.check", *words], capture_output=True, text=True, cwd=cwd)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
-    code, out, err = on_two("--quick", "--dtype", "float32", cwd=tmp_path)
+@pytest.mark.parametrize("start", [on_two, pytest.param(by_torchrun, marks=pytest.mark.thorough)])
+def test_every_scheme_is_right_and_sends_what_the_formula_says(start, tmp_path):
+    code, out, err = start("--quick", "--dtype", "float32", cwd=tmp_path)
     assert code == 0, err
     assert "2 ranks by gloo, on cpu; float32" in out
     assert " ms, " in out.splitlines()[1]  # a hop
@@ -117,57 +52,47 @@ def test_every_scheme_is_right_and_sends_what_the_formula_says(tmp_path):
 
 
 more = partial(pytest.param, marks=pytest.mark.thorough)
+KEPT = "dK and dV of other ranks' queries are not sent home"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("start", "name", "words"),
     [
-        ("kept", "dK and dV of other ranks' queries are not sent home"),
-        more("told_late", "dK and dV of other ranks' queries are not sent home"),
-        more("broken", "KeyError: 'my own fault', on rank 1 of 2"),
-        ("never", "no answer after 3 s from every rank; some may only wait for another"),
-        more("short_on_one", "no answer after 3 s from rank 0 of 2; rank 1 has returned: O has shape"),
-        more("leaves_messages", "after every rank raised ArithmeticError: on each of us"),
+        (on_two, "kept", KEPT),
+        more(by_torchrun, "kept_and_told_late", KEPT),
+        (on_two, "raises_on_one", "KeyError: 'my own fault', on rank 1 of 2"),
+        (on_two, "waits", "no answer after 2 s from every rank; some may only wait for another"),
+        (on_two, "short_on_one", "no answer after 2 s from rank 0 of 2; rank 1 has returned: O has shape"),
+        more(on_two, "leaves_messages", "after every rank raised ArithmeticError: on each of us"),
+        (on_two, "ends", "rank 0 of 2: another rank has ended; torchrun says which, unless it ended with 0"),
     ],
 )
-def test_the_users_own_function_gets_the_cause_by_name(tmp_path, name, words):
+def test_the_users_own_function_gets_the_cause_by_name(tmp_path, start, name, words):
     """And where only one rank fails, the others don't wait for ever."""
-    (tmp_path / "own.py").write_text(OWN)
-    compared = name in ("kept", "told_late")
-    limit = [] if compared or name == "broken" else ["--timeout", "3"]  # those do not wait, and may be slow under load
-    code, out, err = on_two("--function", f"own.py:{name}", *limit, cwd=tmp_path)
+    limit = (
+        ["--timeout", "2"] if name in ("waits", "short_on_one", "leaves_messages") else []
+    )  # the others may be slow under load
+    code, out, err = start("--function", f"{OWN}:{name}", *limit, cwd=tmp_path)
     assert code == 1
-    assert words in " ".join(out.split()), err
-    assert ("right: O, dQ\n" in out) == compared
+    assert words in " ".join((err if name == "ends" else out).split()), err
+    assert ("right: O, dQ\n" in out) == name.startswith("kept")
 
 
-def test_a_rank_that_ends_is_told(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    code, _, err = on_two("--function", "own.py:ends", cwd=tmp_path)
-    assert code == 1
-    assert "rank 0 of 2: another rank has ended; torchrun says which, unless it ended with 0" in err
-
-
-def test_one_row_is_right(capsys):
-    """There dQ and dK are 0, and no error can be relative to them."""
-    assert check.main(["--quick", "--rows", "1"]) == 0
-    assert "WRONG" not in capsys.readouterr().out
-
-
-@pytest.mark.thorough
 def test_too_few_cases_are_no_success(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    code, out, err = on_two("--function", "own.py:without_causal", "--at-least", "1000", cwd=tmp_path)
+    code, out, err = on_two("--function", f"{OWN}:ring", "--at-least", "1000", cwd=tmp_path)
     assert code == 1
     assert "compared in " in out
     assert "--at-least: expected 1000 cases, got " in err
 
 
-def test_alone_it_is_a_group_of_one(capsys):
-    assert check.main(["--quick", "--rows", "5"]) == 0
+@pytest.mark.parametrize("rows", ["1", "5"])
+def test_alone_it_is_a_group_of_one(rows, capsys):
+    """With one row dQ and dK are 0, and no error can be relative to them."""
+    assert check.main(["--quick", "--rows", rows]) == 0
     out = capsys.readouterr().out
-    assert "Q (6, 5, 8), " in out
+    assert f"Q (6, {rows}, 8), " in out
     assert "One rank: nothing is sent. Start it by torchrun." in out
+    assert "WRONG" not in out
     assert out.count(" 0 ") == 4 * 3 * 2 * 2
 
 
