@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+import on_ranks
 import over_gloo
 import pytest
 import torch
@@ -15,12 +16,12 @@ import attnbook as ab
 from attnbook.diagnose import Ranks
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.causes.registry import TITLES
+from attnbook.diagnose.ranks import processes
 from attnbook.diagnose.ranks._likely_rank import likely
 from attnbook.diagnose.ranks.catalogue import MISTAKES, OF_RANKS
 from attnbook.diagnose.ranks.comm import simulate
 from attnbook.diagnose.ranks.over_ranks import OverRanks
-from attnbook.diagnose.ranks.splits import cases, split_of
-from attnbook.diagnose.steps import Steps
+from attnbook.diagnose.ranks.splits import cases
 
 NAMES = ("O", "dQ", "dK", "dV")
 
@@ -51,12 +52,11 @@ def test_it_finds_nothing_in_what_is_right(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_it_finds_nothing_with_other_numbers(name, dtype, seed):
-    fn, split = RIGHT[name]
-    assert ab.diagnose(Ranks(fn, split), dtype=dtype, seed=seed).ok
+    assert ab.diagnose(Ranks(*RIGHT[name]), dtype=dtype, seed=seed).ok
 
 
 def test_other_numbers_of_ranks():
@@ -85,14 +85,13 @@ def test_a_pair_and_autograd():
     assert {"plain, 4 ranks", "large scores, 3 ranks"} <= set(report.compared)
 
 
-@pytest.mark.parametrize("axis", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_wrong_with_more_axes_is_wrong(axis):
+def test_wrong_with_more_axes_is_wrong():
     """The width is axis −1: counted from the front, that is right with fewer axes alone."""
 
     def fn(Q, K, V, dO, comm, causal=False, scale=None):
-        return ring(Q, K, V, dO, comm, causal, Q.shape[axis] ** -0.5 if scale is None else scale)
+        return ring(Q, K, V, dO, comm, causal, Q.shape[1] ** -0.5 if scale is None else scale)
 
-    assert not ab.diagnose(Ranks(fn)).ok
+    assert not ab.diagnose(Ranks(fn, ranks=(1, 2))).ok
 
 
 @pytest.mark.parametrize("axes", [2, 3])
@@ -108,42 +107,21 @@ def test_fewer_axes(axes):
     assert "causal, 4 ranks" in report.compared
 
 
-def test_float32_is_a_note_and_no_mistake():
-    def single(Q, K, V, dO, comm, **options):
-        return ring(*(T.astype(np.float32) for T in (Q, K, V, dO)), comm, **options)
+def test_a_lower_precision():
+    """float32 is a note, and float16 that is not of a hop has no name."""
 
-    report = ab.diagnose(Ranks(single, ranks=(1, 2)))
-    assert report.ok
-    assert "O, dQ, dK, dV are float32 where float64 went in" in report.notes
+    def cast(*dtypes):
+        def run(Q, K, V, dO, comm, causal=False, scale=None):
+            for dtype in dtypes:
+                Q, K, V, dO = (T.astype(dtype) for T in (Q, K, V, dO))
+            return ring(Q, K, V, dO, comm, causal, scale)
 
+        return ab.diagnose(Ranks(run, ranks=(1, 2)))
 
-def test_a_lower_precision_that_is_not_of_a_hop():
-    def half(Q, K, V, dO, comm, causal=False, scale=None):
-        inputs = (T.astype(np.float16).astype(np.float64) for T in (Q, K, V, dO))
-        return ring(*inputs, comm, causal, scale)
-
-    report = ab.diagnose(Ranks(half, ranks=(1, 2)))
-    assert {(f.about, f.kind) for f in report.findings} == {(name, "precision") for name in NAMES}
-
-
-def test_the_steps_are_right():
-    for split in ("rows", "zigzag", "heads"):
-        for case in cases(split):
-            a = OverRanks(*case.inputs, **case.options)
-            a.split = case.split
-            for mine, right in zip(a.run(), Steps(*case.inputs, **case.options).run(), strict=True):
-                assert np.allclose(mine, right, rtol=0, atol=1e-10)
-
-
-def test_a_split_loses_nothing():
-    T = np.random.default_rng(0).normal(size=(2, 6, 12, 3))
-    for kind in ("rows", "zigzag", "heads"):
-        split = split_of(kind, 3, 12, 12)
-        pieces = [split.piece("Q", T, rank) for rank in range(3)]
-        assert sum(piece.size for piece in pieces) == T.size
-        assert np.array_equal(split.whole("dQ", pieces, T), T)
-    assert split_of("zigzag", 2, 8, 8).queries[0].tolist() == [0, 1, 6, 7]
-    assert [len(rows) for rows in split_of("rows", 3, 10, 10).keys] == [4, 3, 3]
+    single, half = cast("float32"), cast("float16", "float64")
+    assert single.ok
+    assert "O, dQ, dK, dV are float32 where float64 went in" in single.notes
+    assert {(f.about, f.kind) for f in half.findings} == {(name, "precision") for name in NAMES}
 
 
 # --- what is wrong ------------------------------------------------------------------------------------------------
@@ -157,31 +135,25 @@ def test_the_catalogue_is_complete():
 
 
 @pytest.mark.parametrize(
-    "slug", [pytest.param(slug, marks=[pytest.mark.thorough] * (i % 4 > 0)) for i, slug in enumerate(PLANTED)]
+    ("slug", "ranks", "seed"),
+    [
+        *(
+            pytest.param(slug, (1, 2, 3), 0, marks=[pytest.mark.thorough] * (i % 4 > 0))
+            for i, slug in enumerate(PLANTED)
+        ),
+        *(pytest.param(slug, (1, 2, 3, 4), 1, marks=pytest.mark.thorough) for slug in PLANTED),
+    ],
 )
-def test_it_is_named_alone(slug, ranks=(1, 2, 3), seed=0):
+def test_it_is_named_alone(slug, ranks, seed):
     name, split, edits = PLANTED[slug]
     report = ab.diagnose(Ranks(planted(edits, name), split, ranks=ranks), seed=seed)
     assert names(report) == ((slug,), OF_RANKS[slug].spoils)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("slug", PLANTED)
-def test_it_is_named_alone_with_other_numbers(slug, seed):
-    test_it_is_named_alone(slug, (1, 2, 3, 4), seed)
-
-
 @pytest.mark.parametrize(
     "slug",
-    [
-        "l-of-last-hop",
-        *(pytest.param(slug, marks=pytest.mark.thorough) for slug in (
-            "d-of-last-hop", "dkv-last-hop-only", "dq-last-hop-only", "hop-missing", "l-of-neighbor",
-            "o-at-each-merge-float16", "ring-kv-ahead", "ring-kv-late",
-        )),
-    ],
-)  # fmt: skip
+    ["l-of-last-hop", *(pytest.param(slug, marks=pytest.mark.thorough) for slug in ("hop-missing", "ring-kv-late"))],
+)
 def test_it_is_named_in_another_ring(slug):
     edits = PLANTED[slug][2]
     rings = turned(planted(edits + TURNED, "ring")), planted(edits + NOT_SKIPPED, "ring")
@@ -195,11 +167,9 @@ def test_what_stands_in_no_catalogue_has_no_name():
         O, dQ, dK, dV = ring(*args, **options)
         return O, dQ + 0.3 * np.sin(dQ), dK, dV
 
-    start = time.process_time()
     report = ab.diagnose(Ranks(unknown, ranks=(1, 2)))
     assert names(report) == ((), ("dQ",))
     assert "dK is right there, so dS is: the product with K, or the sum over the hops" in words(report)
-    assert time.process_time() - start < 10
 
 
 def test_a_mistake_that_changes_nothing_explains_no_small_error():
@@ -297,11 +267,6 @@ def test_it_says_on_which_ranks():
     assert "on every rank" in ab.diagnose(Ranks(planted(PLANTED["dq-times-ranks"][2], "ring"))).findings[0].text
 
 
-def test_json_has_titles_and_no_link():
-    report = ab.diagnose(Ranks(planted(PLANTED["dkv-kept"][2], "ring"), ranks=(1, 2, 3)))
-    assert '"dkv-kept": {\n      "title": "dK and dV do not travel' in report.as_json()
-
-
 def test_what_explains_some_cases_only_is_said_with_them():
     sign, kept = (planted(PLANTED[slug][2], "ring") for slug in ("dkv-mean", "dkv-kept"))
 
@@ -312,7 +277,9 @@ def test_what_explains_some_cases_only_is_said_with_them():
     parts = {part[0]: part[1:] for part in report.findings[0].parts}
     assert parts["dkv-mean"] == ("scale, 2 ranks", "scale, 3 ranks")
     assert "causal, 3 ranks" in parts["dk-kept"]
-    assert parts.keys() <= json.loads(report.as_json())["mistakes"].keys() <= OF_RANKS.keys()  # no names of cases
+    said = json.loads(report.as_json())["mistakes"]
+    assert parts.keys() <= said.keys() <= OF_RANKS.keys()  # no names of cases
+    assert all(of["title"] == OF_RANKS[slug].title for slug, of in said.items())
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -388,15 +355,16 @@ def too_few_parts(Q, K, V, dO, comm):
     ],
 )  # fmt: skip
 def test_what_is_not_as_asked_is_told_plainly(fn, expected):
+    before = threading.active_count()
     report = ab.diagnose(Ranks(fn, ranks=(1, 2)))
+    assert threading.active_count() == before  # none is left behind
     assert not report.ok
     assert {finding.about for finding in report.findings} == {"the call"}
     assert expected in words(report)
 
 
 def test_the_same_with_more_ranks_is_said_once():
-    report = ab.diagnose(Ranks(on_rank(1, lambda comm, *right: None)))
-    assert len(report.findings) == 1
+    assert len(ab.diagnose(Ranks(on_rank(1, lambda comm, *right: None))).findings) == 1
 
 
 def test_one_that_does_not_come_back():
@@ -449,13 +417,6 @@ def test_a_message_that_nobody_received_is_a_note():
     report = ab.diagnose(Ranks(run, ranks=(1, 2)))
     assert report.ok
     assert report.notes == ("rank 1 sends rank 0 what is never received",)
-
-
-def test_no_threads_are_left_behind():
-    before = threading.active_count()
-    ab.diagnose(Ranks(waits, ranks=(1, 2, 3)))
-    ab.diagnose(Ranks(on_rank(1, raises)))
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(
@@ -516,11 +477,9 @@ def test_every_call_does_what_it_says():
 
 def test_messages_keep_their_order_and_every_run_is_alike():
     def work(comm):
-        seen = []
         for i in range(5):
             comm.send((comm.rank, i), (comm.rank + 1) % comm.size)
-        for _ in range(5):
-            seen.append(comm.recv((comm.rank - 1) % comm.size))
+        seen = [comm.recv((comm.rank - 1) % comm.size) for _ in range(5)]
         log.append((comm.rank, tuple(seen)))
         return seen
 
@@ -528,49 +487,40 @@ def test_messages_keep_their_order_and_every_run_is_alike():
     for _ in range(3):
         log = []
         assert simulate(4, work).results[2] == [(1, i) for i in range(5)]
-        logs.append(tuple(log))
-    assert len(set(logs)) == 1
+        logs.append(log)
+    assert logs[0] == logs[1] == logs[2]
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def over_processes(fn, ranks=(1, 2), **options):
-    return ab.diagnose(Ranks(fn, ranks=ranks, backend="gloo"), **options)
+@pytest.fixture(params=[pytest.param("spawned", marks=pytest.mark.thorough), "forked"])
+def over_processes(request, monkeypatch):
+    """``diagnose`` over processes of their own; each asked, as it does, or from one that has imported torch."""
+    if request.param == "forked":
+        monkeypatch.setattr(processes, "multiprocessing", on_ranks.FORKED)
+    return lambda fn, ranks=(1, 2), **options: ab.diagnose(Ranks(fn, ranks=ranks, backend="gloo"), **options)
 
 
-def test_gloo_right():
-    report = over_processes(over_gloo.ring, 2)
+def test_gloo_right(over_processes):
+    report = over_processes(over_gloo.ring, (2, 3))
     assert report.ok, str(report)
-    assert {"plain, 2 ranks", "causal, 2 ranks", "float32, 2 ranks"} <= set(report.compared)
+    assert {"plain, 2 ranks", "causal, 2 ranks", "float32, 3 ranks"} <= set(report.compared)
 
 
-@pytest.mark.parametrize(
-    ("fn", "slug", "ranks"),
-    [
-        (over_gloo.times_ranks, "gradients-times-ranks", 2),
-        pytest.param(over_gloo.stale, "ring-kv-stale-backward", 3, marks=pytest.mark.thorough),
-    ],
-)
-def test_gloo_wrong(fn, slug, ranks):
-    assert names(over_processes(fn, ranks)) == ((slug,), ("dQ", "dK", "dV"))
+def test_gloo_wrong(over_processes):
+    assert names(over_processes(over_gloo.times_ranks, 2)) == (("gradients-times-ranks",), ("dQ", "dK", "dV"))
 
 
-@pytest.mark.thorough
-def test_gloo_one_rank_and_more():
-    assert over_processes(over_gloo.ring, (1, 3, 4)).ok
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
-        (over_gloo.raises_on_one, "raised ValueError: not on this rank, on rank 1 of 2"),
-        (over_gloo.leaves, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
-        (over_gloo.takes_long, "no answer after 2 s from rank 1 of 2"),
+        (over_gloo.raises_on_one, "raised KeyError: 'my own fault', on rank 1 of 2"),
+        (over_gloo.ends, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
+        (over_gloo.one_waits, "no answer after 2 s from rank 1 of 2"),
     ],
 )
-def test_gloo_not_as_asked(fn, expected):
+def test_gloo_not_as_asked(fn, expected, over_processes):
     report = over_processes(fn, limit=2.0)
     assert not report.ok
     assert expected in words(report)
