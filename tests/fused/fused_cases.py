@@ -46,7 +46,7 @@ FACTORS = {
     "lead": tuple(LEAD),
     "bias": ("", "bias", "bias of heads", "bias of the batch", "bias of keys", "−∞", "ALiBi", "slopes ↔"),
     "mask": ("", "mask, dead", "table", "keys", "padding"),
-    "sizes": ((21, 53), (53, 37), (32, 32), (5, 7)),
+    "sizes": ((21, 53), (35, 33), (32, 32), (5, 7)),
     "widths": ((11, 19), (1, 17), (16, 32), (72, 1)),
     "window": (None, (9, 3, "top-left"), (20, 0, "bottom-right"), (16, None, "top-left"), (1, 2, "top-left")),
     "causal": (False, True, "bottom-right"),
@@ -60,12 +60,16 @@ FACTORS = {
 
 
 def impossible(row):
-    """What has no axis to be shared, or to be dead in; and many heads of many tiles, for their time."""
+    """What has no axis to be shared, or to be dead in; and, for their time, many heads of many tiles, and a third axis
+    with what does not lie along it.
+    """
     return (
         (row["mask"] == "mask, dead" and row["bias"] == "bias of keys")
         or (row["lead"] in ("no axes", "heads", "grouped") and row["mask"] == "padding")
         or (row["lead"] == "no axes" and row["bias"] in ("bias of heads", "bias of the batch"))
         or (row["lead"] in ("crossing", "three axes") and row["sizes"] != (5, 7))
+        or ("grouped" in row["lead"] and row["sizes"] == (35, 33))
+        or (row["lead"] == "three axes" and row["bias"] not in ("bias", "bias of the batch", "slopes ↔"))
     )
 
 

@@ -9,9 +9,7 @@ import kernels
 import pytest
 import torch
 from cases import CASES, Case
-from compare import draw
 from fused_cases import (
-    BFLOAT16,
     FLOAT16,
     FLOAT32,
     LONG,
@@ -29,7 +27,6 @@ from test_extremes import BIASES
 
 import attnbook as ab
 from attnbook.ops import Window
-from attnbook.spines import fused, tiled
 
 kernels.triton_or_skip()
 from attnbook.spines.fused import forward_kernel, launch  # noqa: E402
@@ -100,15 +97,6 @@ def test_a_bias_at_the_ends_of_its_dtype(name, dtypes):
     bias_at_the_ends(name, *dtypes)
 
 
-def test_a_row_of_the_lowest_bfloat16_is_uniform():
-    Q, K, V = (torch.tensor(T, device=DEVICE).to(BFLOAT16) for T in draw((2, 5, 11), (2, 7, 11), (2, 7, 13)))
-    bias = torch.zeros(5, 7, device=DEVICE, dtype=BFLOAT16)
-    bias[1] = torch.finfo(BFLOAT16).min
-    O, res = ab.attention(Q, K, V, bias=bias, method="fused")
-    assert torch.allclose(O[:, 1].float(), V.float().mean(dim=1), rtol=1e-2, atol=1e-2)
-    assert all(T.isfinite().all() for T in ab.attention_vjp(O, res)[:4])
-
-
 def test_the_tangent_at_large_scores():
     """As exact as that of the tiled spine: its own products find M, not those of the kernels."""
     case = replace(LONG, bias=(2, 37, 53))
@@ -133,22 +121,6 @@ def test_residuals_are_float32_where_there_is_no_key():
     finally:
         torch.set_default_dtype(FLOAT32)
     assert {T.dtype for T in (res.O, res.M, res.Z)} == {FLOAT32}
-
-
-@pytest.mark.parametrize("name", ["grouped, masked and biased", "queries shared by the batch"])
-def test_the_tiled_spine_goes_on_from_there(name):
-    """Its residuals are those of the tiled spine, whose lines find the same gradients, and the tangent."""
-    case = OF[name]
-    _, res, dO, inputs = attend(case)
-    as_tiled = res._replace(plan=tiled.prepare(res.plan._replace(tiles=None), {"Q": res.Q}))
-    for ours, theirs in zip(fused.vjp(dO, None, res), tiled.vjp(dO, None, as_tiled), strict=True):
-        for T, wanted in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, theirs)), strict=True):
-            assert (T is None) == (wanted is None)
-            assert T is None or torch.allclose(T, wanted, rtol=1e-4, atol=1e-5)
-    tangents = [torch.ones_like(T) for T in inputs]
-    _, res64 = case.attend(*(T.double() for T in inputs))
-    wanted = case.push([T.double() for T in tangents], res64)
-    assert torch.allclose(case.push(tangents, res).double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 # --- how they work ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ By the interpreter only short ones, and no bfloat16: it takes them for float32.
 """
 
 from functools import partial
+from itertools import product
 
 import kernels
 import pytest
@@ -27,15 +28,14 @@ HOW = {  # the numbers of heads, and options that may depend on the numbers of q
     "all together": (4, 2, lambda n_q, n_k: {"bias": (n_q, n_k), "mask": (4, 1, n_k), "causal": "bottom-right",
                                              "ops": (CAP, WINDOW)}),
 }  # fmt: skip
-BY_DEFAULT = {(torch.float16, 127, 64), (torch.float16, 129, 128)}
+BY_DEFAULT = {(torch.float16, 127, 64, "all together"), (torch.float16, 129, 128, "causal")}
 EACH = [
     pytest.param(*of, marks=() if of in BY_DEFAULT or DEVICE != "cpu" else pytest.mark.thorough)
-    for of in ((dtype, n, d) for dtype in DTYPES for n in LENGTHS for d in WIDTHS)
+    for of in product(DTYPES, LENGTHS, WIDTHS, HOW)
 ]
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(("dtype", "n", "d"), EACH, ids=str)
+@pytest.mark.parametrize(("dtype", "n", "d", "how"), EACH, ids=str)
 def test_as_exact_as_plain_torch(dtype, n, d, how):
     if DEVICE == "cpu" and (dtype == torch.bfloat16 or n > 129):
         pytest.skip("torch CUDA: no GPU here")

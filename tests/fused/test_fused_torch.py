@@ -7,7 +7,6 @@ import kernels
 import pytest
 import torch
 from kernels import DEVICE
-from planting import by_turns
 from test_torch_sdpa import CASES as TORCH_CASES
 from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
 from torch import func
@@ -42,9 +41,8 @@ def to_device(inputs, options):
 BESIDE = {name: case for name, case in TORCH_CASES.items() if not name.startswith(("large", "one number"))}
 # By the interpreter, those that differ in what the kernels are given; each takes half a second.
 SOME = (
-    "leading axes that broadcast", "causal, more queries", "a scale", "bool mask with a dead row", "float mask",
-    "float mask of keys", "float32 mask", "shared heads, causal", "shared heads, float mask", "no query", "no key",
-    "keys without width",
+    "leading axes that broadcast", "a scale", "bool mask with a dead row", "float32 mask", "shared heads, float mask",
+    "no key", "keys without width",
 )  # fmt: skip
 
 
@@ -149,10 +147,7 @@ def compiled(f):
     return torch.compile(f, fullgraph=True, backend="aot_eager")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    by_turns((FLOAT32, FLOAT16), ["plain", "float mask", "bool mask with a dead row", "shared heads, causal"]),
-)
+@pytest.mark.parametrize(("dtype", "name"), [(FLOAT32, "float mask"), (FLOAT16, "shared heads, causal")])
 def test_compiled_code_reaches_the_kernels(name, dtype, calls):
     """Compiled and not, the same bits: it is the same launch."""
     shapes, options = TORCH_CASES[name]

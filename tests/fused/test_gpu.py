@@ -1,6 +1,6 @@
-"""What only a GPU can tell: copies, streams, devices, memory, and exchange between libraries. Skipped without one.
+"""What only a GPU can tell: copies, streams, devices and memory. Skipped without one.
 
-That the results are right on a GPU is tested where they are tested on all libraries. DLPack is tried on the CPU, too.
+That the results are right on a GPU is tested where they are tested on all libraries.
 """
 
 import contextlib
@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 from array_api_compat import device
-from libraries import CuPy, NumPy, Torch, TorchCUDA
+from libraries import CuPy, TorchCUDA
 from public_calls import CALLS, PASSES
 from routes import taking
-from torch.autograd.function import once_differentiable
 
 import attnbook as ab
 from attnbook.checks import close
@@ -243,70 +242,3 @@ def test_memory_of_tiles_is_linear(xp):
         held[n] = peak(xp, lambda arrays=arrays: forward_and_backward(*arrays, method="tiled"))
     assert held[32768] < 3 * held[16384], held
     assert held[32768] < 4 * 32768**2, held
-
-
-# --- from one library to another ----------------------------------------------------------------------------------
-
-
-class Through(torch.autograd.Function):
-    """Attention in another library, on the memory of torch's tensors, with a gradient: DLPack itself carries none."""
-
-    @staticmethod
-    def forward(ctx, other, *tensors):
-        ctx.other = other
-        O, ctx.res = ab.attention(*(other.from_dlpack(T.detach()) for T in tensors), causal=True)
-        return torch.from_dlpack(O)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dO):
-        grads = ab.attention_vjp(ctx.other.from_dlpack(dO), ctx.res)
-        return None, *(torch.from_dlpack(T) for T in grads[:3])
-
-
-@pytest.fixture(scope="module", params=[Torch, TorchCUDA], ids=["CPU", "GPU"])
-def pair(request):
-    """Torch, and the library that shares its memory."""
-    other = CuPy if request.param is TorchCUDA else NumPy
-    if reason := other.missing():
-        pytest.skip(reason)
-    return request.param(), other().namespace
-
-
-def test_both_see_the_same_memory(pair):
-    ours, other = pair
-    T = ours.asarray(np.zeros(3))
-    A = other.from_dlpack(T)
-    A[0] = 1.0
-    T[1] = 2.0
-    back = torch.from_dlpack(A)
-    assert [float(x) for x in A] == [1.0, 2.0, 0.0]
-    assert back.data_ptr() == T.data_ptr()
-    assert back.device == T.device
-
-
-def test_a_tensor_with_a_gradient_is_not_exported(pair):
-    ours, other = pair
-    T = ours.asarray(np.ones(3)).requires_grad_()
-    with pytest.raises(BufferError, match="require gradient"):
-        other.from_dlpack(T)
-    assert not torch.from_dlpack(other.from_dlpack(T.detach()) * 2).requires_grad  # the way back is cut, and silently
-
-
-def test_a_function_carries_the_gradient_over(pair):
-    ours, other = pair
-    drawn = [
-        np.random.default_rng(i).standard_normal((3, n, d)) for i, (n, d) in enumerate(((5, 11), (7, 11), (7, 13)))
-    ]
-    tensors = [ours.asarray(T).requires_grad_() for T in drawn]
-    assert torch.autograd.gradcheck(lambda *t: Through.apply(other, *t), tensors)
-    O, _ = ab.attention(*drawn, causal=True)
-    assert close(ours.numpy(Through.apply(other, *tensors).detach()), O)
-
-
-@pytest.mark.parametrize("xp", [CuPy], indirect=True, ids=["CuPy"])
-def test_torch_waits_for_the_stream_that_an_array_comes_from(xp):
-    with busy_stream(xp):
-        A = xp.asarray(np.ones(3)) * 2
-        T = torch.from_dlpack(A) + 1
-    assert T.tolist() == [3.0, 3.0, 3.0]
