@@ -1,4 +1,4 @@
-"""What the ranks of test_parallel_gloo.py run: each of these functions in every process, on the group they are in."""
+"""What the ranks of test_parallel_gloo run: each of these functions in every process, on the group they are in."""
 
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ import threading
 import time
 
 import numpy as np
-import on_ranks
-import over_gloo
 import pytest
 import torch
 from attentions.over_ranks import RIGHT, gathered, own_heads, ring, ulysses
@@ -16,7 +14,6 @@ import attnbook as ab
 from attnbook.diagnose import Ranks
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.causes.registry import TITLES
-from attnbook.diagnose.ranks import processes
 from attnbook.diagnose.ranks._likely_rank import likely
 from attnbook.diagnose.ranks.catalogue import MISTAKES, OF_RANKS
 from attnbook.diagnose.ranks.comm import simulate
@@ -489,38 +486,3 @@ def test_messages_keep_their_order_and_every_run_is_alike():
         assert simulate(4, work).results[2] == [(1, i) for i in range(5)]
         logs.append(log)
     assert logs[0] == logs[1] == logs[2]
-
-
-# --- processes ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[pytest.param("spawned", marks=pytest.mark.thorough), "forked"])
-def over_processes(request, monkeypatch):
-    """``diagnose`` over processes of their own; each asked, as it does, or from one that has imported torch."""
-    if request.param == "forked":
-        monkeypatch.setattr(processes, "multiprocessing", on_ranks.FORKED)
-    return lambda fn, ranks=(1, 2), **options: ab.diagnose(Ranks(fn, ranks=ranks, backend="gloo"), **options)
-
-
-def test_gloo_right(over_processes):
-    report = over_processes(over_gloo.ring, (2, 3))
-    assert report.ok, str(report)
-    assert {"plain, 2 ranks", "causal, 2 ranks", "float32, 3 ranks"} <= set(report.compared)
-
-
-def test_gloo_wrong(over_processes):
-    assert names(over_processes(over_gloo.times_ranks, 2)) == (("gradients-times-ranks",), ("dQ", "dK", "dV"))
-
-
-@pytest.mark.parametrize(
-    ("fn", "expected"),
-    [
-        (over_gloo.raises_on_one, "raised KeyError: 'my own fault', on rank 1 of 2"),
-        (over_gloo.ends, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
-        (over_gloo.one_waits, "no answer after 2 s from rank 1 of 2"),
-    ],
-)
-def test_gloo_not_as_asked(fn, expected, over_processes):
-    report = over_processes(fn, limit=2.0)
-    assert not report.ok
-    assert expected in words(report)
