@@ -68,7 +68,6 @@ def impossible(row):
         or (row["lead"] in ("no axes", "heads", "grouped") and row["mask"] == "padding")
         or (row["lead"] == "no axes" and row["bias"] in ("bias of heads", "bias of the batch"))
         or (row["lead"] in ("crossing", "three axes") and row["sizes"] != (5, 7))
-        or ("grouped" in row["lead"] and row["sizes"] == (35, 33))
         or (row["lead"] == "three axes" and row["bias"] not in ("bias", "bias of the batch", "slopes ↔"))
     )
 
