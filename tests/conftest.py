@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
-    """Where torch is missing, a file that imports it is skipped, all in one line; a file with no test would pass unseen."""
+    """A file that imports torch, where it is missing, is skipped, all in one line; a file with no test fails."""
     report = yield
     if WITHOUT_TORCH and report.failed and "No module named 'torch" in str(report.longrepr):
         report.outcome = "skipped"

@@ -195,15 +195,14 @@ def _torch_fills_memory():
     import torch
 
     filled = torch.utils.deterministic.fill_uninitialized_memory
-    was = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    was = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # the other way to say so loads torch's compiler, which takes 5 seconds
     torch.utils.deterministic.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = filled
-        torch.use_deterministic_algorithms(was, warn_only=warns)
+        torch.set_deterministic_debug_mode(was)
 
 
 @contextmanager
