@@ -307,14 +307,14 @@ def test_gloo_wrong(over_processes):
 
 
 @pytest.mark.parametrize(
-    ("fn", "expected"),
+    ("fn", "limit", "expected"),
     [
-        (over_gloo.raises_on_one, "raised KeyError: 'my own fault', on rank 1 of 2"),
-        (over_gloo.ends, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
-        (over_gloo.one_waits, "no answer after 2 s from rank 1 of 2"),
+        (over_gloo.raises_on_one, 5.0, "raised KeyError: 'my own fault', on rank 1 of 2"),
+        (over_gloo.ends, 60.0, "raised ProcessEnded: the process of the rank has ended, on rank 1 of 2"),
+        (over_gloo.one_waits, 2.0, "no answer after 2 s from rank 1 of 2"),
     ],
 )
-def test_gloo_not_as_asked(fn, expected, over_processes):
-    report = over_processes(fn, limit=2.0)
+def test_gloo_not_as_asked(fn, limit, expected, over_processes):
+    report = over_processes(fn, limit=limit)
     assert not report.ok
     assert expected in " ".join(str(report).split())
