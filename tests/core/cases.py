@@ -164,6 +164,11 @@ class Case:
             inputs.append(np.where(self._pattern(self.bias, self.forbid), rng.standard_normal(self.bias), -np.inf))
         return inputs + [rng.standard_normal(shape) for _, shape in self.ops if shape is not None]
 
+    def tangents(self, seed=1):
+        """A tangent for each array of ``draw``."""
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(T.shape) for T in self.draw()]
+
     def attend(self, Q, K, V, *parameters):
         """``attention`` with this case's options, in the library of Q."""
         return ab.attention(Q, K, V, **self.options(Q, *parameters))

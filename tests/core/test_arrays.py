@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from compare import draw, in_wide, same_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnbook import arrays, checks
 
@@ -24,30 +22,6 @@ SHAPES = [((7,), (5, 7)), ((5, 1), (5, 7)), ((3, 1, 1), (2, 3, 5, 7)), ((), (5, 
 def test_unbroadcast_sums_what_broadcasting_spread(shape, target, xp):
     unbroadcast_is_the_adjoint(shape, target)
     same_everywhere(xp, lambda dT: in_wide(arrays.unbroadcast, dT, shape), *draw(target))
-
-
-@st.composite
-def broadcasts(draw):
-    """A shape, and one that it broadcasts to."""
-    target = draw(st.lists(st.integers(0, 5), max_size=5))
-    tail = target[draw(st.integers(0, len(target))) :]
-    return tuple(draw(st.sampled_from([1, n])) for n in tail), tuple(target)
-
-
-@given(broadcasts(), st.integers(0, 2**32 - 1))
-def test_unbroadcast_of_any_shapes(shapes, seed):
-    unbroadcast_is_the_adjoint(*shapes, seed=seed)
-
-
-@given(broadcasts())
-def test_broadcasts_to_agrees_with_numpy(shapes):
-    assert arrays.broadcasts_to(*shapes)
-    for shape, target in (shapes, shapes[::-1]):
-        try:
-            fits = np.broadcast_shapes(shape, target) == target
-        except ValueError:
-            fits = False
-        assert arrays.broadcasts_to(shape, target) == fits
 
 
 def test_rows_of_folds_the_leading_axes(xp):

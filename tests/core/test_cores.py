@@ -3,12 +3,11 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 
 import pytest
-from test_workers import blas_threads, set_threads
+from test_workers import set_threads
 
 from attnbook.spines import cores, workers
 
@@ -105,11 +104,6 @@ def test_who_is_not_held(monkeypatch):
     assert all(mask >= PAIR for mask in masks())
 
 
-def test_more_workers_than_cores():
-    assert sorted(map(len, masks(4, 4))) == [1, 1, *sorted(map(len, masks(4, 4, apart=False)))[2:]]
-    assert free_again(4)
-
-
 def test_an_error_frees_them():
     def broken():
         raise ZeroDivisionError
@@ -141,39 +135,6 @@ def test_an_interrupt_frees_them():
         assert free_again()
     finally:
         signal.signal(signal.SIGINT, ctrl_c)
-
-
-def test_an_interrupt_on_the_way_to_letting_go_frees_them():
-    """CPython looks for signals where a function begins, before any ``try`` of its own."""
-    before, seen = blas_threads(), []
-
-    def trace(frame, event, argument):
-        if event == "call" and frame.f_code.co_name in ("leave", "_leave") and frame.f_code.co_name not in seen:
-            seen.append(frame.f_code.co_name)
-            raise KeyboardInterrupt
-
-    try:
-        sys.setprofile(trace)
-        with contextlib.suppress(KeyboardInterrupt), set_threads(2):
-            workers.run(lambda place, entry: None, range(2), apart=True)
-            raise AssertionError("the interrupt was lost")
-        sys.setprofile(None)
-        assert seen
-        assert blas_threads() == before
-        assert free_again()
-    finally:
-        sys.setprofile(None)
-
-
-def test_who_is_moved_during_a_run_stays_there():
-    both = sorted(PAIR)
-
-    def moved():
-        if threading.current_thread() is threading.main_thread():
-            os.sched_setaffinity(0, {both[0] if os.sched_getaffinity(0) == {both[1]} else both[1]})
-
-    masks(between=moved)
-    assert len(os.sched_getaffinity(0)) == 1
 
 
 @pytest.mark.parametrize("what", ["the system refuses", "no such function", "no such core"])

@@ -50,8 +50,3 @@ def test_every_allowed_combination_is_there(strength, more, forbids):
 def test_the_rows_are_few(factors, strength, rows):
     """As few as can be, 9 and 36, or two more than that."""
     assert len(cover(factors, strength)) <= rows
-
-
-def test_what_asks_for_no_factor_is_an_error():
-    with pytest.raises(KeyError, match="maks"):
-        cover(FACTORS, forbids=lambda row: row["maks"] == "none")

@@ -6,7 +6,6 @@ What only a GPU can tell stands in test_gpu.
 """
 
 import contextlib
-import math
 from types import SimpleNamespace
 
 import array_api_compat.torch
@@ -15,8 +14,6 @@ import numpy as np
 import pytest
 import torch
 from compare import draw
-from hypothesis import given
-from hypothesis import strategies as st
 from planting import by_turns
 from public_calls import CALLS, PASSES, READ, flat
 from routes import taking
@@ -26,8 +23,6 @@ from torch.utils._pytree import tree_leaves
 import attnbook as ab
 from attnbook import arrays
 from attnbook.checks import close
-from attnbook.plan import resolve
-from attnbook.spines import tiled
 
 FROM_HOST = ("asarray", "as_tensor", "from_numpy", "tensor")  # they copy numbers that Python has to the device
 SPINES = ("dense", "tiled")
@@ -115,19 +110,6 @@ def test_torch_stays_on_its_device_and_in_its_dtype(spine, call, dtype, wide, ot
     assert [(T.dtype, tuple(T.shape)) for T in came] == [(dtype, shape) for shape in shapes]
 
 
-@pytest.mark.parametrize("plant", ["item", "copy", "default device", "dtype"])
-def test_what_leaves_is_noticed(plant):
-    T = torch.empty(3, device="meta")
-    faults = {
-        "item": lambda: float(T.sum()),
-        "copy": lambda: T + arrays.array_namespace(T).asarray(1.0, device="meta"),
-        "default device": lambda: T * torch.ones(()),
-        "dtype": lambda: T.to(torch.float64),
-    }
-    with pytest.raises((AssertionError, RuntimeError)), only_on_meta(torch.float32):
-        faults[plant]()
-
-
 # --- the array API ------------------------------------------------------------------------------------------------
 
 
@@ -171,14 +153,6 @@ def test_the_array_api_stays_on_its_device_with_the_same_numbers(spine, call, li
     for T, reference in zip(came, wanted, strict=True):
         assert T.device == like_a_gpu.device
         assert np.array_equal(like_a_gpu.get(T), reference) or close(like_a_gpu.get(T), reference)
-
-
-def test_looking_is_noticed(like_a_gpu):
-    T = like_a_gpu.put([0.5])
-    like_a_gpu.alone = True
-    for look in (bool, float, lambda T: array_api_strict.asarray(0.0, device=T.device), lambda T: arrays.inner(T, T)):
-        with pytest.raises(AssertionError, match="looked at"):
-            look(T)
 
 
 # --- two devices --------------------------------------------------------------------------------------------------
@@ -247,18 +221,3 @@ def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch)
 
 
 # --- tiles --------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 300), max_size=3))
-def test_tiles_on_a_gpu_are_large_and_bounded(lead):
-    def tiles(device):
-        return resolve({"Q": torch.empty(1, device=device)}, (*lead, 5, 7), (3, 4), method="tiled").tiles
-
-    assert tiles("cpu") == tiled.Tiles()
-    rows, cols = tiles("meta")
-    unit = tiled.SIDE_ON_A_GPU
-    assert rows == cols >= unit
-    assert rows % unit == 0
-    heads = max(1, math.prod(lead))
-    assert rows == unit or heads * rows * cols <= tiled.SCORES_ON_A_GPU
-    assert heads * (rows + unit) ** 2 > tiled.SCORES_ON_A_GPU

@@ -10,25 +10,9 @@ from naive import naive_multi_head
 from planting import by_turns
 
 import attnbook as ab
-from attnbook import arrays, checks
+from attnbook import checks
 
 each_case = pytest.mark.parametrize("case", MULTI_HEAD, ids=str)
-
-
-def those(condition):
-    """The cases for which a law holds."""
-    return pytest.mark.parametrize("case", [case for case in MULTI_HEAD if condition(case)], ids=str)
-
-
-def plain(case):
-    """Whether the case has no options."""
-    heads = case.heads
-    return heads.mask is heads.bias is heads.scale is None and not heads.causal and not heads.ops and bare(case)
-
-
-def bare(case):
-    """Whether nothing stands between the projections and attention, on either side."""
-    return case.norm is case.rotary is case.gate is None
 
 
 # --- values and derivatives ---------------------------------------------------------------------------------------
@@ -100,118 +84,6 @@ def test_a_backward_may_run_twice_and_is_linear(case):
     assert all(map(np.array_equal, inputs, copies)), "an input was modified"
 
 
-@those(lambda case: case.d_mem is None and plain(case))
-def test_self_attention_is_cross_attention_with_itself(case):
-    """Self-attention is cross-attention with memory = X: one output, and the gradients of the two uses add up."""
-    X, _, p, _ = case.sort(case.draw())
-    Y, res = ab.multi_head_attention(X, p, num_heads=case.h, num_kv_heads=case.h_kv)
-    Y2, res2 = ab.multi_head_attention(X, p, num_heads=case.h, num_kv_heads=case.h_kv, memory=X)
-    assert np.array_equal(Y, Y2)
-    (dY,) = draw(Y.shape)
-    g, g2 = ab.multi_head_attention_vjp(dY, res), ab.multi_head_attention_vjp(dY, res2)
-    assert g.dmemory is None
-    assert checks.close(g.dX, g2.dX + g2.dmemory)
-    assert all(a is b is None or np.array_equal(a, b) for a, b in zip(g.dparams, g2.dparams, strict=True))
-
-
-@pytest.mark.parametrize("name", ["cross", "cross, no biases", "all widths equal"])
-def test_heads_have_no_order(name):
-    """Heads in another order, weights and biases alike, and the same output; their gradients follow them."""
-    case = MULTI_HEAD_CASE[name]
-    X, memory, p, _ = case.sort(case.draw())
-    order = np.roll(range(case.h), 1)
-
-    def reordered(p):
-        blocks = [T if T is None else np.concatenate([np.split(T, case.h, axis=-1)[i] for i in order], axis=-1)
-                  for T in (p.W_Q, p.W_K, p.W_V, p.b_Q, p.b_K, p.b_V)]  # fmt: skip
-        W_O = np.concatenate([np.split(p.W_O, case.h)[i] for i in order])
-        return ab.MultiHeadParams(*blocks[:3], W_O, *blocks[3:], p.b_O)
-
-    Y, res = ab.multi_head_attention(X, p, num_heads=case.h, memory=memory)
-    Y2, res2 = ab.multi_head_attention(X, reordered(p), num_heads=case.h, memory=memory)
-    assert checks.close(Y2, Y)
-    (dY,) = draw(Y.shape)
-    g, g2 = ab.multi_head_attention_vjp(dY, res), ab.multi_head_attention_vjp(dY, res2)
-    assert checks.close(g2.dX, g.dX)
-    for a, b in zip(g2.dparams, reordered(g.dparams), strict=True):
-        assert a is b is None or checks.close(a, b)
-
-
-@pytest.mark.parametrize("name", ["grouped", "multi-query"])
-def test_shared_heads_add_up(name):
-    """A shared head is the same head given to each query of its group; its gradient is the sum over the group."""
-    case = MULTI_HEAD_CASE[name]
-    X, memory, p, _ = case.sort(case.draw())
-    h, h_kv = case.h, case.h_kv
-
-    def spread(T):
-        groups = T.reshape(*T.shape[:-1], h_kv, -1)
-        return np.repeat(groups, h // h_kv, axis=-2).reshape(*T.shape[:-1], -1)
-
-    def collect(T):
-        return T.reshape(*T.shape[:-1], h_kv, h // h_kv, -1).sum(axis=-2).reshape(*T.shape[:-1], -1)
-
-    shared = ("W_K", "W_V", "b_K", "b_V")
-    apart = p._replace(**{name: spread(getattr(p, name)) for name in shared})
-    Y, res = ab.multi_head_attention(X, p, num_heads=h, num_kv_heads=h_kv, memory=memory)
-    Y2, res2 = ab.multi_head_attention(X, apart, num_heads=h, memory=memory)
-    assert checks.close(Y2, Y)
-    (dY,) = draw(Y.shape)
-    g, g2 = ab.multi_head_attention_vjp(dY, res).dparams, ab.multi_head_attention_vjp(dY, res2).dparams
-    for name in shared:
-        assert checks.close(getattr(g, name), collect(getattr(g2, name)))
-
-
-@those(lambda case: "K" in case.biases and not case.heads.ops and bare(case))
-def test_keys_need_no_bias(case):
-    """A bias of the keys shifts each row of scores, so it changes nothing, and its gradient is 0."""
-    inputs = case.draw()
-    Y, res = case.attend(*inputs)
-    db_K = case.sort(case.pull(draw(Y.shape)[0], res))[2].b_K
-    assert checks.close(db_K, np.zeros(db_K.shape))
-    X, memory, p, rest = case.sort(inputs)
-    moved = [X, memory, *p._replace(b_K=p.b_K + 1), *rest]
-    assert checks.close(case.attend(*(T for T in moved if T is not None))[0], Y)
-
-
-@those(lambda case: case.h == case.h_kv and bare(case))
-def test_projections_balance(case):
-    """Within a head, W_Q A and W_K A⁻ᵀ give the same scores, W_V A and A⁻¹ W_O the same output, for any A.
-
-    So the gradients satisfy W_Qᵀ dW_Q + b_Qᵀ db_Q = (W_Kᵀ dW_K + b_Kᵀ db_K)ᵀ and W_Vᵀ dW_V + b_Vᵀ db_V = dW_O W_Oᵀ.
-    """
-    assert case.h == case.h_kv
-    inputs = case.draw()
-    Y, res = case.attend(*inputs)
-    p, d = case.sort(inputs)[2], case.sort(case.pull(draw(Y.shape)[0], res))[2]
-
-    def turn(name):
-        """How the loss changes as the columns of each head mix."""
-        W, dW = (np.split(getattr(T, f"W_{name}"), case.h, axis=1) for T in (p, d))
-        turned = [w.T @ dw for w, dw in zip(W, dW, strict=True)]
-        if getattr(p, f"b_{name}") is not None:
-            b, db = (np.split(getattr(T, f"b_{name}"), case.h) for T in (p, d))
-            turned = [t + np.outer(x, dx) for t, x, dx in zip(turned, b, db, strict=True)]
-        return np.stack(turned)
-
-    of_O = np.stack([dw @ w.T for w, dw in zip(np.split(p.W_O, case.h), np.split(d.W_O, case.h), strict=True)])
-    assert checks.close(turn("Q"), arrays.mT(turn("K")))
-    assert checks.close(turn("V"), of_O)
-
-
-def test_forbidden_tokens_get_no_gradient():
-    """A memory token that no query may see: exactly 0 arrives at it, whatever stands there, and Y is unchanged."""
-    case = MULTI_HEAD_CASE["mask of padding"]
-    hidden = ~np.any(case.heads.allowed(), axis=(-3, -2))
-    assert hidden.any(), "every token is seen"
-    X, memory, *others = case.draw()
-    Y, res = case.attend(X, memory, *others)
-    (dY,) = draw(Y.shape)
-    dmemory = case.pull(dY, res)[1]
-    assert np.array_equal(np.all(dmemory == 0, axis=-1), hidden)
-    assert np.array_equal(case.attend(X, np.where(hidden[..., None], 9.0, memory), *others)[0], Y)
-
-
 def test_dead_queries_give_the_bias():
     """A query that may see no key, in any head: Y = b_O there, and what arrives there reaches b_O alone."""
     case = MULTI_HEAD_CASE["mask with a dead row"]
@@ -265,17 +137,6 @@ def test_a_norm_may_be_named():
         by_name, whole, without = (ab.multi_head_attention(X, p, num_heads=3, **options)[0] for options in same)
         assert np.array_equal(by_name, whole)
         assert not checks.close(by_name, without)
-
-
-def test_a_gate_that_is_open_or_shut():
-    case = MULTI_HEAD_CASE["gate a head"]
-    X, memory, p, (W, b) = case.sort(case.draw())
-
-    def gated(b):
-        return ab.multi_head_attention(X, p, num_heads=3, memory=memory, gate=ab.Gate(0 * W, b))[0]
-
-    assert checks.close(gated(0 * b + 1e3), ab.multi_head_attention(X, p, num_heads=3, memory=memory)[0])
-    assert checks.close(gated(0 * b - 1e3), np.broadcast_to(p.b_O, gated(b).shape))
 
 
 # --- the public face ----------------------------------------------------------------------------------------------

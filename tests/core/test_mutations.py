@@ -15,6 +15,7 @@ import test_battery
 import test_checks
 import test_diagnose
 import test_heads
+import test_hvp
 import test_layers
 import test_linear
 import test_merge
@@ -34,7 +35,7 @@ import test_top_k
 import test_torch_layout
 import test_workers
 from cases import BLOCKS, CASE, DOCUMENTS, MULTI_HEAD_CASE, PREFIX_LM, Case
-from libraries import NumPy, Strict, Torch
+from libraries import NumPy, Torch
 from planting import first_of_each, lines_of, module_of, planted
 from routes import on
 
@@ -59,13 +60,12 @@ def of_a_case(test, table, name, route=None):
     return MADE.setdefault((test, name, route), made)
 
 
-values, gradients, twice, dead_rows, sums_of_dS, keys_balance, no_order, unseen = (
+values, gradients, twice, dead_rows, unseen = (
     partial(of_a_case, test, CASE)
     for test in (
         test_attention.test_values, test_attention.test_derivatives,
         test_attention.test_a_backward_may_run_twice_and_is_linear, test_attention.test_dead_rows_are_exactly_zero,
-        test_attention.test_rows_of_dS_sum_to_zero, test_attention.test_the_gradients_of_keys_balance,
-        test_attention.test_keys_have_no_order, test_attention.test_what_is_forbidden_is_unseen,
+        test_attention.test_what_is_forbidden_is_unseen,
     )
 )  # fmt: skip
 L, left_alone, fresh_memory = (
@@ -75,21 +75,35 @@ L, left_alone, fresh_memory = (
         test_tiled.test_fresh_memory_is_not_read,
     )
 )  # fmt: skip
-layer, of_layer, layer_twice, balance = (
+layer, of_layer, layer_twice = (
     partial(of_a_case, test, MULTI_HEAD_CASE)
     for test in (
         test_multi_head.test_values, test_multi_head.test_gradients,
-        test_multi_head.test_a_backward_may_run_twice_and_is_linear, test_multi_head.test_projections_balance,
+        test_multi_head.test_a_backward_may_run_twice_and_is_linear,
     )
 )  # fmt: skip
 
 
+@cache
+def moves(name, route=None):
+    """The tangents of the gradients of a case: by differences on the dense route, on another as on that."""
+
+    def compared():
+        test_hvp.of_dense.cache_clear()
+        test = test_hvp.test_the_gradients_move_so if route is None else partial(same_spine, route)
+        try:
+            test(CASE[name])
+        finally:
+            test_hvp.of_dense.cache_clear()
+
+    return compared
+
+
+same_spine = test_hvp.test_every_spine_gives_the_same
+
+
 def alone(op):
     return partial(test_ops.test_derivatives, *test_ops.OPS[op])
-
-
-def on_tiles(op):
-    return partial(test_ops.test_on_tiles, *test_ops.OPS[op])
 
 
 def live_tiles(op):
@@ -98,13 +112,6 @@ def live_tiles(op):
 
 def of_t5(bidirectional):
     return partial(test_ops.test_buckets_are_those_of_hugging_face, bidirectional, 16, 100)
-
-
-def on_a_second_device():
-    try:
-        test_attention.test_every_library_gives_the_same(Strict(), CASE["causal, more keys"])
-    except ValueError as error:
-        raise AssertionError("arrays met on two devices") from error
 
 
 def named(slug):
@@ -194,18 +201,14 @@ MISTAKES = {
         ("logsumexp_vjp", "not weighted", "* widen(P)", "+ 0 * widen(P)", logsumexp),
         ("logsumexp_jvp", "not weighted", "widen(P) * widen(tS)", "widen(tS)", logsumexp),
         ("normalize", "no row maximum", "xp.exp(S - m)", "xp.exp(S)", large_softmax),
-        ("normalize", "∞ − ∞ in a dead row", "xp.where(-xp.inf == m, xp.zeros_like(m), m)", "m", dead_softmax),
         ("normalize", "0 / 0 in a dead row", "xp.where(Z == 0, xp.full_like(Z, xp.inf), Z)", "Z", dead_softmax),
-        ("normalize", "over all rows together", "xp.sum(E, axis=axis, keepdims=True)", "xp.sum(E)", softmax),
         ("normalize", "works in its argument", "xp.exp(S - m)", "xp.exp(S.__isub__(m))", softmax_anywhere),
         ("row_logsumexp", "the row maximum forgotten", "m * unit + xp.log(Z)", "xp.log(Z)", logsumexp),
-        ("row_logsumexp", "0 in a dead row", "scalar(-xp.inf, like=Z)", "scalar(0.0, like=Z)", dead_softmax),
     ],
     "linear.py": [
         ("linear", "bias forgotten", "None if b is None else widen(b)", "None", linear),
         ("linear_jvp", "half of the product rule", "widen(tX) @ widen(W) +", "", of_linear),
         ("project_vjp", "db without the sum over the batch", ".sum(rows, axis=0)", ".sum(dY[0], axis=0)", of_linear),
-        ("project_vjp", "dW without the sum over the batch", "mT(rows_of(X)) @ rows", "mT(X[0]) @ dY[0]", of_linear),
     ],
     "arrays.py": [
         ("unbroadcast", "mean, not sum", "xp.sum(", "xp.mean(", unbroadcast),
@@ -233,22 +236,18 @@ MISTAKES = {
          *map(of_causal, test_ops.DOORS)),
         ("Placed.at_corner", "the corner of causal, whatever the op was told", "self.corner is not None", "False",
          *map(of_causal, test_ops.DOORS)),
-        ("Placed.check", "refused by the work, not by name", "super().check(", "return super().check(", *asked_for),
         ("Tile.shift", "top-left where nothing tells it", "corner is None and", "False and", *asked_for),
-        ("Tile.shift", "a corner is asked for where both are the same", "self.n_q != self.n_k", "True", *asked_for),
         ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", bottom_right, of_distances,
          partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7, 0)),
-        ("Tile.index", "the part at the table's corner, on every tile", "slice(r.start, r.stop, r.step)",
-         "slice(len(r))", on_tiles("bias")),
     ],
     "ops/chain.py": [
         ("vjp", "the first op first on the way back", "zip(reversed(steps), reversed(saved), strict=True)",
          "zip(steps, saved, strict=True)", gradients("all at once", "dense")),
-        *(("collect", f"a gradient of the last tile alone, {route}", "own_axes)] += dparam", "own_axes)] = dparam",
-           gradients("bias for all queries", route)) for route in ("tiled", ENGINE)),
+        ("collect", "a gradient of the last tile alone", "own_axes)] += dparam", "own_axes)] = dparam",
+         gradients("bias for all queries", "tiled")),
+        ("vjp_jvp", "what the last op was given, for all", "before[i]", "before[-1]", moves("all at once")),
         ("live", "masked tiles are visited too", "tile = op.live(tile)", "pass",
-         on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True}),
-         on(ENGINE, test_tiled.test_masked_exponentials_are_not_made, {"causal": True})),
+         on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True})),
     ],
     "ops/of_heads.py": [
         ("OfHeads.spread", "the first head's for all", "T[..., None, None]", "T[..., :1, None, None]", of_distances,
@@ -258,12 +257,11 @@ MISTAKES = {
     ],
     "ops/scale.py": [
         ("Scale.forward", "not scaled", "S * self._factor(tile)", "S", alone("scale")),
-        ("Scale.vjp", "not scaled", "dS * self._factor(tile)", "dS", alone("scale"), gradients("logit scale")),
         ("Scale.vjp", "of the scaled scores", "dS * S", "dS * S * self._factor(tile)",
          gradients("scale that is learned"), gradients("logit scale", "tiled")),
-        ("Scale.jvp", "not scaled", "tS * self._factor(tile)", "tS", alone("scale")),
         ("Scale.jvp", "its own tangent forgotten", "tS + self.spread(tile, tparam) * S", "tS",
          gradients("logit scale")),
+        ("Scale.vjp_jvp", "the scores stand still", " + dS * tS", "", moves("logit scale")),
         ("LogitScale.__init__", "the inverse", '"factor", t)', '"factor", 1 / t)',
          test_ops.test_a_logit_scale_multiplies),
     ],
@@ -274,9 +272,6 @@ MISTAKES = {
         ("ALiBi.jvp", "its own tangent forgotten", "tS - self.spread(tile, tparam) * self._distances(tS, tile)", "tS",
          alone("ALiBi, op 0")),
         ("ALiBi._distances", "later keys are near", "xp.abs(j - i[:, None] -", "-(j - i[:, None] -", of_distances),
-        ("ALiBi._distances", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')", of_distances),
-        ("ALiBi._distances", "places counted within the tile", "(r.start, r.stop,", "(0, len(r),",
-         on_tiles("ALiBi, op 0"), values("ALiBi", "tiled")),
         ("alibi_slopes", "from 1 on", "range(2, 2 * lower + 1, 2)", "range(0, 2 * lower, 2)",
          partial(test_ops.test_slopes_are_those_of_the_paper, 8)),
     ],
@@ -285,23 +280,14 @@ MISTAKES = {
         ("RelativeBias.vjp", "for all heads: not summed over them", "unbroadcast(diagonals @ hits, table.shape)",
          "(diagonals @ hits)[tuple(0 for _ in diagonals.shape[table.ndim:])]",
          alone("relative bias for all heads")),
-        ("RelativeBias.vjp", "a mean over the batch", "unbroadcast(diagonals @ hits, table.shape)",
-         "unbroadcast(diagonals @ hits, table.shape) / 2", gradients("relative bias"),
-         gradients("relative bias of T5", ENGINE)),
         ("RelativeBias.jvp", "its own tangent forgotten", "tS + self._spread(self.here(tile, tparam), tile)", "tS",
          alone("relative bias, op 0")),
         ("RelativeBias._of_diagonals", "the sign of the distance", "clip(distances, -R, R)",
          "clip(-distances, -R, R)", of_distances),
-        ("RelativeBias._of_diagonals", "the other corner", "tile.shift(self.corner)", "tile.shift('top-left')",
-         of_distances),
         ("RelativeBias._of_diagonals", "far keys are forgotten, not clipped", "clip(distances, -R, R) + R",
          "(distances + R) % (2 * R + 1)", of_distances),
-        ("RelativeBias._of_diagonals", "distances within the tile", "tile.cols.start - tile.rows.stop + 1",
-         "1 - len(tile.rows)", on_tiles("relative bias, op 0"), values("relative bias", ENGINE)),
         ("_sum_diagonals", "across, not along", "xp.flip(T, axis=-2)", "T", gradients("relative bias")),
         ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5(True)),
-        ("T5Buckets.__call__", "later keys count in one direction",
-         "xp.where(distances < 0, -distances, xp.zeros_like(distances))", "xp.abs(distances)", of_t5(False)),
         ("T5Buckets._limits", "the integer below", "n + (n**shared < exact ** (shared - k) * self.max_distance**k)",
          "n", of_t5(True)),
     ],
@@ -318,39 +304,20 @@ MISTAKES = {
          alone("mask"), alone("causal"), alone("window, op 0")),
         ("Masking.jvp", "forgotten along tangents", "self._keep(tS, tile, elsewhere=0.0)", "tS",
          alone("mask"), alone("causal"), alone("window, op 0")),
-        ("Masking._keep", "a product, which NaN survives",
-         "array_namespace(T).where(self.allowed(T, tile), T, scalar(elsewhere, like=T))",
-         "T * self.allowed(T, tile) + array_namespace(T).where(self.allowed(T, tile), 0.0, elsewhere)",
-         partial(test_ops.test_garbage_stays_behind_a_mask, Causal())),
         ("Window.allowed", "global keys, but no global queries", "| ((i >= 0) & (i < g))", "", global_window),
         ("Window.allowed", "global queries, but no global keys", "| (j < g)", "", global_window),
-        ("Window.allowed", "queries before the first key are global", "((i >= 0) & (i < g))", "(i < g)",
-         partial(test_ops.test_a_window_counts_from_its_corner, 1, 0, "bottom-right", 3, 2)),
         ("Window._global", "one global key too few", "last=g - 1)", "last=g - 2)",
          values("window with global tokens", ENGINE), live_tiles(Window(0, 0, "top-left", 2))),
         ("Window.live", "global tokens are not visited", "(near, *parts)", "(near, parts[0])",
          live_tiles(Window(0, 0, "top-left", 2))),
-        ("Window.pattern", "places that are not global become so", "- self.global_tokens", "",
-         live_tiles(Window(0, 0, "top-left", 2))),
         ("Window.allowed", "a query does not see its own key", "j <= i +", "j < i +", top_left),
-        ("Window.allowed", "one key too few to the left", "j >= i -", "j > i -", window),
         ("Window.allowed", "left for right", "min(self.right, far)", "min(self.left, far)", window),
         ("Window.allowed", "a row that sees the future", "j <= i + min(self.right, far)", "j < far",
          unseen("causal, more keys")),
-        ("Window.allowed", "positions counted within the tile", "r.start, r.stop, r.step,",
-         "0, len(r), 1,", on_tiles("causal")),
-        ("Window.allowed", "positions on another device", "r.step, device=device(S))", "r.step)",
-         on_a_second_device),
-        ("Window.allows_all", "a tile that it cuts through is taken for whole", "end(tile.cols) - 1 <=",
-         "end(tile.cols) - 2 <=", live_tiles(Window(2, 1, "top-left"))),
         ("Window.pattern", "a pattern of another place", "range(places.start - first, places.stop - first)",
          "range(len(places))", live_tiles(Window(2, 1, "top-left"))),
-        ("Window.pattern", "a pattern of the other corner", "tile.shift(self.corner)", "0",
-         live_tiles(Window(2, 1, "bottom-right"))),
         ("Window.live", "the last live key is not visited", "end(rows) - 1 + shift + self.right",
          "end(rows) - 2 + shift + self.right", values("causal, more keys", ENGINE)),
-        ("Window.live", "the first live query is not visited", "cols.start - shift - self.right",
-         "cols.start + 1 - shift - self.right", values("window", ENGINE)),
         ("around", "the last live key is not visited", "live.shape[0] - int(", "live.shape[0] - 1 - int(",
          values("mask of padding", ENGINE)),
     ],
@@ -358,6 +325,7 @@ MISTAKES = {
         ("Softcap.forward", "not multiplied by the cap", "float(self.cap) * y, y", "y, y",
          test_ops.test_softcap_bounds_the_scores),
         ("Softcap.vjp", "forgotten in the backward", "(1 - saved * saved) * dS", "dS", gradients("softcap", ENGINE)),
+        ("Softcap.vjp_jvp", "its slope stands", "- (2 / float(self.cap)) * saved * tS * dS", "", moves("softcap")),
         ("Softcap.jvp", "forgotten along tangents", "(1 - saved * saved) * tS", "tS", alone("softcap, op 0")),
     ],
     "ops/dropout.py": [
@@ -373,8 +341,6 @@ MISTAKES = {
         ("Dropout.kept", "the same in every batch", "_mix(place + 1)",
          "_mix(0 * place + (place if number.ndim else 0) + 1)",
          test_ops.test_dropout_is_unrelated_from_place_to_place),
-        ("Dropout.kept", "heads counted within the block", "tile.lead or tuple", "tuple",
-         test_ops.test_dropout_is_the_same_on_any_tile),
         ("Dropout.kept", "places counted within the tile", "tile.rows, tile.cols)",
          "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
@@ -382,24 +348,15 @@ MISTAKES = {
         ("Segments.allowed", "another's keys", "return q == k", "return q <= k", values("documents")),
         ("Segments.allowed", "the future", "(q == k) & (j <= i)", "q == k", values("prefix")),
         ("Segments.allowed", "not its own key", "j <= i", "j < i", values("packed, causal, with a sink")),
-        ("Segments.allows_all", "where only the queries are of one document", "(ids.min(), ids.max())",
-         "(ids.flat[0], ids.flat[0])", live_tiles(DOCUMENTS())),
         ("Segments.allows_all", "with some of the future", "j.max() <= i.min()", "j.min() <= i.min()",
          live_tiles(PREFIX_LM())),
-        ("Segments.live", "documents that touch", "xp.max(q) < xp.min(k)", "xp.max(q) <= xp.min(k)",
-         live_tiles(DOCUMENTS())),
         ("Segments.live", "every tile is visited", "return live_part(self.allowed(q, tile), tile)", "return tile",
          live_tiles(DOCUMENTS())),
         ("Segments.packed", "top-left for bottom-right", "corner or 0", "0", packed),
-        ("_of_documents", "a token of the document before", 'side="right"', 'side="left"', packed),
     ],
     "ops/blocks.py": [
-        ("BlockMask.allowed", "blocks counted within the tile", "xp.arange(places.start, places.stop,",
-         "xp.arange(len(places),", on_tiles("blocks, op 0")),
         ("BlockMask.allowed", "the blocks in turns", "// size, axis", "% size, axis", values("blocks")),
         ("BlockMask._on", "the last block is not looked at", "-(-p.stop // size)", "p.stop // size",
-         live_tiles(BLOCKS())),
-        ("BlockMask.live", "beyond the tile", "min(places.stop, part.stop * size)", "part.stop * size",
          live_tiles(BLOCKS())),
     ],
     "ops/sink.py": [
@@ -411,8 +368,8 @@ MISTAKES = {
     "plan.py": [
         ("_with_masks", "−∞ in a bias goes through what comes after", "if moved and", "if False and",
          partial(test_ops.test_a_key_that_a_bias_forbids_stays_forbidden, NumPy(), Softcap(2.0), "dense")),
-        *(("resolve", f"a cap after a mask, {route}", "masks if step[1].forbids", "masks if False",
-           values("window before softcap", route)) for route in ("dense", "tiled", "dense on NumPy", ENGINE)),
+        ("resolve", "a cap after a mask", "masks if step[1].forbids", "masks if False",
+         values("window before softcap", ENGINE)),
         ("resolve", "top-left, whatever causal says", "op.at_corner(corner)", 'op.at_corner("top-left")',
          *map(of_causal, test_ops.DOORS)),
         ("resolve", "a mask after the softmax", "(*scores, *masks), columns, weights,",
@@ -425,10 +382,6 @@ MISTAKES = {
         ("_of_rows", "one key too many", "n_k - k : n_k - k + 1", "n_k - k - 1 : n_k - k", best_keys),
         ("_of_rows", "the first of those that tie", "n_k - k + 1] > S", "n_k - k + 1] >= S",
          test_top_k.test_all_that_tie_for_the_last_place_stay),
-        ("_of_rows", "forbidden keys too", "allowed & ~(xp", "(S == S) & ~(xp",
-         partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["mask with a dead row"], 3)),
-        ("_of_rows", "as if all were first rows", "Tile(rows, range(n_k),", "Tile(range(len(rows)), range(n_k),",
-         best_keys),
     ],
     "attention.py": [
         ("attention", "1/√d_v for 1/√d_k", "(Q.shape[-1], V.shape[-1])", "(V.shape[-1], V.shape[-1])", values("plain")),
@@ -454,24 +407,17 @@ MISTAKES = {
     "layers/latent.py": [
         ("latent_attention", "1/√d_n: the turned part forgotten", "check_scale(scale, d_n + d_r)",
          "check_scale(scale, d_n)", latent),
-        ("latent_attention", "the scale of the absorbed width", "check_scale(scale, d_n + d_r)",
-         "check_scale(scale, d_c + d_r if absorbed else d_n + d_r)", of_absorbed),
         *(("latent_attention_vjp", *row) for row in (
             ("the shared key of the first head", "unbroadcast(dK_R, (*dK_R.shape[:-3], 1, *dK_R.shape[-2:]))",
              "dK_R[..., :1, :, :]", latent),
             ("c's path through the values is lost", "dc = by_K + by_V", "dc = by_K", latent),
-            ("c's path through the values is lost, absorbed", "merge_heads(dK + dV)", "merge_heads(dK)", of_absorbed),
-            ("the path of the turned queries is lost", "by_C + by_R", "by_C", latent),
             ("the path of the turned key is lost", "by_Q + by_K + by_KR", "by_Q + by_K", latent),
             ("dW_UK transposed", "mT(dQ) @ res.Q_C", "mT(mT(res.Q_C) @ dQ)[..., ::-1]", of_absorbed),
         )),
         ("_latent", "no norm", "rows if g is None else", "rows if True else", latent),
-        ("_latent_vjp", "no norm on the way back", "(dc, None) if g is None else", "(dc, g) if True else", latent),
     ],
     "layers/differential.py": [
         ("differential_attention", "added", "O1 - _of_heads(lam)", "O1 + _of_heads(lam)", differential),
-        ("differential_attention_vjp", "λ forgotten", "-_of_heads(res.lam) * dO", "-dO", differential),
-        ("differential_attention_vjp", "the sign of dλ", "unbroadcast(-xp.sum(", "unbroadcast(xp.sum(", differential),
         ("differential_attention_vjp", "λ left out of dV", "halves[2] + others[2]",
          "halves[2] + others[2] / _of_heads(res.lam)", differential),
         ("differential_attention_vjp", "a bias of the first one alone", "narrow(a + b,", "narrow(a,", of_bias),
@@ -482,7 +428,6 @@ MISTAKES = {
     ],
     "layers/talking.py": [
         ("talking_heads", "mixed by the transpose", "_mix(P, w_P)", "_mix(P, w_P[::-1])", talking),
-        ("talking_heads_vjp", "the scale in dQ forgotten", "res.scale * (dS", "1.0 * (dS", talking),
         ("talking_heads_vjp", "scores' mixing forgotten", "_inner(res.S, dscores)", "_inner(res.S, res.P)", talking),
         ("talking_heads_vjp", "dV of weights that are not mixed alike", "_mix(res.P, res.W_P)", "_mix(res.P, -res.W_P)",
          talking_dead),
@@ -497,7 +442,6 @@ MISTAKES = {
         ("_unit", "0 / 0 for a row of zeros", "xp.where(r == 0, xp.full_like(r, xp.inf), r)", "r",
          partial(test_norms.test_a_row_of_zeros_stays, "l2", 0)),
         ("_tangent", "the length stands still", "t - unit *", "t - 0 * unit *", *of_norms),
-        ("_tangent", "not divided by r", ")) / r", "))", *of_norms),
         ("norm_vjp", "the gain forgotten", "else g * dy", "else dy", *of_norms),
         ("norm_vjp", "a gain's gradient not summed", "unbroadcast(dy * unit, tuple(g.shape))", "dy * unit", *of_norms),
         ("_norm_jvp", "the gain stands still", "widen(tgain) * unit", "0 * unit", *of_norms),
@@ -510,56 +454,31 @@ MISTAKES = {
         ("relu", "not cut off", "xp.where(X > 0, X, xp.zeros_like(X))", "X", recurrent("relu, not normalized")),
         ("relu", "a slope where it is 0", "xp.astype(X > 0, X.dtype)", "xp.ones_like(X)",
          recurrent("relu, normalized")),
-        ("exp", "its derivative is 1", "return E, E", "return E, 1 + 0 * E", recurrent("exp, not normalized")),
     ],
     "recurrent/chunk.py": [
         ("decays", "the state before decays one step less", "_sums(xp, g)", "_sums(xp, g) - _sums(xp, g)[..., :1, :]",
          gated, delta),
         ("decays", "later tokens are read too", "xp.tril(xp.exp(_sums(xp, g)), k=1)", "xp.exp(_sums(xp, g))",
          plain, delta),
-        ("decays_vjp", "one step off: s < r < t", "xp.tril(of_later)", "xp.tril(of_later, k=-1)", gated, delta),
-        ("decays_jvp", "of α for of log α", "return G * _sums", "return _sums", gated),
-        ("_sums", "what is written decays at once", "+ 1)))", "+ 1)), k=1)",
-         gated),
         ("Parts.joined", "the state after does not depend on the gates", "G[..., -1:, :] + last", "G[..., -1:, :]",
          gated),
-        ("_written", "a key meets itself", "k=-1", "k=0", delta),
-        ("_written", "keys of the chunk are not met", "+ x.beta * products", "+ 0 * products", delta),
-        ("_written", "β once", "x.beta * misses)", "misses)", delta),
-        ("_written", "reads the state undecayed", "G.since * (x.k @ H)", "x.k @ H", delta),
         ("forward", "the state before is not read", "G.since * (x.q @ H) +", "", gated, delta),
         ("forward", "exclusive: a token does not read itself", "x.q @ mT(x.k) * G.within",
          "array_namespace(x.q).tril(x.q @ mT(x.k) * G.within, k=-1)", plain),
         ("forward", "the state is not decayed", "G.whole * H +", "H +", gated, chunks("retention")),
-        ("forward", "what is written is not decayed", "G.until * U)", "U)", gated, chunks("retention")),
         ("vjp", "the state's gradient does not reach the values", "+ G.until * (x.k @ dH)", "", gated),
-        ("vjp", "dq without the state before", "+ G.since * (dO @ mT(H))", "", gated),
-        ("vjp", "the readers do not reach the state before", "+ mT(x.q) @ (G.since * dO)", "",
-         gated, chunks("retention")),
         ("vjp", "a key only writes", "dk = dk + (dKK + mT(dKK)) @ x.k - (G.since * dv) @ mT(H)", "pass", delta),
-        ("vjp", "a key does not read the state", "- (G.since * dv) @ mT(H)", "", delta),
-        ("vjp", "a key meets earlier ones, and later ones do not meet it", "dKK + mT(dKK)", "dKK", delta),
-        ("vjp", "the readings do not reach the state", "dH = dH - mT(x.k) @ (G.since * dv)", "pass", delta),
         ("vjp", "β is not in the system", "+ _rowsum(dN * products)", "", delta),
-        ("vjp", "the system is not transposed", "mT(system)", "system", delta),
         ("_solved", "the other triangle, of zeros", "upper=upper", "upper=not upper", delta_on_torch),
-        ("vjp", "gates do not decay what keys read", "since=dG.since - _rowsum(dv * (x.k @ H))", "since=dG.since",
-         delta),
         ("jvp", "the system stands still", "- tN @ U", "", delta),
-        ("jvp", "the gates stand still for the state", "+ tG.whole * H", "", gated),
-        ("jvp", "the state before stands still", "+ x.q @ tH)", ")", gated),
     ],
     "recurrent/scan.py": [
         ("forward", "each chunk from the first state", "_cut(x, rows), H)", "_cut(x, rows), states[0])", plain, delta),
         ("vjp", "from the first to the last", "found.insert(0, dx)", "found.append(dx)", plain, delta),
         ("vjp", "the last state has no gradient", "dH, _cut(x, rows)", "0 * dH, _cut(x, rows)", plain, delta),
-        ("jvp", "each chunk from a state that stands still", "tH, _cut(x, rows)", "0 * tH, _cut(x, rows)",
-         plain, delta),
     ],
     "recurrent/whole.py": [
         ("forward", "the state before is forgotten", "H + mT(x.k) @ x.v", "mT(x.k) @ x.v", to_all),
-        ("vjp", "no gradient of the last state", "dH + mT(x.q) @ dO", "mT(x.q) @ dO", to_all),
-        ("vjp", "dq from the state before", "states[-1]", "states[0]", to_all),
         ("jvp", "values stand still", "+ mT(x.k) @ tx.v", "", to_all),
     ],
     "recurrent/passes.py": [
@@ -568,13 +487,10 @@ MISTAKES = {
          weightless),
         ("vjp", "the normalizer's path forgotten", "-xp.sum(dO * res.O, axis=-1, keepdims=True)", "0 * dO[..., :1]",
          plain),
-        ("vjp", "not divided by the normalizer", "/ res.Z", "", plain),
-        ("vjp", "dQ without the feature's slope", "* slope_q", "", plain),
         ("vjp", "dK of one head of the group", "share_heads_vjp(dx.k, res.K.shape)",
          "dx.k[..., : res.K.shape[-3], :, :]", to_all),
         ("jvp", "the normalizer stands still", "(tO[..., :-1] - tO[..., -1:] * res.O)", "tO[..., :-1]", plain),
         ("_features", "not scaled", "q * plan.scale, k", "q, k", recurrent("scale"), recurrent("gated delta rule")),
-        ("jvp", "the ones grow", "ones=0.0", "ones=1.0", plain),
     ],
     "recurrent/linear_attention.py": [
         ("linear_attention", "the gate is not read", "V, None, gate, state", "V, None, None, state", gated),
@@ -600,17 +516,12 @@ MISTAKES = {
         ("Rotary.for_heads", "keys at the positions of a memory, in self-attention", "(X, self.positions) if",
          "(X, None) if",
          layer("rotary, self, positions of each batch")),
-        ("Rotary.for_heads", "the first positions for every batch", "at[..., None, :]", "at[:1, None, :]",
-         layer("rotary, positions of both")),
         ("Rotary.vjp", "turned on: by +θ", "dK, -1", "dK, +1", of_layer("rotary")),
-        ("Rotary._turned", "keys at the positions of the queries", "turn(K, self.k_positions,", "turn(K, None,",
-         layer("rotary, positions of both")),
         ("rotary", "turned back", "positions, +1", "positions, -1", turned),
         ("rotary_vjp", "turned on: by +θ", "positions, -1", "positions, +1", turned),
         ("turn", "b turns the other way", "a * cos - b * sin", "a * cos + b * sin", turned),
         ("turn", "neighbours in both layouts", "pairs = (slice(0, dims // 2), slice(dims // 2, dims))", "pass",
          in_halves),
-        ("turn", "no temperature", "temperature * T", "T", yarn),
         ("turn", "positions given are not read", "if positions is None", "if True",
          partial(test_rotary.rotary_is_right, test_rotary.POSITIONS["integers"], {})),
         ("turn", "angles in the dtype of X", "xp.astype(at, xp.float64)[..., None] * (sign * theta)",
@@ -619,14 +530,14 @@ MISTAKES = {
          test_rotary.test_base_is_that_of_the_paper),
         ("Linear.__call__", "multiplied", "theta / self", "theta * self", pressed),
         ("Llama3.__call__", "fast pairs for slow", "(1 - w) / self.factor + w", "w / self.factor + 1 - w", pressed),
-        ("YaRN.__call__", "fast pairs for slow", "(1 - w) / self.factor + w", "w / self.factor + 1 - w", pressed),
         ("YaRN.__post_init__", "no temperature by default", "0.1 * math.log", "0 * math.log", pressed),
     ],
     "spines/operands.py": [
         ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale",
          "widen(Q) * array_namespace(Q).float64(scale)",
-         on("dense", test_attention.test_weights_are_in_the_accumulation_dtype, "plain")),
+         on("dense", test_tiled.test_residuals_are_in_the_accumulation_dtype, CASE["plain"])),
         ("row_sums", "D from dO alone", "widen(dO) * widen(res.O)", "widen(dO)", gradients("plain", "tiled")),
+        ("row_sums_jvp", "dO stands still", "widen(tdO) * widen(res.O)", "0 * widen(tdO)", moves("plain", ENGINE)),
         ("less_dL", "dL is added", "D - xp.where", "D + xp.where", gradients("plain")),
         ("less_dL", "dL of a dead row", "xp.where(xp.inf == Z, xp.zeros_like(dL), dL)", "dL",
          partial(test_merge.test_a_dead_row_ignores_its_dL, "tiled")),
@@ -634,19 +545,13 @@ MISTAKES = {
     "spines/columns.py": [
         *(("add", *lines, values("sink")) for lines in (
             ("O and P are left as they were", "T * (own / ", "T * (own / own / "),
-            ("the sink's own weight is forgotten", "own + xp.exp((C - shift) * unit)", "own"),
         )),
         ("add", "a sink in nats for one in bits", "_column(step, Z)[0] / unit", "_column(step, Z)[0]",
          values("sink", SHIFTED)),
         ("add", "no shift", "xp.where(C * unit > M * unit + FAR, C, M)", "M", sinks_at_the_ends),
-        ("add", "∞ − ∞ in a dead row", "xp.where(-xp.inf == shift, xp.zeros_like(M), shift)", "shift",
-         sinks_at_the_ends),
-        ("add", "a dead row stays dead", "M, _no_zeros(xp, Z)", "M, xp.where(dead, xp.full_like(Z, xp.inf), Z)",
-         L("sink and no key")),
         ("add", "only the last sink is left", "M, Z = shift, own", "M, Z = shift, 0 * own", values("sink")),
+        ("vjp_jvp", "the share stands still", "(before[-1] - tL) * D + tD", "tD", moves("sink")),
         ("vjp", "D is added", "-share * D", "share * D", gradients("sink")),
-        ("vjp", "in the whole row's share", "-share * D", "-D", gradients("sink")),
-        ("_share", "a share of other rows", " / res.Z", "", gradients("sink")),
         ("_share", "M forgotten", "C / unit - res.M", "C / unit", gradients("sink")),
     ],
     "spines/dense.py": [
@@ -654,41 +559,26 @@ MISTAKES = {
          "S, saved = chain.forward(plan.scores, S / plan.scale, table); S = S * plan.scale", values("bias", "dense")),
         ("forward", "the cap after the mask", "chain.forward(plan.scores,", "chain.forward(plan.scores[::-1],",
          values("softcap and mask", "dense")),
-        ("vjp", "no row sum", "dS = P * (dP - D)", "dS = P * dP", sums_of_dS("bias", "dense"),
-         keys_balance("plain", "dense")),
+        ("vjp", "no row sum", "dS = P * (dP - D)", "dS = P * dP", gradients("plain", "dense")),
         ("vjp", "scale in dbias", "of_weights | of_scores", "{i: plan.scale * T for i, T in of_scores.items()}",
          gradients("bias", "dense")),
         ("vjp", "P overwritten", "dS = P * (dP - D)", "P *= dP - D; dS = P",
          twice("plain", "dense"), layer_twice("cross", "dense")),
-        ("vjp", "order of keys lost", "mT(dS) @ q", "xp.sort(mT(dS) @ q, axis=-2)", no_order("plain", "dense")),
         ("vjp", "the gradient of L forgotten", "dL, res.Z)", "None, res.Z)", gradients("plain", "dense")),
         ("vjp", "the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)",
          gradients("sink", "dense")),
         ("_pushed", "the values stand still", " + W @ tv", "", gradients("plain", "dense")),
-        ("_pushed", "half of the product rule", " + q @ mT(tk)", "", gradients("plain", "dense")),
-        ("_pushed", "the bias stands still", "tS, table, tparams)", "tS, table, [None] * len(tparams))",
-         gradients("bias", "dense")),
-        ("_pushed", "L stands still", "xp.squeeze(tL,", "xp.squeeze(0 * tL,", gradients("plain", "dense")),
         ("_pushed", "the weights do not feel that a sink moves", "tS - tL)",
          "tS - xp.sum(P * tS, axis=-1, keepdims=True))", gradients("sink", "dense")),
+        ("hvp", "the weights stand still", "tdP * P + dP * moved.tP", "tdP * P", moves("plain")),
+        ("hvp", "half of the product rule", "moved.tP * (dP - D) + P", "P", moves("plain")),
         ("Residuals.L", "half of it", "row_logsumexp(self.M, self.Z)", "self.M", L("plain", "dense")),
     ],
     "spines/numpy_dense.py": [
         ("forward", "not scaled", "plan.scale", "1.0", values("plain")),
-        ("forward", "the mask forgotten", "put(S, cuts_of([op for _, op in plan.scores], table, S.dtype), -np.inf)",
-         "pass", values("mask")),
         ("forward", "a saved array overwritten", "np.empty_like(S)", "S", gradients("op that saves its result")),
-        ("forward", "a bias taken for nothing", "S, saved = chain.forward(plan.scores, S, table)", "pass",
-         values("bias")),
-        ("forward", "no sink", "if plan.columns:", "if False:", values("sink")),
-        ("vjp", "the scale in dQ forgotten", "dQ *= plan.scale", "pass", gradients("plain")),
-        ("vjp", "the scale in dK forgotten", "dK *= plan.scale", "pass", gradients("plain")),
-        ("vjp", "as if nothing were dropped", "if plan.weights:", "if False:", gradients("dropout")),
         ("vjp", "ops forgotten in the backward", "if not plan.only_forbids:", "if False:", gradients("softcap")),
         ("vjp", "P overwritten", "dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)", left_alone("plain")),
-        ("_normalize", "∞ − ∞ in a dead row", "M[-np.inf == M] = 0", "pass", dead_rows("mask with a dead row")),
-        ("_normalize", "0 / 0 in a dead row", "Z[Z == 0] = np.inf", "pass", dead_rows("mask with a dead row"),
-         test_multi_head.test_dead_queries_give_the_bias),
     ],
     "spines/tiled.py": [
         ("pieces", "the ragged end is left out", "range(0, len(places),", "range(0, len(places) - 1,",
@@ -697,49 +587,35 @@ MISTAKES = {
         ("_part", "a tile that makes no block", "block % n == 0", "n > 0", part_of_blocks),
         ("forward", "a tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
          "in [range(min(n_k, plan.tiles.cols)), *pieces(range(n_k), plan.tiles.cols)]:", values("plain", "tiled")),
-        ("forward", "every tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
-         "in 2 * pieces(range(n_k), plan.tiles.cols):", L("plain", "tiled")),
         ("forward", "Z is not faded", "fade * Z", "Z", values("plain", "tiled")),
-        ("forward", "the output is not faded", "fade * A", "A", values("plain", "tiled")),
-        ("forward", "∞ − ∞ in a dead row", "xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)", "highest",
-         dead_rows("mask with a dead row", "tiled")),
         ("forward", "0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows("mask with a dead row", "tiled")),
         ("forward", "dropped weights are missing from Z", "xp.sum(E, axis", "xp.sum(W, axis",
          values("dropout", "tiled")),
         ("_weights", "M forgotten", "S - _at(res.M, tile.rows) * res.unit", "S", gradients("plain", "tiled")),
-        ("_weights", "Z forgotten", " / _at(res.Z, tile.rows)", "", gradients("plain", "tiled")),
         ("_weights", "the mask forgotten where P is made again", "_scores(q, k, res.plan, tile)",
          "_scores(q, k, res.plan._replace(scores=()), tile)[0], [None]", gradients("mask", "tiled")),
         *(("vjp", *lines, gradients(case, "tiled")) for *lines, case in (
             ("D is added", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
-            ("D left out", "(dP - _at(D, rows))", "dP", "plain"),
             ("the gradient of L forgotten", "row_sums(dO, dL, res)", "row_sums(dO, None, res)", "plain"),
             ("the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)", "sink"),
-            ("the scale in dQ forgotten", "dQ_i * plan.scale", "dQ_i", "plain"),
             ("the softmax of dropped weights", "P * (dP - _at", "W * (dP - _at", "dropout"),
-            ("dP as if nothing were dropped", "P * (dP - _at", "P * (dW - _at", "dropout"),
             ("dV as if nothing were dropped", "mT(W) @ dO_i", "mT(P) @ dO_i", "dropout"),
-            ("dQ of the last keys alone", "dQ_i + dS", "dS", "plain"),
             ("dK of the last queries alone", "dK[j] + mT(dS)", "mT(dS)", "plain"),
-            ("dV of the last queries alone", "dV[j] + mT(W)", "mT(W)", "plain"),
         )),
         ("_pushed", "no mean", "tA - tL * O", "tA", gradients("plain", "tiled")),
-        ("_pushed", "a sink stands still", "columns.jvp(tL, tparams, res)", "tL", gradients("sink", "tiled")),
+        ("hvp", "D stands still", "tdP - _at(tD, rows)", "tdP", moves("plain", "tiled")),
+        ("hvp", "L stands still", "of_scores[-1] - _at(tL, rows)", "of_scores[-1]", moves("plain", "tiled")),
         ("Residuals.L", "M in bits for M in nats", ", self.unit)", ")", L("plain", SHIFTED)),
     ],
     "spines/cuts.py": [
         ("cuts_of", "one mask cuts, of two", "in masks:", "in masks[:1]:", values("window and causal", ENGINE)),
-        ("cuts_of", "two masks share their cuts", "_recurring(key,", "_recurring(_key(masks[0]),",
-         values("window and causal", ENGINE)),
         *(("_recurring", *lines, values("causal, more keys", ENGINE)) for lines in (
             ("a cut at the corner of the tile", "Cut(at,", "Cut((..., *(slice(s.stop - s.start) for s in at[1:])),"),
             ("a cut without its last row", "rows[-1] + 1", "rows[-1]"),
-            ("a cut without its last column", "cols[-1] + 1", "cols[-1]"),
             ("1 where it is forbidden, 0 elsewhere", "(~forbidden[at])", "forbidden[at]"),
         )),
         ("put", "forbidden exponentials stay where a pattern recurs", "T[cut.at] *= cut.allowed", "pass",
          values("causal, more keys", ENGINE)),
-        ("put", "forbidden scores become 0", "value == 0 and cut", "cut", values("causal, more keys", SHIFTED)),
         ("put", "a cut is taken for the whole tile", "T[cut.at], value", "T, value",
          values("causal, more keys", SHIFTED)),
     ],
@@ -747,61 +623,52 @@ MISTAKES = {
         ("prepare", "the table is one tile", "cols=cols)", "cols=n_k)",
          partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
         ("forward", "M in bits, said to be in nats", "Z, plan, unit)", "Z, plan)", L("plain", SHIFTED)),
-        ("forward", "a sink in nats beside scores in bits", "M, Z, unit)", "M, Z)", values("sink", SHIFTED)),
         ("vjp", "the unit that this machine would take", "res.unit)", "unit_of(res.plan))",
          partial(test_tiled.test_residuals_say_their_unit, True)),
         ("vjp", "the gradient of L forgotten", "if dL is not None:", "if False:", gradients("plain", ENGINE)),
-        ("vjp", "the gradient of L forgotten by the sink", "row_sums(dO, dL, res)", "row_sums(dO, None, res)",
-         gradients("sink", ENGINE)),
         *(("_forward_block", *lines, test(case, route)) for *lines, test, case, route in (
             ("Z is not faded", "z *= fade", "pass", values, "plain", SHIFTED),
-            ("the output is not faded", "A *= fade", "pass", values, "plain", SHIFTED),
             ("0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows, "mask with a dead row", ENGINE),
-            ("∞ − ∞ in a dead row", "np.where(highest == -np.inf, work.dtype.type(0), highest)", "highest",
-             dead_rows, "bias with a dead row", SHIFTED),
             ("masked exponentials stay", "put(E, cuts, 0)", "pass", values, "causal, more keys", ENGINE),
             ("masked scores stay", "put(E, cuts, -np.inf)", "pass", values, "causal, more keys", SHIFTED),
             ("O is not zeroed for the fading", "if shifted or not straight:", "if not straight:",
              fresh_memory, "plain", SHIFTED),
             ("O is not zeroed where the first tile leaves out rows", "if shifted or not straight:", "if shifted:",
              fresh_memory, "mask with a dead row", ENGINE),
-            ("O is not zeroed where no tile is live", "if shifted or not straight:",
-             "if shifted or strips[0][1] and not straight:", fresh_memory, "bottom-right, fewer keys", ENGINE),
-            ("a first tile that leaves out rows is taken for whole", "starts_with(strips, block.rows)",
-             "bool(strips[0][1])", fresh_memory, "mask with a dead row", ENGINE),
         )),
         *(("_backward_block", *lines, test(case, route)) for *lines, test, case, route in (
             ("M forgotten", "M_i = M[at]", "M_i = 0 * M[at]", gradients, "plain", SHIFTED),
             ("Z forgotten", "np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,", gradients, "plain", ENGINE),
-            ("Z forgotten under dL", "[at][..., 0] / Z[at][..., 0]", "[at][..., 0]", gradients, "plain", ENGINE),
             ("D is added", "np.negative(np.vecdot", "np.positive(np.vecdot", gradients, "plain", ENGINE),
             ("ln 2 in dK forgotten", "dK *= work.dtype.type(work.in_dK)", "pass", gradients, "plain", ENGINE),
-            ("the scale in dQ forgotten", "dQ *= work.dtype.type(work.in_dQ)", "pass", gradients, "plain", ENGINE),
-            ("dQ begins with anything", "if not first:", "if False:", fresh_memory, "mask with a dead row", ENGINE),
-            ("a first tile that leaves out rows is taken for whole", "starts_with([(rows, visits)], rows)",
-             "bool(visits)", fresh_memory, "mask with a dead row", ENGINE),
             ("a strip without a live tile is passed over", "sums.give(strip, place, [])", "pass",
              gradients, "causal, more keys", ENGINE),
             ("O is overwritten", "np.vecdot(dO1[..., :-1], O[at])",
              "np.sum(np.multiply(dO1[..., :-1], O[at], out=O[at]), -1)", left_alone, "plain", ENGINE),
-            ("sums are not zeroed", "if not straight:", "if False:", fresh_memory, "plain", ENGINE),
-            ("sums are not zeroed where the only tile is cut down",
-             "[v.tile[:2] for v in strips[0][1]] == [block[:2]]", "len(strips[0][1]) == 1",
-             fresh_memory, "one tile, cut down", ENGINE),
-            ("the first of many tiles is taken for the only one",
-             "len(strips) == 1 and [v.tile[:2] for v in strips[0][1]] == [block[:2]]", "bool(strips[0][1])",
-             gradients, "plain", ENGINE),
             ("one buffer for three", "map(Buffer, (work.dtype,) * 3)", "[Buffer(work.dtype)] * 3",
              gradients, "plain", ENGINE),
         )),
         ("_backward_block", "a shift that only other heads needed is forgotten", "shifted or bool(",
          "shifted and bool(", test_tiled.test_heads_may_be_grouped_anew),
-        ("_dS", "dP as if nothing were dropped", "np.add(dP, dO1", "np.add(dW, dO1",
-         gradients("dropout", ENGINE)),
         ("_dS", "ops forgotten in the backward", "if not work.fast:", "if False:", gradients("softcap", ENGINE)),
     ],
+    "spines/numpy_tangents.py": [
+        ("_push", "no mean", "tO -= tL * res.O", "pass", moves("plain", ENGINE)),
+        ("_push_block", "the values stand still",
+         "add(tO[..., here, :], W, tv[..., there, :], products, straight)", "pass", moves("plain", ENGINE)),
+        ("_Moving.__init__", "bits for nats", "res.unit)", "1.0)", moves("plain", SHIFTED)),
+        ("_Moving.shifted", "a shift that a task needs is forgotten", "or bool(np.any(M[self.rows_of(block)]))",
+         "and False", moves("causal, more keys", SHIFTED)),
+        ("_turn_block", "dO stands still", "if tdO is not None:", "if False:", moves("plain", ENGINE)),
+        ("_turn_block", "ops forgotten", "if not work.fast:", "if False:", moves("softcap", ENGINE)),
+        ("_turn_block", "the first op on the weights for the last", "of_weights[-1]", "of_weights[1]",
+         moves("two dropouts", ENGINE)),
+        ("_turn_block", "sums begin with anything", "tdK[...], tdV[...] = 0, 0", "tdK[...] = 0",
+         fresh_memory("plain", ENGINE)),
+        ("_push_block", "a first tile that leaves out rows is taken for whole", "starts_with(strips, block.rows)",
+         "True", fresh_memory("mask with a dead row", ENGINE)),
+    ],
     "spines/numpy_work.py": [
-        ("Work.__init__", "log₂e forgotten", "plan.scale / unit", "plan.scale", values("plain", ENGINE)),
         ("Work.__init__", "nats taken for bits", "np.exp if unit == 1 else plan.kernel or np.exp2", "np.exp2",
          values("plain", "tiled on NumPy, in nats")),
         ("Work.__init__", "ln 2 in dQ, the scale in dK", "self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ =",
@@ -811,8 +678,6 @@ MISTAKES = {
          "self.masks, self.fast = [op for _, op in plan.scores if op.forbids], True", values("bias", ENGINE)),
         ("Work.needs_shift", "no shift where one is needed", "self.tiles.bits", "math.inf",
          on(ENGINE, test_attention.test_large_scores_do_not_overflow, "float32", 1e4, small=False)),
-        ("Work.strips", "rows in the wrong place", "slice_of(tile.rows, rows),", "slice(len(tile.rows)),",
-         gradients("causal, more keys", ENGINE)),
         *(("Work.exponentials", mistake, right, "pass", gradients("causal, more keys", route))
           for mistake, right, route in (
               ("masked exponentials stay", "put(E, cuts, 0)", ENGINE),
@@ -820,18 +685,11 @@ MISTAKES = {
           )),
         ("add", "no tile adds to what is there", "return False", "return straight",
          values("causal, more keys", ENGINE)),
-        ("_heads", "a head of keys for the wrong queries",
-         "slice(r.start * own // size, (r.stop - 1) * own // size + 1)", "slice(r.start % own, r.start % own + 1)",
-         values("keys and values grouped apart", ENGINE)),
     ],
     "spines/sums.py": [
         ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
          gradients("plain", ENGINE)),
-        ("InOrder.give", "sums as the tasks end", "self._next.get(key, 0)", "place",
-         test_workers.test_sums_are_in_order),
         ("Sums.__init__", "blocks of keys write dQ over one another's", " and n <= 1", "", gradients("plain", ENGINE)),
-        ("Sums.__init__", "the sums of several blocks begin with anything",
-         "(np.empty_like if alone else np.zeros_like)", "np.empty_like", fresh_memory("plain", ENGINE)),
         ("Sums.of_parameters", "the gradient of a number alone is lost", "(..., *at)", "at",
          gradients("bias of no axis", ENGINE)),
     ],
@@ -845,8 +703,6 @@ MISTAKES = {
         ("run", "a task is done twice", " task(place, entry)\n", " task(place, entry), task(place, entry)\n", once),
         ("run", "a helper's error is lost", "future.result()", "future.exception()", of_helper),
         ("run", "a worker is left", "stop_after(futures, stop)", "pass", of_caller),
-        ("stop_after", "an interrupt leaves a worker", "stop.set()", "raise",
-         test_workers.test_an_interrupt_while_waiting_leaves_no_worker),
     ],
     "spines/blas.py": [
         ("one_blas_thread", "BLAS keeps its threads", "set_num_threads(1)", "get_num_threads()", once),
@@ -862,8 +718,7 @@ MISTAKES = {
             ("a bias forgotten", "w.W_V, w.b_V)", "w.W_V)", layer("cross")),
             ("b_O once for each head", "w.W_O, w.b_O)", "w.W_O, h * w.b_O)", layer("cross")),
             ("turned before the norm", "in steps:", "in steps[::-1]:", layer("norm, rotary and gate, grouped")),
-            ("mask forgotten", '"mask": mask', '"mask": None', layer("mask of padding"),
-             test_multi_head.test_forbidden_tokens_get_no_gradient),
+            ("mask forgotten", '"mask": mask', '"mask": None', layer("mask of padding")),
         )),
         ("_operands", "16-bit floats rounded at each step",
          "return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))",
@@ -874,8 +729,7 @@ MISTAKES = {
              "dC.reshape(*dC.shape[:-2], res.heads[0], dC.shape[-2], -1)", of_layer("cross")),
             ("the path through dQ is lost in dX", "(by_Q + by_K + by_V,", "(by_K + by_V,", of_layer("self")),
             ("the path through dK is lost in dX", "(by_Q + by_K + by_V,", "(by_Q + by_V,", of_layer("self")),
-            ("memory's gradient is not added to dX", "(by_Q + by_K + by_V,", "(by_Q,",
-             partial(test_multi_head.test_self_attention_is_cross_attention_with_itself, MULTI_HEAD_CASE["self"])),
+            ("memory's gradient is not added to dX", "(by_Q + by_K + by_V,", "(by_Q,", of_layer("self")),
             ("the path through dK is lost in dmemory", "(by_Q, by_K + by_V)", "(by_Q, by_V)", of_layer("cross")),
             ("dW_Q and dW_K exchanged", "(dW_Q, dW_K,", "(dW_K, dW_Q,", of_layer("all widths equal")),
             *((f"d{W} transposed", f"d{W}, {after}", f"d{W}.mT, {after}", of_layer("all widths equal"))
@@ -884,11 +738,6 @@ MISTAKES = {
               for W, after in (("W_Q", "dW_K,"), ("W_K", "dW_V,"), ("W_V", "dW_O,"), ("W_O", "*biases)"))),
             *((f"{db}, a mean over the batch", f"{db}{after}", f"{db} / 2{after}", of_layer("cross"))
               for db, after in (("db_Q", ", db_K, db_V"), ("db_V", ", db_O), strict"), ("db_O", "), strict"))),
-            ("db_K is not 0", "(db_Q, db_K, db_V,", "(db_Q, db_Q, db_V,",
-             partial(test_multi_head.test_keys_need_no_bias, MULTI_HEAD_CASE["cross"])),
-            ("columns of dW_Q in another order", "(dW_Q, dW_K,", "(dW_Q[:, ::-1], dW_K,", balance("cross")),
-            ("rows of dW_O in another order", "dW_O, *biases", "dW_O[::-1], *biases",
-             partial(test_multi_head.test_heads_have_no_order, "cross")),
             ("the first step first on the way back", "reversed(res.steps)", "res.steps",
              of_layer("norm, rotary and gate, grouped")),
             ("the gate's path into X is lost", "dX + by_gate", "dX", of_layer("gate a head")),
@@ -901,16 +750,10 @@ MISTAKES = {
             ("from_state_dict", "not transposed", 'W.mT for W in (*weights, state["out_proj.weight"])',
              'W if W is state["out_proj.weight"] else W.mT for W in (*weights, state["out_proj.weight"])'),
             ("to_state_dict", "not transposed", "p.W_O.mT", "p.W_O"),
-            ("to_state_dict", "keys, values, queries", "torch.cat(biases[:3])", "torch.cat([*biases[1:3], biases[0]])"),
             ("from_multihead_attention", "True = may attend", "[~T for T in masks", "[T for T in masks"),
             ("from_multihead_attention", "appended tokens are forbidden", "value=True", "value=False"),
-            ("from_multihead_attention", "appended tokens are projected too", "k.reshape(1, E) - b_K",
-             "k.reshape(1, E)"),
             ("to_multihead_attention", "appended tokens give nothing to the biases", "d.b_K - torch.sum(of_K, 0)",
              "d.b_K"),
-            ("to_multihead_attention", "the appended key and value exchanged",
-             "of_K[0].reshape(1, 1, -1), \"bias_v\": of_V",
-             "of_V[0].reshape(1, 1, -1), \"bias_v\": of_K"),
         )),
     ],
     "checks/check.py": [
@@ -922,8 +765,6 @@ MISTAKES = {
          test_checks.test_check_vjp_refuses_what_is_wrong),
         ("check_jvp", "autograd is not asked", "and has_torch()", "and False",
          test_checks.test_check_jvp_refuses_what_is_wrong),
-        ("check_jvp", "differences count for nothing", "size, DIFFERENCES)", 'size, float("inf"))',
-         test_checks.test_differences_see_what_autograd_is_kept_from),
         ("check_adjoint", "too easy", "size, EXACT)", "size, 1e-6)",
          test_checks.test_check_adjoint_refuses_what_is_wrong),
         ("_compare", "NaN passes", "if not error <= tolerance:", "if error > tolerance:",
@@ -938,7 +779,6 @@ MISTAKES = {
         (*lines, test_checks.test_differences_converge)
         for lines in (
             ("central_difference", "one-sided", "f(x - step * t)) / (2 * step)", "f(x)) / step"),
-            ("central_difference", "divided by the step", "/ (2 * step)", "/ step"),
             ("forward_difference", "divided by two steps", "- f(x)) / step", "- f(x)) / (2 * step)"),
             ("complex_step", "the real part", ".imag", ".real"),
         )
@@ -978,20 +818,14 @@ if checks.has_flint():
             ("vjp_errors", "only the first input", "if dx is None:", "if dx is None or i:", one_entry),
             ("jvp_errors", "only one entry", "in np.ndindex(Y.shape):", "in [(0, 0)]:",
              test_balls.test_a_wrong_tangent_is_refused_and_named),
-            ("_directions", "only the first entries", "in np.ndindex(shape):", "in [*np.ndindex(shape)][:2]:",
-             one_entry),
             ("run", "a tie is believed", "if tied else ()", "if not tied else ()", corners[0], corners[1]),
             ("_sizes", "what is too wide seems large", "a.abs_lower()", "a.abs_upper()",
-             test_balls.test_too_wide_is_an_error_and_no_pass),
-            ("_Comparison.compare", "what is too wide passes", "if not off.abs_upper() <= allowed:", "if False:",
              test_balls.test_too_wide_is_an_error_and_no_pass),
         ],
         "checks/balls.py": [
             ("_sign", "a step is not looked at", "(moving == 0 or not a.is_finite())", "True", *corners[2:]),
             ("_larger", "the first of two", "if ta == tb:", "if True:", corners[0]),
             ("_analytic", "the inner slope is forgotten", "slope(T.x, y) * T.t", "slope(T.x, y)", slopes),
-            ("_product", "one factor stands still", "if T.t is not None]", "if T.t is not None and i == 0]", slopes),
-            ("divide", "the divisor stands still", "q * tangent(B)", "0 * tangent(B)", slopes),
             ("widened", "half of it", "size * relative", "0.5 * size * relative",
              partial(test_balls.test_any_rounding_holds_the_nearest, "float16")),
             ("bounds", "rounded to the nearest", "np.nextafter(low, -np.inf)", "low", test_balls.test_bounds_enclose),
@@ -1047,10 +881,10 @@ def test_every_function_has_a_mistake():
 PASSES = ("forward", "vjp", "jvp")
 ELSEWHERE = {
     ("attnbook.linear", "linear_vjp"),  # project_vjp
-    ("attnbook.attention", "attention_hvp"),  # tests/core/test_hvp.py plants its mistakes
+    ("attnbook.attention", "attention_hvp"),  # of each spine
     ("attnbook.spines.dense", "jvp"),  # _pushed
     ("attnbook.spines.tiled", "jvp"),  # _pushed
-    ("attnbook.spines.numpy_tangents", "jvp"),  # tests/core/test_hvp.py, too
+    ("attnbook.spines.numpy_tangents", "jvp"),  # _push
     ("attnbook.checks.autograd", "has_flint"),
     ("attnbook.checks.autograd", "has_torch"),
     ("attnbook.checks.autograd", "has_triton"),

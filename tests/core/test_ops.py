@@ -18,7 +18,7 @@ from cases import (
     PREFIX_LM,
     in_the_library_of,
 )
-from compare import derivatives_agree, draw, finite, quietly, same_everywhere
+from compare import derivatives_agree, draw, finite, same_everywhere
 
 import attnbook as ab
 from attnbook import checks
@@ -32,7 +32,6 @@ from attnbook.ops import (
     Dropout,
     LogitScale,
     Mask,
-    Op,
     RelativeBias,
     Scale,
     Segments,
@@ -105,33 +104,6 @@ def test_derivatives(make, shapes):
     derivatives_agree(
         lambda *xs: finite(make(*xs).forward(xs[0], tile)[0]), inputs, tangents, cotangent, grads, tangent
     )
-
-
-@each_op
-def test_on_tiles(make, shapes):
-    """Run on blocks and stitched together, an op gives what it gives on the whole table; parts of dparam add up."""
-    parameters = draw(*shapes, seed=5)
-    op = make(np.zeros(0), *parameters)
-    S, dS, tS = draw((2, 3, 5, 7), (2, 3, 5, 7), (2, 3, 5, 7), seed=3)
-    n_q, n_k = S.shape[-2:]
-    whole = Tile.whole(n_q, n_k)
-    forward, saved = op.forward(S, whole)
-    pulled, dparam = op.vjp(dS, saved, whole)
-    pushed = op.jvp(tS, saved, whole, *parameters)
-    stitched = np.full((3, *S.shape), np.nan)
-    summed = None if dparam is None else np.zeros(dparam.shape)  # of a parameter over the table, parts come cut
-    for rows in (range(2), range(2, n_q)):
-        for cols in (range(3), range(3, 4), range(4, n_k)):
-            tile = Tile(rows, cols, n_q, n_k)
-            block = (..., slice(rows.start, rows.stop), slice(cols.start, cols.stop))
-            stitched[0][block], saved = op.forward(S[block], tile)
-            stitched[1][block], part = op.vjp(dS[block], saved, tile)
-            stitched[2][block] = op.jvp(tS[block], saved, tile, *parameters)
-            assert (part is None) == (dparam is None)
-            if part is not None:
-                (summed if part.shape == summed.shape else tile.cut(summed))[...] += part
-    assert np.array_equal(stitched, np.stack([forward, pulled, pushed]))
-    assert summed is None or checks.close(summed, dparam)
 
 
 @each_op
@@ -465,19 +437,6 @@ def test_dropout_in_every_library(xp):
         assert np.array_equal(xp.numpy(op.kept(xp.asarray(T), tile)), op.kept(T, tile))
 
 
-@pytest.mark.parametrize("op", [Mask(ALLOWED[0]), Causal(), Causal("bottom-right"), Window(1, 1, "top-left")], ids=str)
-def test_garbage_stays_behind_a_mask(op):
-    """NaN or ∞ where a key is forbidden reaches neither the scores nor any derivative."""
-    tile = Tile.whole(5, 7)
-    forbidden = np.isneginf(op.forward(np.zeros((5, 7)), tile)[0])
-    T = np.where(forbidden, np.nan, 1.0)
-    T[:, ::2][forbidden[:, ::2]] = np.inf
-    S, saved = quietly(op.forward, T, tile)
-    assert np.array_equal(S, np.where(forbidden, -np.inf, 1.0))
-    assert np.array_equal(op.vjp(T, saved, tile)[0], np.where(forbidden, 0.0, 1.0))
-    assert np.array_equal(op.jvp(T, saved, tile), np.where(forbidden, 0.0, 1.0))
-
-
 class Strided(Window):
     """With something that its base does not compare."""
 
@@ -501,12 +460,6 @@ def test_two_masks_of_a_class_of_the_users_are_not_taken_for_one(method):
         O, _ = ab.attention(Q, K, V, ops=[Strided(step)], method=method)
         wanted, _ = ab.attention(Q, K, V, mask=(j <= i) & ((i - j) % step == 0), method=method)
         assert np.array_equal(O, wanted)
-
-
-@pytest.mark.parametrize("method", ["dense", "tiled"])
-def test_documents_of_an_empty_batch(method):
-    ids = np.zeros((0, 5), int)
-    assert ab.attention(*draw((0, 5, 3), (0, 5, 3), (0, 5, 2)), ops=[Segments(ids, ids)], method=method)[0].size == 0
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -546,17 +499,6 @@ def test_a_key_that_a_bias_forbids_stays_forbidden(xp, after, method):
     assert not np.any(came[5][~allowed])
 
 
-def test_such_a_bias_learns_in_torch():
-    Q, K, V, B = (torch.tensor(T) for T in draw((3, 5, 11), (3, 7, 11), (3, 7, 13), (5, 7)))
-    B = torch.where(B.abs() < 1, B, -torch.inf).requires_grad_()
-    O = of_torch.attention(Q, K, V, ops=[Bias(B), Softcap(2.0)])
-    S = Q @ K.mT / 11**0.5
-    P = torch.softmax(torch.where(B.isinf(), B, 2 * torch.tanh((S + B) / 2)), -1)
-    assert checks.close(O.detach(), (P @ V).detach())
-    (dB,), (wanted,) = (torch.autograd.grad(T.square().sum(), B) for T in (O, P @ V))
-    assert checks.close(dB, torch.nan_to_num(wanted))
-
-
 def test_a_tile_cuts_and_is_false_without_a_pair():
     tile = Tile(range(2, 4), range(3, 7), 5, 7, (range(1, 2), range(1, 3)))
     assert [bool(Tile.whole(*n)) for n in ((5, 7), (0, 7), (5, 0))] == [True, False, False]
@@ -567,14 +509,3 @@ def test_a_tile_cuts_and_is_false_without_a_pair():
         assert tile.shape(T.shape) == tile.cut(T).shape
     (T,) = draw((2, 3, 5, 7))
     assert np.array_equal(tile.within(block).cut(block.cut(T)), tile.cut(T))
-
-
-@each_op
-def test_an_op_declares_what_it_has(make, shapes):
-    op = make(np.zeros(1), *draw(*shapes))
-    assert isinstance(op, Op)
-    assert (op.parameter is not None) == bool(shapes)
-    assert op.learns is None or op.learns in op.arrays
-    twin = op.with_arrays({name: getattr(op, name) + 0 for name in op.arrays})
-    assert type(twin) is type(op)
-    assert twin is not op

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-from cases import OF_A_BATCH
 from compare import draw
 from test_tiled import Spy
 
@@ -12,7 +10,6 @@ from attnbook import checks
 from attnbook.ops import BlockMask, Segments
 from attnbook.plan import resolve
 from attnbook.spines import Way, tiled
-from attnbook.torch import attention
 
 CU_Q, CU_K = np.array([0, 3, 3, 10, 17]), np.array([0, 5, 7, 7, 12], np.int32)
 
@@ -36,22 +33,6 @@ def test_packed_alike_the_table_s_own_diagonal_is_that_of_each_document():
     inputs = draw((2, 17, 5), (2, 17, 5), (2, 17, 4))
     ways = ({"ops": [Segments.packed(CU_Q)], "causal": True}, {"ops": [Segments.packed(CU_Q, causal="bottom-right")]})
     assert np.array_equal(*(ab.attention(*inputs, **way)[0] for way in ways))
-
-
-def test_documents_of_a_batch_on_torch_and_under_vmap():
-    """Ids on the CPU's tensors; and a call for each row of them."""
-    op = OF_A_BATCH()
-    Q, K, V = (torch.tensor(T) for T in draw((2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13)))
-    q, k = torch.tensor(op.q_ids), torch.tensor(op.k_ids)
-    together = attention(Q, K, V, ops=[Segments(q, k)])
-    each = torch.func.vmap(lambda Q, K, V, q: attention(Q, K, V, ops=[Segments(q, k)]))(Q, K, V, q)
-    assert checks.close(each, together)
-    assert checks.close(together, ab.attention(*(T.numpy() for T in (Q, K, V)), ops=[op])[0])
-    cu = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 7], dtype=torch.int32)
-    packed = attention(Q, K, V, ops=[Segments.packed(*cu, "bottom-right")])
-    assert checks.close(
-        packed[..., 2:, :], attention(Q[..., 2:, :], K[..., 4:, :], V[..., 4:, :], causal="bottom-right")
-    )
 
 
 @pytest.mark.parametrize("spine", ["tiled", "numpy_tiled"])

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -241,36 +240,6 @@ def test_an_error_reaches_the_caller(of_helper, error):
             raise AssertionError("the error was lost")
 
 
-def test_an_interrupt_while_waiting_leaves_no_worker():
-    """Ctrl-C while the caller waits for a helper: the helper finishes its task and takes no other."""
-    before, working, started = blas_threads(), [], threading.Event()
-    # What a shell runs in the background ignores Ctrl-C.
-    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def task(place, entry):
-        if threading.current_thread() is threading.main_thread():
-            started.wait(5)
-            return
-        working.append(place)
-        started.set()
-        time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.05)
-        working.pop()
-
-    with set_threads(2):
-        try:
-            workers.run(task, range(2))
-            time.sleep(0.2)
-        except KeyboardInterrupt:
-            assert not working, "a worker is still at work"
-            assert blas_threads() == before
-        else:
-            raise AssertionError("the interrupt was lost")
-        finally:
-            signal.signal(signal.SIGINT, ctrl_c)
-
-
 def test_two_callers_at_once():
     """Two Python threads call attention at the same time: each gets what it gets alone, and BLAS is as it was."""
     before = blas_threads()
@@ -308,37 +277,6 @@ print(os.waitstatus_to_exitcode(status))
 @pytest.mark.skipif(not hasattr(number.os, "fork"), reason="no fork on this system")
 def test_a_child_process_has_workers_of_its_own():
     assert told(FORK) == ["0"]
-
-
-FORK_IN_A_RUN = """
-import os, threading, numpy as np
-from threadpoolctl import threadpool_limits
-import test_workers
-from attnbook.spines import blas, workers
-at_work, done = threading.Event(), threading.Event()
-def task(place, entry):
-    at_work.set()
-    assert done.wait(30)
-with threadpool_limits(2, user_api="blas"):
-    before = test_workers.blas_threads()
-    run = threading.Thread(target=workers.run, args=(task, range(2)))
-    run.start()
-    at_work.wait(30)
-    child = os.fork()
-    if child == 0:
-        as_before = test_workers.blas_threads() == before
-        test_workers.test_every_task_is_done_once(3)
-        os._exit(not as_before or bool(blas._in_use["runs"]))
-    _, status = os.waitpid(child, 0)
-    done.set()
-    run.join()
-    print(os.waitstatus_to_exitcode(status), test_workers.blas_threads() == before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(number.os, "fork"), reason="no fork on this system")
-def test_a_child_process_is_in_no_run():
-    assert told(FORK_IN_A_RUN) == ["0 True"]
 
 
 AT_EXIT = """
