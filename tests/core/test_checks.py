@@ -180,8 +180,3 @@ def test_a_failure_says_which_gradient_by_which_check_and_by_how_much():
     assert re.fullmatch(
         r"gradient 1 disagrees with differences: off by \d\.\de[+-]\d\d, allowed 1e-08", str(raised.value)
     )
-
-
-def test_an_agreement_prints_without_figures():
-    assert repr(checks.Agreement({"differences": 1e-11, "autograd": 2e-16})) == "agrees with differences and autograd"
-    assert repr(checks.Agreement({"its adjoint": 0.0})) == "agrees with its adjoint"

@@ -137,19 +137,10 @@ def test_an_interrupt_frees_them():
         signal.signal(signal.SIGINT, ctrl_c)
 
 
-@pytest.mark.parametrize("what", ["the system refuses", "no such function", "no such core"])
-def test_where_threads_cannot_be_placed(monkeypatch, what):
+def test_where_threads_cannot_be_placed(monkeypatch):
     def refused(pid, mask):
         raise PermissionError
 
-    if what == "the system refuses":
-        monkeypatch.setattr(os, "sched_setaffinity", refused)
-        assert all(mask >= PAIR for mask in masks())
-        monkeypatch.undo()
-    elif what == "no such function":
-        monkeypatch.setattr(cores, "_asked", lambda: None)
-        assert all(mask >= PAIR for mask in masks())
-    else:
-        monkeypatch.setattr(cores, "_asked", lambda: lambda: -1)
-        assert sorted(map(len, masks())) == [1, 1]
-        assert free_again()
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    assert all(mask >= PAIR for mask in masks())
+    monkeypatch.undo()

@@ -74,7 +74,6 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 YARN = {"factor": 16.0, "beta_fast": 4.0, "beta_slow": 1.0, "original_max_position_embeddings": 64}
 MODELS = {
     "Llama": Model("llama", "Llama", {"rope_parameters": rope("llama3", **LLAMA3)}, {"scaling": Llama3(8.0, 64)}),
-    "Llama with biases": Model("llama", "Llama", {"rope_parameters": rope(), "attention_bias": True}),
     "Gemma-2": Model(
         "gemma2", "Gemma2",
         {"rope_parameters": rope(), "query_pre_attn_scalar": 13, "attn_logit_softcapping": 2.0,
@@ -91,7 +90,6 @@ MODELS = {
         "gpt_oss", "GptOss", {"rope_parameters": rope("yarn", truncate=False, **YARN), "attention_bias": True},
         {"scaling": YaRN(16.0, 64, 4.0, whole=False)}, layer="full_attention",
     ),
-    "Qwen3": Model("qwen3", "Qwen3", {"rope_parameters": rope(), "rms_norm_eps": 0.01}),
     "Qwen3-Next": Model(
         "qwen3_next", "Qwen3Next",
         {"rope_parameters": rope(partial_rotary_factor=0.5), "rms_norm_eps": 0.01}, {"dims": 4},

@@ -23,7 +23,6 @@ import test_mistakes
 import test_multi_head
 import test_norms
 import test_ops
-import test_own_op
 import test_recurrent
 import test_rotary
 import test_sigmoid
@@ -34,8 +33,8 @@ import test_tiled
 import test_top_k
 import test_torch_layout
 import test_workers
-from cases import BLOCKS, CASE, DOCUMENTS, MULTI_HEAD_CASE, PREFIX_LM, Case
-from libraries import NumPy, Torch
+from cases import BLOCKS, CASE, MULTI_HEAD_CASE
+from libraries import NumPy
 from planting import first_of_each, lines_of, module_of, planted
 from routes import on
 
@@ -51,46 +50,37 @@ from attnbook.torch import layout
 ENGINE, SHIFTED = "tiled on NumPy", "tiled on NumPy, shifted"
 
 
-MADE = {}
-
-
+@cache
 def of_a_case(test, table, name, route=None):
     """The test of that case, on a route or on the one that "auto" takes: always the same, so that it passes once."""
-    made = partial(test, table[name]) if route is None else on(route, test, table[name])
-    return MADE.setdefault((test, name, route), made)
+    case = {"attention": CASE, "layer": MULTI_HEAD_CASE, "recurrent": test_recurrent.CASE}[table][name]
+    return partial(test, case) if route is None else on(route, test, case)
 
 
-values, gradients, twice, dead_rows, unseen = (
-    partial(of_a_case, test, CASE)
+values, gradients, twice, dead_rows, L, left_alone, fresh_memory = (
+    partial(of_a_case, test, "attention")
     for test in (
         test_attention.test_values, test_attention.test_derivatives,
         test_attention.test_a_backward_may_run_twice_and_is_linear, test_attention.test_dead_rows_are_exactly_zero,
-        test_attention.test_what_is_forbidden_is_unseen,
-    )
-)  # fmt: skip
-L, left_alone, fresh_memory = (
-    partial(of_a_case, test, CASE)
-    for test in (
         test_tiled.test_L_is_the_logsumexp_of_the_scores, test_tiled.test_residuals_are_left_alone,
         test_tiled.test_fresh_memory_is_not_read,
     )
 )  # fmt: skip
-layer, of_layer, layer_twice = (
-    partial(of_a_case, test, MULTI_HEAD_CASE)
-    for test in (
-        test_multi_head.test_values, test_multi_head.test_gradients,
-        test_multi_head.test_a_backward_may_run_twice_and_is_linear,
-    )
-)  # fmt: skip
+layer, of_layer = (
+    partial(of_a_case, test, "layer") for test in (test_multi_head.test_values, test_multi_head.test_gradients)
+)
+recurrent = partial(of_a_case, test_recurrent.test_it_is_the_loop_and_so_are_its_derivatives, "recurrent")
+plain, gated, delta = map(recurrent, ("the defaults", "gate, normalized, state", "gated delta rule, state"))
+to_all = recurrent("to all keys, state, grouped")
 
 
 @cache
 def moves(name, route=None):
     """The tangents of the gradients of a case: by differences on the dense route, on another as on that."""
+    test = partial(test_hvp.test_every_spine_gives_the_same, route) if route else test_hvp.test_the_gradients_move_so
 
     def compared():
         test_hvp.of_dense.cache_clear()
-        test = test_hvp.test_the_gradients_move_so if route is None else partial(same_spine, route)
         try:
             test(CASE[name])
         finally:
@@ -99,19 +89,12 @@ def moves(name, route=None):
     return compared
 
 
-same_spine = test_hvp.test_every_spine_gives_the_same
-
-
 def alone(op):
     return partial(test_ops.test_derivatives, *test_ops.OPS[op])
 
 
 def live_tiles(op):
     return partial(test_ops.test_a_mask_knows_its_live_tiles, op, 5, 7)
-
-
-def of_t5(bidirectional):
-    return partial(test_ops.test_buckets_are_those_of_hugging_face, bidirectional, 16, 100)
 
 
 def named(slug):
@@ -123,34 +106,26 @@ softmax_anywhere = partial(test_softmax.test_every_library_gives_the_same, NumPy
 large_softmax = partial(test_softmax.test_large_scores_do_not_overflow, "float32", 1e4)
 dead_softmax = partial(test_softmax.test_rows_of_minus_infinity, "float64")
 jacobian = partial(test_softmax.test_the_columns_of_the_jacobian_are_derivatives, (2, 3, 5))
-linear = partial(test_linear.test_values, (2, 3))
-of_linear = partial(test_linear.test_derivatives, (2, 3))
+linear, of_linear = (partial(test, (2, 3)) for test in (test_linear.test_values, test_linear.test_derivatives))
 unbroadcast = partial(test_arrays.unbroadcast_is_the_adjoint, (3, 1), (2, 3, 5))
 columns = partial(test_heads.test_heads_are_columns, 3)
-top_left, bottom_right = (
-    partial(test_ops.test_causal_counts_from_its_corner, c, 7) for c in ("top-left", "bottom-right")
-)
 of_distances = partial(test_ops.test_distances_count_from_their_corner, "bottom-right", 7)
-
-
-def of_causal(door, op="ALiBi"):
-    test = test_ops.test_an_op_that_is_told_no_corner_counts_from_that_of_causal
-    return partial(test, test_ops.DOORS[door], 7, test_ops.OF_PLACES[op])
-
-
+of_t5 = partial(test_ops.test_buckets_are_those_of_hugging_face, True, 16, 100)
+of_causal = [
+    partial(test_ops.test_an_op_that_is_told_no_corner_counts_from_that_of_causal, door, 7, test_ops.OF_PLACES["ALiBi"])
+    for door in test_ops.DOORS.values()
+]
 asked_for = [
     partial(test_ops.test_a_corner_is_asked_for_where_nothing_tells_it, op) for op in test_ops.OF_PLACES.values()
 ]
-global_window = partial(test_ops.test_a_window_counts_from_its_corner, 1, 0, "top-left", 7, 2)
-window = partial(test_ops.test_a_window_counts_from_its_corner, 2, 1, "top-left", 7, 0)
+global_window, window = (
+    partial(test_ops.test_a_window_counts_from_its_corner, *sides, "top-left", 7, first)
+    for *sides, first in ((1, 0, 2), (2, 1, 0))
+)
 merged, of_merge = partial(test_merge.test_two_parts_make_the_whole, "mask", "dense"), test_merge.test_derivatives
-turned, in_halves, yarn, llama3 = (
-    partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way])
-    for way in ("plain", "half", f"interleaved, {test_rotary.SCALINGS[3]}", f"half, {test_rotary.SCALINGS[2]}")
-)
-latent, of_absorbed = (
-    partial(test_layers.test_latent_attention, test_layers.LATENT["all"], absorbed) for absorbed in (False, True)
-)
+turned, in_halves = (partial(test_rotary.rotary_is_right, None, test_rotary.WAYS[way]) for way in ("plain", "half"))
+pressed = test_rotary.test_scalings_leave_fast_pairs_and_press_slow_ones
+latent = partial(test_layers.test_latent_attention, test_layers.LATENT["all"], False)
 differential, of_bias = (
     partial(test_layers.test_differential_attention, *test_layers.DIFFERENTIAL[name])
     for name in ("a head", "bias and op")
@@ -159,34 +134,14 @@ talking, talking_dead = (
     partial(test_layers.test_talking_heads, test_layers.TALKING[name]) for name in ("plain", "mask with a dead row")
 )
 of_norms = [partial(test_norms.norm_is_right, kind) for kind in ("rms", "l2")]
-pressed, far = (
-    test_rotary.test_scalings_leave_fast_pairs_and_press_slow_ones,
-    test_rotary.test_far_positions_keep_their_digits,
-)
-recurrent, chunks = (
-    partial(of_a_case, test, test_recurrent.CASE)
-    for test in (
-        test_recurrent.test_it_is_the_loop_and_so_are_its_derivatives, test_recurrent.test_every_chunk_gives_the_same,
-    )
-)  # fmt: skip
-plain, gated, delta = map(recurrent, ("the defaults", "gate, normalized, state", "gated delta rule, state"))
-to_all = recurrent("to all keys, state, grouped")
-delta_on_torch = partial(test_recurrent.test_every_library_gives_the_same, Torch(), "gated delta rule, grouped")
-anew = partial(test_recurrent.test_a_gate_of_minus_infinity_begins_anew, "gated delta rule, state", 4)
-weightless = test_recurrent.test_a_row_that_weighs_nothing_is_0
 sigmoid = partial(test_sigmoid.test_values_and_derivatives, CASE["grouped, masked and biased"], "tiled")
 dropped = partial(test_sigmoid.test_values_and_derivatives, CASE["dropout, softcap and bias"], "dense")
-large_sigmoid = partial(test_sigmoid.test_the_largest_scores_and_the_smallest, "float32")
 once = partial(test_workers.test_every_task_is_done_once, 3)
 of_helper, of_caller = (partial(test_workers.test_an_error_reaches_the_caller, who, KeyError) for who in (True, False))
 torchs = partial(test_torch_layout.test_samples_of_our_own, test_torch_layout.MASKS["both"], {"kdim": 13, "vdim": 17})
 sinks_at_the_ends = partial(test_sink.test_at_the_ends, "dense")
 packed = partial(test_sparse.test_a_packed_document_is_attended_to_as_if_alone, "bottom-right", "dense")
-dead_blocks = partial(test_sparse.test_a_dead_block_is_never_visited, (25, 30), "tiled")
-part_of_blocks = partial(test_sparse.test_tiles_end_where_blocks_do, 768, (384, 256))
-best_keys = partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["all at once"], 2)
 two_named = partial(test_mistakes.test_diagnose_names_two_at_once, ("ds-mean", "dk-transposed"))
-CASE["softcap and mask"] = Case("softcap and mask", mask=(3, 5, 7), ops=((partial(Softcap, 1.5), None),))
 
 # --- the table ----------------------------------------------------------------------------------------------------
 # file: function, what is wrong, the line as it stands, the mistaken one, the tests that must fail
@@ -226,34 +181,20 @@ MISTAKES = {
         ("check_scale", "1/d_k for 1/√d_k", "1.0 / math.sqrt(d_k)", "1.0 / d_k", values("plain")),
     ],
     "ops/op.py": [
-        ("Op.check", "an array that does not learn may have any shape", "check_broadcasts(name, came, shape,",
-         "field != self.learns or check_broadcasts(name, came, shape,",
-         partial(test_own_op.test_an_array_that_does_not_learn_is_checked_too, None, (3,), ".*")),
-        ("Op.not_learning", "it learns all the same", 'vars(twin)["learns"] = None', "pass",
-         partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, ALiBi, (3,)),
-         partial(test_ops.test_an_array_that_nobody_asks_the_gradient_of, RelativeBias, (3, 5))),
         ("Placed.at_corner", "top-left, whatever causal says", '{"corner": corner}', '{"corner": "top-left"}',
-         *map(of_causal, test_ops.DOORS)),
-        ("Placed.at_corner", "the corner of causal, whatever the op was told", "self.corner is not None", "False",
-         *map(of_causal, test_ops.DOORS)),
+         *of_causal),
         ("Tile.shift", "top-left where nothing tells it", "corner is None and", "False and", *asked_for),
-        ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", bottom_right, of_distances,
-         partial(test_ops.test_a_window_counts_from_its_corner, 1, 1, "bottom-right", 7, 0)),
+        ("Tile.shift", "top-left for bottom-right", "self.n_k - self.n_q if", "0 if", of_distances),
     ],
     "ops/chain.py": [
         ("vjp", "the first op first on the way back", "zip(reversed(steps), reversed(saved), strict=True)",
          "zip(steps, saved, strict=True)", gradients("all at once", "dense")),
         ("collect", "a gradient of the last tile alone", "own_axes)] += dparam", "own_axes)] = dparam",
          gradients("bias for all queries", "tiled")),
-        ("vjp_jvp", "what the last op was given, for all", "before[i]", "before[-1]", moves("all at once")),
         ("live", "masked tiles are visited too", "tile = op.live(tile)", "pass",
          on("tiled", test_tiled.test_each_live_tile_is_visited_once, {"causal": True})),
     ],
     "ops/of_heads.py": [
-        ("OfHeads.spread", "the first head's for all", "T[..., None, None]", "T[..., :1, None, None]", of_distances,
-         test_ops.test_a_logit_scale_multiplies),
-        ("OfHeads.summed", "a mean", "unbroadcast(dT, stretched)", "unbroadcast(dT, stretched) / dT.shape[-1]",
-         gradients("logit scale"), gradients("ALiBi", ENGINE)),
     ],
     "ops/scale.py": [
         ("Scale.forward", "not scaled", "S * self._factor(tile)", "S", alone("scale")),
@@ -262,8 +203,6 @@ MISTAKES = {
         ("Scale.jvp", "its own tangent forgotten", "tS + self.spread(tile, tparam) * S", "tS",
          gradients("logit scale")),
         ("Scale.vjp_jvp", "the scores stand still", " + dS * tS", "", moves("logit scale")),
-        ("LogitScale.__init__", "the inverse", '"factor", t)', '"factor", 1 / t)',
-         test_ops.test_a_logit_scale_multiplies),
     ],
     "ops/alibi.py": [
         ("ALiBi.forward", "far keys count more", "S - self.spread", "S + self.spread",
@@ -284,12 +223,7 @@ MISTAKES = {
          alone("relative bias, op 0")),
         ("RelativeBias._of_diagonals", "the sign of the distance", "clip(distances, -R, R)",
          "clip(-distances, -R, R)", of_distances),
-        ("RelativeBias._of_diagonals", "far keys are forgotten, not clipped", "clip(distances, -R, R) + R",
-         "(distances + R) % (2 * R + 1)", of_distances),
-        ("_sum_diagonals", "across, not along", "xp.flip(T, axis=-2)", "T", gradients("relative bias")),
-        ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5(True)),
-        ("T5Buckets._limits", "the integer below", "n + (n**shared < exact ** (shared - k) * self.max_distance**k)",
-         "n", of_t5(True)),
+        ("T5Buckets.__call__", "queries for keys", "distances > 0", "distances < 0", of_t5),
     ],
     "ops/bias.py": [
         ("Bias.forward", "subtracted", "S + self.here", "S - self.here", values("bias")),
@@ -306,20 +240,10 @@ MISTAKES = {
          alone("mask"), alone("causal"), alone("window, op 0")),
         ("Window.allowed", "global keys, but no global queries", "| ((i >= 0) & (i < g))", "", global_window),
         ("Window.allowed", "global queries, but no global keys", "| (j < g)", "", global_window),
-        ("Window._global", "one global key too few", "last=g - 1)", "last=g - 2)",
-         values("window with global tokens", ENGINE), live_tiles(Window(0, 0, "top-left", 2))),
-        ("Window.live", "global tokens are not visited", "(near, *parts)", "(near, parts[0])",
-         live_tiles(Window(0, 0, "top-left", 2))),
-        ("Window.allowed", "a query does not see its own key", "j <= i +", "j < i +", top_left),
+        ("Window.allowed", "a query does not see its own key", "j <= i +", "j < i +", window),
         ("Window.allowed", "left for right", "min(self.right, far)", "min(self.left, far)", window),
-        ("Window.allowed", "a row that sees the future", "j <= i + min(self.right, far)", "j < far",
-         unseen("causal, more keys")),
-        ("Window.pattern", "a pattern of another place", "range(places.start - first, places.stop - first)",
-         "range(len(places))", live_tiles(Window(2, 1, "top-left"))),
         ("Window.live", "the last live key is not visited", "end(rows) - 1 + shift + self.right",
          "end(rows) - 2 + shift + self.right", values("causal, more keys", ENGINE)),
-        ("around", "the last live key is not visited", "live.shape[0] - int(", "live.shape[0] - 1 - int(",
-         values("mask of padding", ENGINE)),
     ],
     "ops/softcap.py": [
         ("Softcap.forward", "not multiplied by the cap", "float(self.cap) * y, y", "y, y",
@@ -336,22 +260,10 @@ MISTAKES = {
         ("Dropout._drop", "not divided by 1 − p", "T * (1 / (1 - float(self.p)))", "T",
          test_ops.test_dropout_keeps_its_share),
         ("Dropout.kept", "the share p is kept", "number >=", "number <", test_ops.test_dropout_keeps_its_share),
-        ("Dropout.kept", "numbers that are hardly stirred", "_mix(number[..., None] ^ _mix(place + 1))",
-         "number[..., None] ^ place", test_ops.test_dropout_is_unrelated_from_place_to_place),
-        ("Dropout.kept", "the same in every batch", "_mix(place + 1)",
-         "_mix(0 * place + (place if number.ndim else 0) + 1)",
-         test_ops.test_dropout_is_unrelated_from_place_to_place),
-        ("Dropout.kept", "places counted within the tile", "tile.rows, tile.cols)",
-         "range(len(tile.rows)), range(len(tile.cols)))", test_ops.test_dropout_is_the_same_on_any_tile),
     ],
     "ops/segments.py": [
         ("Segments.allowed", "another's keys", "return q == k", "return q <= k", values("documents")),
         ("Segments.allowed", "the future", "(q == k) & (j <= i)", "q == k", values("prefix")),
-        ("Segments.allowed", "not its own key", "j <= i", "j < i", values("packed, causal, with a sink")),
-        ("Segments.allows_all", "with some of the future", "j.max() <= i.min()", "j.min() <= i.min()",
-         live_tiles(PREFIX_LM())),
-        ("Segments.live", "every tile is visited", "return live_part(self.allowed(q, tile), tile)", "return tile",
-         live_tiles(DOCUMENTS())),
         ("Segments.packed", "top-left for bottom-right", "corner or 0", "0", packed),
     ],
     "ops/blocks.py": [
@@ -371,56 +283,39 @@ MISTAKES = {
         ("resolve", "a cap after a mask", "masks if step[1].forbids", "masks if False",
          values("window before softcap", ENGINE)),
         ("resolve", "top-left, whatever causal says", "op.at_corner(corner)", 'op.at_corner("top-left")',
-         *map(of_causal, test_ops.DOORS)),
-        ("resolve", "a mask after the softmax", "(*scores, *masks), columns, weights,",
-         "scores, columns, (*weights, *masks),",
-         values("mask", "dense")),
+         *of_causal),
     ],
     "top_k.py": [
         ("top_k_mask", "the mask forgotten", '"mask": mask', '"mask": None',
          partial(test_top_k.test_k_are_kept_and_they_are_the_best, CASE["mask with a dead row"], 3)),
-        ("_of_rows", "one key too many", "n_k - k : n_k - k + 1", "n_k - k - 1 : n_k - k", best_keys),
-        ("_of_rows", "the first of those that tie", "n_k - k + 1] > S", "n_k - k + 1] >= S",
-         test_top_k.test_all_that_tie_for_the_last_place_stay),
     ],
     "attention.py": [
         ("attention", "1/√d_v for 1/√d_k", "(Q.shape[-1], V.shape[-1])", "(V.shape[-1], V.shape[-1])", values("plain")),
         ("attention_vjp", "the gradient of L forgotten", ".vjp(dO, dL, res)", ".vjp(dO, None, res)",
          gradients("plain")),
         ("attention_jvp", "L stands still", "(tO, tL) if", "(tO, 0 * tL) if", gradients("plain")),
-        ("check_tangents", "the bias stands still", "tbias if asked_by", "None if asked_by", gradients("bias")),
-        ("split_by_asker", "the gradient of the first op for that of the bias", 'plan.asked_by.index("bias")', "1",
-         gradients("all at once")),
     ],
     "merge.py": [
         ("merge", "the other's weights", "W[0] * widen(O1) + W[1] * widen(O2)", "W[1] * widen(O1) + W[0] * widen(O2)",
          merged),
         ("merge_vjp", "D forgotten", "w * (part - D)", "w * part", of_merge),
-        ("merge_vjp", "the gradient of L added to D", "D = D - xp", "D = D + xp", of_merge),
         ("merge_jvp", "the weights stand still", "(tL1 - tL) * widen(O1)", "0 * widen(O1)", of_merge),
     ],
     "gates.py": [
         ("Gate.forward", "twice", "self._spread(G, C) * C,", "self._spread(G, C) ** 2 * C,", layer("gate a head")),
         ("Gate.vjp", "the slope forgotten", "dG * G * (1 - G)", "dG", of_layer("gate a column, self")),
-        ("Gate.vjp", "not gated on the way back", "self._spread(G, C) * dC", "dC", of_layer("gate a head")),
     ],
     "layers/latent.py": [
         ("latent_attention", "1/√d_n: the turned part forgotten", "check_scale(scale, d_n + d_r)",
          "check_scale(scale, d_n)", latent),
         *(("latent_attention_vjp", *row) for row in (
-            ("the shared key of the first head", "unbroadcast(dK_R, (*dK_R.shape[:-3], 1, *dK_R.shape[-2:]))",
-             "dK_R[..., :1, :, :]", latent),
             ("c's path through the values is lost", "dc = by_K + by_V", "dc = by_K", latent),
             ("the path of the turned key is lost", "by_Q + by_K + by_KR", "by_Q + by_K", latent),
-            ("dW_UK transposed", "mT(dQ) @ res.Q_C", "mT(mT(res.Q_C) @ dQ)[..., ::-1]", of_absorbed),
         )),
         ("_latent", "no norm", "rows if g is None else", "rows if True else", latent),
     ],
     "layers/differential.py": [
         ("differential_attention", "added", "O1 - _of_heads(lam)", "O1 + _of_heads(lam)", differential),
-        ("differential_attention_vjp", "λ left out of dV", "halves[2] + others[2]",
-         "halves[2] + others[2] / _of_heads(res.lam)", differential),
-        ("differential_attention_vjp", "a bias of the first one alone", "narrow(a + b,", "narrow(a,", of_bias),
         ("differential_attention_jvp", "λ stands still", " - _of_heads(tlam) * res.O2", "", differential),
         ("differential_lambda", "added", "e1 - e2", "e1 + e2", test_layers.test_differential_lambda),
         ("differential_lambda_vjp", "the sign of the second", "(e1, -e2)", "(e1, e2)",
@@ -429,47 +324,26 @@ MISTAKES = {
     "layers/talking.py": [
         ("talking_heads", "mixed by the transpose", "_mix(P, w_P)", "_mix(P, w_P[::-1])", talking),
         ("talking_heads_vjp", "scores' mixing forgotten", "_inner(res.S, dscores)", "_inner(res.S, res.P)", talking),
-        ("talking_heads_vjp", "dV of weights that are not mixed alike", "_mix(res.P, res.W_P)", "_mix(res.P, -res.W_P)",
-         talking_dead),
         ("talking_heads_jvp", "the mixing stands still", " + _mix(res.S, tw_S)", "", talking),
     ],
     "norms.py": [
-        *((f"{kind}_norm", "the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
-          for kind, other in (("rms", "l2"), ("l2", "rms"))),
-        *((f"{kind}_norm_{d}", "of the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
-          for kind, other in (("rms", "l2"), ("l2", "rms")) for d in ("vjp", "jvp")),
+        *((f"{kind}_norm{d}", "the other norm", f'"{kind}"', f'"{other}"', partial(test_norms.norm_is_right, kind))
+          for kind, other in (("rms", "l2"), ("l2", "rms")) for d in ("", "_vjp", "_jvp")),
         ("_unit", "eps beside the root", "/ m + eps)", "/ m) + eps", *of_norms),
-        ("_unit", "0 / 0 for a row of zeros", "xp.where(r == 0, xp.full_like(r, xp.inf), r)", "r",
-         partial(test_norms.test_a_row_of_zeros_stays, "l2", 0)),
         ("_tangent", "the length stands still", "t - unit *", "t - 0 * unit *", *of_norms),
-        ("norm_vjp", "the gain forgotten", "else g * dy", "else dy", *of_norms),
         ("norm_vjp", "a gain's gradient not summed", "unbroadcast(dy * unit, tuple(g.shape))", "dy * unit", *of_norms),
-        ("_norm_jvp", "the gain stands still", "widen(tgain) * unit", "0 * unit", *of_norms),
-        ("QKNorm.forward", "the gain of the queries for both", "norm(K, g_K,", "norm(K, g_Q,", layer("norm")),
         ("QKNorm.vjp", "gains exchanged", "(dg_Q, dg_K), self", "(dg_K, dg_Q), self", of_layer("norm")),
     ],
     "recurrent/features.py": [
         ("elu_plus_one", "elu, which may be 0 and less", "X + 1, E", "X, E - 1", plain),
-        ("elu_plus_one", "its derivative is 1 everywhere", "E), E", "E), xp.ones_like(E)", plain),
         ("relu", "not cut off", "xp.where(X > 0, X, xp.zeros_like(X))", "X", recurrent("relu, not normalized")),
-        ("relu", "a slope where it is 0", "xp.astype(X > 0, X.dtype)", "xp.ones_like(X)",
-         recurrent("relu, normalized")),
     ],
     "recurrent/chunk.py": [
-        ("decays", "the state before decays one step less", "_sums(xp, g)", "_sums(xp, g) - _sums(xp, g)[..., :1, :]",
-         gated, delta),
-        ("decays", "later tokens are read too", "xp.tril(xp.exp(_sums(xp, g)), k=1)", "xp.exp(_sums(xp, g))",
-         plain, delta),
-        ("Parts.joined", "the state after does not depend on the gates", "G[..., -1:, :] + last", "G[..., -1:, :]",
-         gated),
         ("forward", "the state before is not read", "G.since * (x.q @ H) +", "", gated, delta),
-        ("forward", "exclusive: a token does not read itself", "x.q @ mT(x.k) * G.within",
-         "array_namespace(x.q).tril(x.q @ mT(x.k) * G.within, k=-1)", plain),
-        ("forward", "the state is not decayed", "G.whole * H +", "H +", gated, chunks("retention")),
+        ("forward", "the state is not decayed", "G.whole * H +", "H +", gated),
         ("vjp", "the state's gradient does not reach the values", "+ G.until * (x.k @ dH)", "", gated),
         ("vjp", "a key only writes", "dk = dk + (dKK + mT(dKK)) @ x.k - (G.since * dv) @ mT(H)", "pass", delta),
         ("vjp", "β is not in the system", "+ _rowsum(dN * products)", "", delta),
-        ("_solved", "the other triangle, of zeros", "upper=upper", "upper=not upper", delta_on_torch),
         ("jvp", "the system stands still", "- tN @ U", "", delta),
     ],
     "recurrent/scan.py": [
@@ -479,18 +353,11 @@ MISTAKES = {
     ],
     "recurrent/whole.py": [
         ("forward", "the state before is forgotten", "H + mT(x.k) @ x.v", "mT(x.k) @ x.v", to_all),
-        ("jvp", "values stand still", "+ mT(x.k) @ tx.v", "", to_all),
     ],
     "recurrent/passes.py": [
-        ("forward", "0 / 0 in a row that weighs nothing",
-         "xp.where(O[..., -1:] == 0, xp.full_like(O[..., -1:], xp.inf), O[..., -1:])", "O[..., -1:]",
-         weightless),
         ("vjp", "the normalizer's path forgotten", "-xp.sum(dO * res.O, axis=-1, keepdims=True)", "0 * dO[..., :1]",
          plain),
-        ("vjp", "dK of one head of the group", "share_heads_vjp(dx.k, res.K.shape)",
-         "dx.k[..., : res.K.shape[-3], :, :]", to_all),
         ("jvp", "the normalizer stands still", "(tO[..., :-1] - tO[..., -1:] * res.O)", "tO[..., :-1]", plain),
-        ("_features", "not scaled", "q * plan.scale, k", "q, k", recurrent("scale"), recurrent("gated delta rule")),
     ],
     "recurrent/linear_attention.py": [
         ("linear_attention", "the gate is not read", "V, None, gate, state", "V, None, None, state", gated),
@@ -506,50 +373,24 @@ MISTAKES = {
         ("sigmoid_attention", "the last tile alone", "_add(O, tile.rows, W @ v[_at(tile.cols)])",
          "O[tile.rows] = W @ v[_at(tile.cols)]", sigmoid),
         ("sigmoid_attention_vjp", "P for P ∘ (1 − P)", "P * (1 - P) * dP", "P * dP", sigmoid),
-        ("sigmoid_attention_vjp", "a row sum taken off, as for softmax", "P * (1 - P) * dP",
-         "P * (dP - array_namespace(P).sum(P * dP, axis=-1, keepdims=True))", sigmoid),
         ("sigmoid_attention_vjp", "dV of the weights before dropout", "mT(W) @ dO_i", "mT(P) @ dO_i", dropped),
         ("sigmoid_attention_jvp", "P for P ∘ (1 − P)", "P * (1 - P) * tS", "P * tS", sigmoid),
-        ("_weights", "overflows at large scores", "-xp.abs(S)", "-S", large_sigmoid),
     ],
     "rotary.py": [
-        ("Rotary.for_heads", "keys at the positions of a memory, in self-attention", "(X, self.positions) if",
-         "(X, None) if",
-         layer("rotary, self, positions of each batch")),
-        ("Rotary.vjp", "turned on: by +θ", "dK, -1", "dK, +1", of_layer("rotary")),
         ("rotary", "turned back", "positions, +1", "positions, -1", turned),
         ("rotary_vjp", "turned on: by +θ", "positions, -1", "positions, +1", turned),
         ("turn", "b turns the other way", "a * cos - b * sin", "a * cos + b * sin", turned),
         ("turn", "neighbours in both layouts", "pairs = (slice(0, dims // 2), slice(dims // 2, dims))", "pass",
          in_halves),
-        ("turn", "positions given are not read", "if positions is None", "if True",
-         partial(test_rotary.rotary_is_right, test_rotary.POSITIONS["integers"], {})),
-        ("turn", "angles in the dtype of X", "xp.astype(at, xp.float64)[..., None] * (sign * theta)",
-         "xp.astype(at, x.dtype)[..., None] * xp.astype(sign * theta, x.dtype)", far),
-        ("frequencies", "exponents one a column", "(-2 * math.log", "(-math.log",
-         test_rotary.test_base_is_that_of_the_paper),
         ("Linear.__call__", "multiplied", "theta / self", "theta * self", pressed),
-        ("Llama3.__call__", "fast pairs for slow", "(1 - w) / self.factor + w", "w / self.factor + 1 - w", pressed),
-        ("YaRN.__post_init__", "no temperature by default", "0.1 * math.log", "0 * math.log", pressed),
     ],
     "spines/operands.py": [
-        ("operands", "a NumPy scalar, which widens float32", "widen(Q) * scale",
-         "widen(Q) * array_namespace(Q).float64(scale)",
-         on("dense", test_tiled.test_residuals_are_in_the_accumulation_dtype, CASE["plain"])),
         ("row_sums", "D from dO alone", "widen(dO) * widen(res.O)", "widen(dO)", gradients("plain", "tiled")),
-        ("row_sums_jvp", "dO stands still", "widen(tdO) * widen(res.O)", "0 * widen(tdO)", moves("plain", ENGINE)),
         ("less_dL", "dL is added", "D - xp.where", "D + xp.where", gradients("plain")),
-        ("less_dL", "dL of a dead row", "xp.where(xp.inf == Z, xp.zeros_like(dL), dL)", "dL",
-         partial(test_merge.test_a_dead_row_ignores_its_dL, "tiled")),
     ],
     "spines/columns.py": [
-        *(("add", *lines, values("sink")) for lines in (
-            ("O and P are left as they were", "T * (own / ", "T * (own / own / "),
-        )),
-        ("add", "a sink in nats for one in bits", "_column(step, Z)[0] / unit", "_column(step, Z)[0]",
-         values("sink", SHIFTED)),
+        ("add", "O and P are left as they were", "T * (own / ", "T * (own / own / ", values("sink")),
         ("add", "no shift", "xp.where(C * unit > M * unit + FAR, C, M)", "M", sinks_at_the_ends),
-        ("add", "only the last sink is left", "M, Z = shift, own", "M, Z = shift, 0 * own", values("sink")),
         ("vjp_jvp", "the share stands still", "(before[-1] - tL) * D + tD", "tD", moves("sink")),
         ("vjp", "D is added", "-share * D", "share * D", gradients("sink")),
         ("_share", "M forgotten", "C / unit - res.M", "C / unit", gradients("sink")),
@@ -557,47 +398,23 @@ MISTAKES = {
     "spines/dense.py": [
         ("forward", "bias added before the scale", "S, saved = chain.forward(plan.scores, S, table)",
          "S, saved = chain.forward(plan.scores, S / plan.scale, table); S = S * plan.scale", values("bias", "dense")),
-        ("forward", "the cap after the mask", "chain.forward(plan.scores,", "chain.forward(plan.scores[::-1],",
-         values("softcap and mask", "dense")),
         ("vjp", "no row sum", "dS = P * (dP - D)", "dS = P * dP", gradients("plain", "dense")),
-        ("vjp", "scale in dbias", "of_weights | of_scores", "{i: plan.scale * T for i, T in of_scores.items()}",
-         gradients("bias", "dense")),
-        ("vjp", "P overwritten", "dS = P * (dP - D)", "P *= dP - D; dS = P",
-         twice("plain", "dense"), layer_twice("cross", "dense")),
-        ("vjp", "the gradient of L forgotten", "dL, res.Z)", "None, res.Z)", gradients("plain", "dense")),
-        ("vjp", "the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)",
-         gradients("sink", "dense")),
         ("_pushed", "the values stand still", " + W @ tv", "", gradients("plain", "dense")),
-        ("_pushed", "the weights do not feel that a sink moves", "tS - tL)",
-         "tS - xp.sum(P * tS, axis=-1, keepdims=True))", gradients("sink", "dense")),
         ("hvp", "the weights stand still", "tdP * P + dP * moved.tP", "tdP * P", moves("plain")),
-        ("hvp", "half of the product rule", "moved.tP * (dP - D) + P", "P", moves("plain")),
-        ("Residuals.L", "half of it", "row_logsumexp(self.M, self.Z)", "self.M", L("plain", "dense")),
     ],
     "spines/numpy_dense.py": [
         ("forward", "not scaled", "plan.scale", "1.0", values("plain")),
         ("forward", "a saved array overwritten", "np.empty_like(S)", "S", gradients("op that saves its result")),
         ("vjp", "ops forgotten in the backward", "if not plan.only_forbids:", "if False:", gradients("softcap")),
-        ("vjp", "P overwritten", "dS *= res.P", "dS = np.multiply(dS, res.P, out=res.P)", left_alone("plain")),
     ],
     "spines/tiled.py": [
         ("pieces", "the ragged end is left out", "range(0, len(places),", "range(0, len(places) - 1,",
          values("plain", "tiled")),
-        ("on_grid", "tiles across two blocks", "grid is None", "True", dead_blocks),
-        ("_part", "a tile that makes no block", "block % n == 0", "n > 0", part_of_blocks),
-        ("forward", "a tile is visited twice", "in pieces(range(n_k), plan.tiles.cols):",
-         "in [range(min(n_k, plan.tiles.cols)), *pieces(range(n_k), plan.tiles.cols)]:", values("plain", "tiled")),
         ("forward", "Z is not faded", "fade * Z", "Z", values("plain", "tiled")),
         ("forward", "0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows("mask with a dead row", "tiled")),
-        ("forward", "dropped weights are missing from Z", "xp.sum(E, axis", "xp.sum(W, axis",
-         values("dropout", "tiled")),
         ("_weights", "M forgotten", "S - _at(res.M, tile.rows) * res.unit", "S", gradients("plain", "tiled")),
-        ("_weights", "the mask forgotten where P is made again", "_scores(q, k, res.plan, tile)",
-         "_scores(q, k, res.plan._replace(scores=()), tile)[0], [None]", gradients("mask", "tiled")),
         *(("vjp", *lines, gradients(case, "tiled")) for *lines, case in (
             ("D is added", "dP - _at(D, rows)", "dP + _at(D, rows)", "plain"),
-            ("the gradient of L forgotten", "row_sums(dO, dL, res)", "row_sums(dO, None, res)", "plain"),
-            ("the gradient of a sink forgotten", "columns.vjp(D, res)", "columns.vjp(0 * D, res)", "sink"),
             ("the softmax of dropped weights", "P * (dP - _at", "W * (dP - _at", "dropout"),
             ("dV as if nothing were dropped", "mT(W) @ dO_i", "mT(P) @ dO_i", "dropout"),
             ("dK of the last queries alone", "dK[j] + mT(dS)", "mT(dS)", "plain"),
@@ -605,27 +422,18 @@ MISTAKES = {
         ("_pushed", "no mean", "tA - tL * O", "tA", gradients("plain", "tiled")),
         ("hvp", "D stands still", "tdP - _at(tD, rows)", "tdP", moves("plain", "tiled")),
         ("hvp", "L stands still", "of_scores[-1] - _at(tL, rows)", "of_scores[-1]", moves("plain", "tiled")),
-        ("Residuals.L", "M in bits for M in nats", ", self.unit)", ")", L("plain", SHIFTED)),
     ],
     "spines/cuts.py": [
         ("cuts_of", "one mask cuts, of two", "in masks:", "in masks[:1]:", values("window and causal", ENGINE)),
         *(("_recurring", *lines, values("causal, more keys", ENGINE)) for lines in (
-            ("a cut at the corner of the tile", "Cut(at,", "Cut((..., *(slice(s.stop - s.start) for s in at[1:])),"),
             ("a cut without its last row", "rows[-1] + 1", "rows[-1]"),
-            ("1 where it is forbidden, 0 elsewhere", "(~forbidden[at])", "forbidden[at]"),
         )),
         ("put", "forbidden exponentials stay where a pattern recurs", "T[cut.at] *= cut.allowed", "pass",
          values("causal, more keys", ENGINE)),
-        ("put", "a cut is taken for the whole tile", "T[cut.at], value", "T, value",
-         values("causal, more keys", SHIFTED)),
     ],
     "spines/numpy_tiled.py": [
         ("prepare", "the table is one tile", "cols=cols)", "cols=n_k)",
          partial(test_tiled.test_memory_grows_linearly, ENGINE, {})),
-        ("forward", "M in bits, said to be in nats", "Z, plan, unit)", "Z, plan)", L("plain", SHIFTED)),
-        ("vjp", "the unit that this machine would take", "res.unit)", "unit_of(res.plan))",
-         partial(test_tiled.test_residuals_say_their_unit, True)),
-        ("vjp", "the gradient of L forgotten", "if dL is not None:", "if False:", gradients("plain", ENGINE)),
         *(("_forward_block", *lines, test(case, route)) for *lines, test, case, route in (
             ("Z is not faded", "z *= fade", "pass", values, "plain", SHIFTED),
             ("0 / 0 in a dead row", "dead = Z == 0", "dead = Z < 0", dead_rows, "mask with a dead row", ENGINE),
@@ -633,56 +441,28 @@ MISTAKES = {
             ("masked scores stay", "put(E, cuts, -np.inf)", "pass", values, "causal, more keys", SHIFTED),
             ("O is not zeroed for the fading", "if shifted or not straight:", "if not straight:",
              fresh_memory, "plain", SHIFTED),
-            ("O is not zeroed where the first tile leaves out rows", "if shifted or not straight:", "if shifted:",
-             fresh_memory, "mask with a dead row", ENGINE),
         )),
         *(("_backward_block", *lines, test(case, route)) for *lines, test, case, route in (
             ("M forgotten", "M_i = M[at]", "M_i = 0 * M[at]", gradients, "plain", SHIFTED),
-            ("Z forgotten", "np.divide(dO[at], Z[at],", "np.divide(dO[at], 1,", gradients, "plain", ENGINE),
             ("D is added", "np.negative(np.vecdot", "np.positive(np.vecdot", gradients, "plain", ENGINE),
             ("ln 2 in dK forgotten", "dK *= work.dtype.type(work.in_dK)", "pass", gradients, "plain", ENGINE),
-            ("a strip without a live tile is passed over", "sums.give(strip, place, [])", "pass",
-             gradients, "causal, more keys", ENGINE),
-            ("O is overwritten", "np.vecdot(dO1[..., :-1], O[at])",
-             "np.sum(np.multiply(dO1[..., :-1], O[at], out=O[at]), -1)", left_alone, "plain", ENGINE),
-            ("one buffer for three", "map(Buffer, (work.dtype,) * 3)", "[Buffer(work.dtype)] * 3",
-             gradients, "plain", ENGINE),
         )),
-        ("_backward_block", "a shift that only other heads needed is forgotten", "shifted or bool(",
-         "shifted and bool(", test_tiled.test_heads_may_be_grouped_anew),
         ("_dS", "ops forgotten in the backward", "if not work.fast:", "if False:", gradients("softcap", ENGINE)),
     ],
     "spines/numpy_tangents.py": [
         ("_push", "no mean", "tO -= tL * res.O", "pass", moves("plain", ENGINE)),
         ("_push_block", "the values stand still",
          "add(tO[..., here, :], W, tv[..., there, :], products, straight)", "pass", moves("plain", ENGINE)),
-        ("_Moving.__init__", "bits for nats", "res.unit)", "1.0)", moves("plain", SHIFTED)),
-        ("_Moving.shifted", "a shift that a task needs is forgotten", "or bool(np.any(M[self.rows_of(block)]))",
-         "and False", moves("causal, more keys", SHIFTED)),
         ("_turn_block", "dO stands still", "if tdO is not None:", "if False:", moves("plain", ENGINE)),
         ("_turn_block", "ops forgotten", "if not work.fast:", "if False:", moves("softcap", ENGINE)),
         ("_turn_block", "the first op on the weights for the last", "of_weights[-1]", "of_weights[1]",
          moves("two dropouts", ENGINE)),
-        ("_turn_block", "sums begin with anything", "tdK[...], tdV[...] = 0, 0", "tdK[...] = 0",
-         fresh_memory("plain", ENGINE)),
-        ("_push_block", "a first tile that leaves out rows is taken for whole", "starts_with(strips, block.rows)",
-         "True", fresh_memory("mask with a dead row", ENGINE)),
     ],
     "spines/numpy_work.py": [
         ("Work.__init__", "nats taken for bits", "np.exp if unit == 1 else plan.kernel or np.exp2", "np.exp2",
          values("plain", "tiled on NumPy, in nats")),
-        ("Work.__init__", "ln 2 in dQ, the scale in dK", "self.in_dQ, self.in_dK =", "self.in_dK, self.in_dQ =",
-         gradients("plain", ENGINE)),
-        ("Work.__init__", "the fast lane with a bias",
-         "self.masks = [op for _, op in plan.scores] if self.fast else ()",
-         "self.masks, self.fast = [op for _, op in plan.scores if op.forbids], True", values("bias", ENGINE)),
         ("Work.needs_shift", "no shift where one is needed", "self.tiles.bits", "math.inf",
          on(ENGINE, test_attention.test_large_scores_do_not_overflow, "float32", 1e4, small=False)),
-        *(("Work.exponentials", mistake, right, "pass", gradients("causal, more keys", route))
-          for mistake, right, route in (
-              ("masked exponentials stay", "put(E, cuts, 0)", ENGINE),
-              ("masked scores stay", "put(S, cuts, -np.inf)", SHIFTED),
-          )),
         ("add", "no tile adds to what is there", "return False", "return straight",
          values("causal, more keys", ENGINE)),
     ],
@@ -690,8 +470,6 @@ MISTAKES = {
         ("InOrder.give", "blocks of keys overwrite one another's sums", "where += what", "where[...] = what",
          gradients("plain", ENGINE)),
         ("Sums.__init__", "blocks of keys write dQ over one another's", " and n <= 1", "", gradients("plain", ENGINE)),
-        ("Sums.of_parameters", "the gradient of a number alone is lost", "(..., *at)", "at",
-         gradients("bias of no axis", ENGINE)),
     ],
     "spines/threads.py": [
         ("get_num_threads", "always one", '_settings["threads"] or', "1 or",
@@ -720,29 +498,15 @@ MISTAKES = {
             ("turned before the norm", "in steps:", "in steps[::-1]:", layer("norm, rotary and gate, grouped")),
             ("mask forgotten", '"mask": mask', '"mask": None', layer("mask of padding")),
         )),
-        ("_operands", "16-bit floats rounded at each step",
-         "return x, x if memory is None else widen(memory), MultiHeadParams(*_each(widen, p))",
-         "return X, X if memory is None else memory, p",
-         partial(test_multi_head.test_every_library_gives_the_same, NumPy(), MULTI_HEAD_CASE["cross"])),
         *(("multi_head_attention_vjp", *row) for row in (
-            ("heads of dC split without swapping axes", "split_heads(dC, res.heads[0])",
-             "dC.reshape(*dC.shape[:-2], res.heads[0], dC.shape[-2], -1)", of_layer("cross")),
-            ("the path through dQ is lost in dX", "(by_Q + by_K + by_V,", "(by_K + by_V,", of_layer("self")),
             ("the path through dK is lost in dX", "(by_Q + by_K + by_V,", "(by_Q + by_V,", of_layer("self")),
             ("memory's gradient is not added to dX", "(by_Q + by_K + by_V,", "(by_Q,", of_layer("self")),
             ("the path through dK is lost in dmemory", "(by_Q, by_K + by_V)", "(by_Q, by_V)", of_layer("cross")),
             ("dW_Q and dW_K exchanged", "(dW_Q, dW_K,", "(dW_K, dW_Q,", of_layer("all widths equal")),
-            *((f"d{W} transposed", f"d{W}, {after}", f"d{W}.mT, {after}", of_layer("all widths equal"))
-              for W, after in (("W_Q", "dW_K,"), ("W_K", "dW_V,"), ("W_V", "dW_O,"), ("W_O", "*biases)"))),
             *((f"d{W}, a mean over the batch", f"d{W}, {after}", f"d{W} / 2, {after}", of_layer("cross"))
               for W, after in (("W_Q", "dW_K,"), ("W_K", "dW_V,"), ("W_V", "dW_O,"), ("W_O", "*biases)"))),
-            *((f"{db}, a mean over the batch", f"{db}{after}", f"{db} / 2{after}", of_layer("cross"))
-              for db, after in (("db_Q", ", db_K, db_V"), ("db_V", ", db_O), strict"), ("db_O", "), strict"))),
-            ("the first step first on the way back", "reversed(res.steps)", "res.steps",
-             of_layer("norm, rotary and gate, grouped")),
+            ("db_Q, a mean over the batch", "db_Q, db_K, db_V", "db_Q / 2, db_K, db_V", of_layer("cross")),
             ("the gate's path into X is lost", "dX + by_gate", "dX", of_layer("gate a head")),
-            ("dbias of the first head", "split_by_asker(dparams, plan)",
-             "split_by_asker([0 * T + T[:1] for T in dparams], plan)", of_layer("bias for all batches")),
         )),
     ],
     "torch/layout.py": [
@@ -751,7 +515,6 @@ MISTAKES = {
              'W if W is state["out_proj.weight"] else W.mT for W in (*weights, state["out_proj.weight"])'),
             ("to_state_dict", "not transposed", "p.W_O.mT", "p.W_O"),
             ("from_multihead_attention", "True = may attend", "[~T for T in masks", "[T for T in masks"),
-            ("from_multihead_attention", "appended tokens are forbidden", "value=True", "value=False"),
             ("to_multihead_attention", "appended tokens give nothing to the biases", "d.b_K - torch.sum(of_K, 0)",
              "d.b_K"),
         )),
@@ -761,8 +524,6 @@ MISTAKES = {
          test_checks.test_check_vjp_refuses_what_is_wrong),
         ("check_vjp", "differences count for nothing", "size, DIFFERENCES)", 'size, float("inf"))',
          test_checks.test_differences_see_what_autograd_is_kept_from),
-        ("check_vjp", "only the first input", "if dx is None:", "if dx is None or i:",
-         test_checks.test_check_vjp_refuses_what_is_wrong),
         ("check_jvp", "autograd is not asked", "and has_torch()", "and False",
          test_checks.test_check_jvp_refuses_what_is_wrong),
         ("check_adjoint", "too easy", "size, EXACT)", "size, 1e-6)",
@@ -770,10 +531,7 @@ MISTAKES = {
         ("_compare", "NaN passes", "if not error <= tolerance:", "if error > tolerance:",
          test_checks.test_check_vjp_refuses_what_is_wrong, test_checks.test_check_jvp_refuses_what_is_wrong,
          test_checks.test_check_adjoint_refuses_what_is_wrong),
-        ("_compare", "refuses all", "error <= tolerance", "error <= 0 * tolerance",
-         test_checks.test_they_accept_what_is_right),
         ("close", "broadcasts", "if A.shape != B.shape:", "if False:", test_checks.test_close),
-        ("close", "too easy", "<= EXACT *", "<= 1e-6 *", test_checks.test_close),
     ],
     "checks/differences.py": [
         (*lines, test_checks.test_differences_converge)
@@ -823,8 +581,6 @@ if checks.has_flint():
              test_balls.test_too_wide_is_an_error_and_no_pass),
         ],
         "checks/balls.py": [
-            ("_sign", "a step is not looked at", "(moving == 0 or not a.is_finite())", "True", *corners[2:]),
-            ("_larger", "the first of two", "if ta == tb:", "if True:", corners[0]),
             ("_analytic", "the inner slope is forgotten", "slope(T.x, y) * T.t", "slope(T.x, y)", slopes),
             ("widened", "half of it", "size * relative", "0.5 * size * relative",
              partial(test_balls.test_any_rounding_holds_the_nearest, "float16")),

@@ -54,10 +54,7 @@ def mask(M):
 OPS = {
     "scale": (lambda S: Scale(0.3), []),
     "scale of zero": (lambda S: Scale(0.0), []),
-    **{
-        f"ALiBi {shape}": (lambda S, m: ALiBi(m, "top-left"), [shape])
-        for shape in ((), (1,), (2, 3), (3, 1, 1), (1, 1))
-    },
+    **{f"ALiBi {shape}": (lambda S, m: ALiBi(m, "top-left"), [shape]) for shape in ((), (1,), (2, 3), (3, 1, 1))},
     **{f"logit scale {shape}": (lambda S, t: LogitScale(t), [shape]) for shape in ((1,), (2, 1), (2, 3, 1, 1))},
     **{
         name: (lambda S, B: Bias(B), [shape])
@@ -292,8 +289,8 @@ def bucket_of_hugging_face(distances, bidirectional, num_buckets, max_distance):
     return found + torch.where(n < exact, n, far)
 
 
-@pytest.mark.parametrize("max_distance", [20, 32, 64, 100, 128, 200, 256, 1000])
-@pytest.mark.parametrize("one_way", [2, 3, 5, 8, 16, 17, 32])
+@pytest.mark.parametrize("max_distance", [32, 100, 128, 1000])
+@pytest.mark.parametrize("one_way", [2, 5, 16, 17])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_buckets_are_those_of_hugging_face(bidirectional, one_way, max_distance):
     num_buckets = 2 * one_way if bidirectional else one_way
@@ -417,6 +414,11 @@ def test_dropout_is_unrelated_from_place_to_place():
                     unrelated(A.take(range(step, A.shape[axis]), axis), A.take(range(A.shape[axis] - step), axis))
 
 
+def test_a_seed_drops_the_same_in_every_version():
+    stays = [[0, 1, 0, 0, 0, 1, 0, 0], [0, 1, 1, 1, 0, 0, 0, 1]]
+    assert np.array_equal(kept(Dropout(0.5, seed=3), (2, 8)), stays)
+
+
 def test_dropout_is_the_same_on_any_tile():
     """A tile, some of the heads, and any sizes around them: the number of a weight hangs on its place alone."""
     op, shape = Dropout(0.4, seed=11), (2, 3, 5, 7)
@@ -466,13 +468,12 @@ def test_numbers_of_numpy_are_numbers():
     """Also those that would overflow, or widen."""
     assert Scale(np.float64(0.3)).forward(np.ones((5, 7), np.float32), Tile.whole(5, 7))[0].dtype == np.float32
     Q, K, V = draw((9, 3), (9, 3), (9, 2))
-    for ops, others in (
-        ([Softcap(np.float32(0.5))], [Softcap(0.5)]),
-        ([Dropout(np.float16(0.5), 3)], [Dropout(0.5, 3)]),
-        ([Window(np.uint8(3), np.uint8(1), "top-left")], [Window(3, 1, "top-left")]),
-        ([BlockMask(np.eye(3, dtype=bool), np.int8(3))], [BlockMask(np.eye(3, dtype=bool), 3)]),
+    for op, other in (
+        (Softcap(np.float32(0.5)), Softcap(0.5)),
+        (Dropout(np.float16(0.5), 3), Dropout(0.5, 3)),
+        (BlockMask(np.eye(3, dtype=bool), np.int8(3)), BlockMask(np.eye(3, dtype=bool), 3)),
     ):
-        assert np.array_equal(*(ab.attention(Q, K, V, ops=these)[0] for these in (ops, others)))
+        assert np.array_equal(*(ab.attention(Q, K, V, ops=[one])[0] for one in (op, other)))
     far = Tile(range(300, 310), range(295, 306), 400, 400)
     assert Window(np.uint8(3), np.uint8(1), "top-left").live(far) == Window(3, 1, "top-left").live(far)
     assert alibi_slopes(np.int64(4)).tolist() == alibi_slopes(4).tolist()

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-import array_api_strict
 import numpy as np
 import pytest
 import test_attention
@@ -46,16 +45,11 @@ class Temperature(Op):
 OPS = ((Temperature, (3,)),)
 CASES = (
     Case("a number a head", ops=OPS),
-    Case("one for all heads", ops=((Temperature, (1,)),)),
     Case("one of no axis", ops=((Temperature, ()),)),
-    Case("one for each batch and head", ops=((Temperature, (2, 3)),)),
     Case("two, and all else", q=(2, 6, 5, 11), mask=(6, 5, 7), bias=(5, 7), causal="bottom-right", scale=0.7, dead=True,
          ops=((Temperature, (6,)), (Temperature, (2, 1)))),
 )  # fmt: skip
-LAYERS = (
-    MultiHead("a layer", Case("", ops=OPS)),
-    MultiHead("of itself, causal", Case("", q=(2, 3, 7, 11), causal=True, ops=OPS), d_mem=None),
-)
+LAYERS = (MultiHead("a layer", Case("", ops=OPS)),)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_route = pytest.mark.usefixtures("route")
 
@@ -111,8 +105,6 @@ def test_in_every_library(xp, case):
 # --- where it cannot go, and what does not fit --------------------------------------------------------------------
 
 INPUTS = Q, K, V = [np.ones(shape) for shape in ((2, 3, 5, 11), (2, 3, 7, 11), (2, 3, 7, 13))]
-STRICT = array_api_strict.asarray(np.ones(3))
-ON_META = [torch.ones(T.shape, device="meta") for T in INPUTS]
 
 
 class NoVjp(Op):
@@ -124,12 +116,9 @@ class NoVjp(Op):
 
 REFUSED = {
     "too many heads": (INPUTS, np.ones(5), ValueError, r"expected a shape that broadcasts to .*, \(2, 3\), got .*\(5,"),
-    "too many axes": (INPUTS, np.ones((1, 2, 3)), ValueError, r"expected a shape that broadcasts to .*, \(2, 3\), got"),
     "not an array": (INPUTS, [1.0, 1.0, 1.0], TypeError, "expected an array, got list"),
     "float32": (INPUTS, np.ones(3, np.float32), TypeError, "expected dtype float64 like Q, got float32"),
     "another library": (INPUTS, torch.ones(3), TypeError, "expected a numpy array like Q, got a torch array"),
-    "a third library": (INPUTS, STRICT, TypeError, "expected a numpy array like Q, got an array_api_strict array"),
-    "another device": (ON_META, torch.ones(3), ValueError, "expected device meta like Q, got cpu"),
 }
 
 

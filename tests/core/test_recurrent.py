@@ -158,34 +158,6 @@ def test_every_chunk_gives_the_same(case):
         assert all(map(close, found[chunk], found[1])), chunk
 
 
-@pytest.mark.parametrize("name", ["gate, normalized, state", "one state for all", "gated delta rule, state"])
-def test_two_calls_make_the_whole(name):
-    case = CASE[name]
-    inputs = case.draw()
-    O, res = case.run(*inputs)
-    dO, dH = draw(O.shape, res.state.shape, seed=2)
-    cut = {"Q": -2, "K": -2, "V": -2, "beta": -1, "gate": -1}
-
-    def half(rows):
-        """The tokens of half a call; a gate of one entry is for all."""
-        for field, T in case.named(inputs).items():
-            if field in cut:
-                yield T if T.shape[cut[field]] == 1 else T[(..., rows, *(slice(None),) * (-1 - cut[field]))]
-
-    first, then = slice(0, 4), slice(4, 11)
-    O1, r1 = case.run(*half(first), inputs[-1])
-    O2, r2 = case.run(*half(then), r1.state)
-    assert close(np.concatenate([O1, O2], axis=-2), O)
-    assert close(r2.state, res.state)
-    *later, dstate = case.pull(dO[..., then, :], r2, dH)
-    *earlier, dstart = case.pull(dO[..., first, :], r1, dstate)
-    *wanted, dstart_wanted = case.pull(dO, res, dH)
-    assert close(dstart, dstart_wanted)
-    for field, a, b, whole in zip(case.shapes, earlier, later, wanted, strict=False):
-        shared = whole.shape[cut[field]] == 1
-        assert close(a + b if shared else np.concatenate([a, b], axis=cut[field]), whole), field
-
-
 @pytest.mark.parametrize("name", ["gate, normalized, state", "gated delta rule, state"])
 @pytest.mark.parametrize("chunk", CHUNKS[1:])
 def test_a_gate_of_minus_infinity_begins_anew(name, chunk):

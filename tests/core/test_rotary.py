@@ -72,15 +72,6 @@ def test_every_library_gives_the_same(xp, way):
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-def test_scores_see_only_distances():
-    Q, K = draw((2, 3, 5, 8), (2, 3, 7, 8))
-    i, j = np.arange(5), np.arange(7)
-    for way in ({}, {"layout": "half"}, {"dims": 4}):
-        S, moved = (ab.rotary(Q, i + t, **way) @ ab.rotary(K, j + t, **way).mT for t in (0, 41.5))
-        assert checks.close(S, moved)
-        assert not checks.close(S, ab.rotary(Q, i + 1, **way) @ ab.rotary(K, j, **way).mT)
-
-
 def test_lengths_stay_and_the_backward_undoes_it():
     (X,) = draw((2, 3, 5, 8))
     for scaling in SCALINGS:

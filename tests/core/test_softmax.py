@@ -52,13 +52,6 @@ def test_the_columns_of_the_jacobian_are_derivatives(shape):
     assert checks.close(J.sum(-1), np.zeros(shape))
 
 
-def test_a_shift_of_the_row_changes_nothing():
-    S, shift = draw((2, 3, 5), (2, 3, 1))
-    assert checks.close(ab.softmax(S + shift), ab.softmax(S))
-    assert checks.close(ab.logsumexp(S + shift), ab.logsumexp(S) + shift[..., 0])
-    assert checks.close(ab.softmax_vjp(S + shift, ab.softmax(S)), ab.softmax_vjp(S, ab.softmax(S)))
-
-
 def test_every_library_gives_the_same(xp):
     S, T = draw((2, 3, 5), (2, 3, 5))
     for axis in (-1, 1):
