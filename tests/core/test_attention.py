@@ -1,7 +1,5 @@
 """Attention, forwards, backwards and along tangents: every case, every spine, every library."""
 
-import doctest
-import importlib
 from dataclasses import replace
 from functools import cache
 
@@ -273,9 +271,3 @@ def test_tangents_that_are_left_out_are_zero():
     Q, K, V, bias, B = case.draw()
     _, res = case.attend(Q, K, V, bias, B)
     assert np.array_equal(ab.attention_jvp(Q, K, V, res), case.push([Q, K, V, 0 * bias, 0 * B], res))
-
-
-def test_the_example_of_the_docstring():
-    result = doctest.testmod(importlib.import_module("attnbook.attention"))
-    assert result.attempted > 0
-    assert result.failed == 0

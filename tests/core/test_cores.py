@@ -66,27 +66,6 @@ def test_without_a_rest_only_in_its_first_moments(seconds, began, held):
     assert (not one & other) == held
 
 
-def test_a_run_that_goes_on_frees_them(monkeypatch):
-    """After the first task of each that ends when the moments are over."""
-    seen, together = [], threading.Barrier(2)
-
-    def task(place, entry):
-        if place < 2:
-            together.wait(30)
-        seen.append(os.sched_getaffinity(0))
-        if place < 2:
-            together.wait(30)
-            monkeypatch.setattr(held, "_end", 0.0)
-
-    made = cores.Apart
-    held = made(2)
-    monkeypatch.setattr(workers, "Apart", lambda count: held)
-    with set_threads(2):
-        workers.run(task, range(4), apart=True)
-    assert all(len(mask) == 1 for mask in seen[:2])
-    assert all(mask >= PAIR for mask in seen[2:])
-
-
 def test_who_is_not_held(monkeypatch):
     """A task that runs what a user wrote; where there are more cores; who comes late; a worker alone; after a run."""
     assert all(mask >= PAIR for mask in masks(apart=False))
