@@ -261,6 +261,8 @@ MISTAKES = {
     ],
     "ops/blocks.py": [
         ("BlockMask.allowed", "the blocks in turns", "// size, axis", "% size, axis", values("blocks")),
+        ("BlockMask.allowed", "blocks counted within the tile", "xp.arange(places.start, places.stop,",
+         "xp.arange(len(places),", live_tiles(BLOCKS())),
         ("BlockMask._on", "the last block is not looked at", "-(-p.stop // size)", "p.stop // size",
          live_tiles(BLOCKS())),
     ],
