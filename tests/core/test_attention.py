@@ -1,13 +1,15 @@
 """Attention, forwards, backwards and along tangents: every case, every spine, every library."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
-from cases import CASE, CASES
+from cases import CASE, CASES, Case
 from compare import derivatives_agree, draw, finite, quietly, same_everywhere
+from hypothesis import given
+from hypothesis import strategies as st
 from libraries import CuPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
 from naive import low_precision, naive_attention
 from planting import by_turns
@@ -16,7 +18,19 @@ from routes import ON_TILES, ROUTES, taking
 import attnbook as ab
 from attnbook import arrays, checks
 from attnbook.ops import (
+    ALiBi,
+    Bias,
+    BlockMask,
+    Causal,
     Dropout,
+    LogitScale,
+    RelativeBias,
+    Scale,
+    Segments,
+    Sink,
+    Softcap,
+    T5Buckets,
+    Window,
 )
 from attnbook.spines import SPINES, Way, tiled
 
@@ -125,6 +139,54 @@ IN_TILES = [(library, "tiled") for library in (Torch, Strict)] + [(ReadOnlyNumPy
 def test_every_library_gives_the_same_in_tiles(xp, case):
     """The tiles of any library, and the engine in all dtypes of NumPy: each case on one of them by turns."""
     test_every_library_gives_the_same(xp, case)
+
+
+ANY_OP = (  # and what its array has after the heads, None where it has none
+    *((partial(Window, *sides, "top-left"), None) for sides in ((1, 1), (None, 2))),
+    *((partial(Window, *args), None) for args in ((0, None, "bottom-right"), (0, 0, "top-left", 1))),
+    *((partial(op, *args), None) for op, *args in ((Dropout, 0.4, 3), (Softcap, 1.5), (Scale, -0.7), (Causal,))),
+    *((op, ()) for op in (partial(ALiBi, corner="top-left"), LogitScale, Sink)), (LogitScale, (1, 1)), (Bias, (1, 1)),
+    (partial(RelativeBias, corner="top-left"), (3,)),
+    (partial(RelativeBias, buckets=T5Buckets(6, 3), corner="bottom-right"), (6,)),
+)  # fmt: skip
+
+
+@st.composite
+def any_case(draw):
+    """Axes of every length, 0 included, that fit; up to four ops, in any order, beside bias, mask and causal."""
+    n_q, n_k, batch, h_kv = (draw(st.integers(0, 5)) for _ in range(4))
+    d_k, d_v, group = (draw(st.integers(1, 5)) for _ in range(3))
+    lead_q = (batch, h_kv * group)[draw(st.integers(0, 2)) :]
+    lead_k = (batch, h_kv)[2 - draw(st.integers(0, len(lead_q))) :]
+    scores = (*lead_q, n_q, n_k)
+    stretched = st.sampled_from([None, scores, (n_q, n_k), (n_q, 1), (n_k,), ()])
+    blocks = np.random.default_rng(n_q).random((-(-n_q // 2), -(-n_k // 3))) < 0.6
+    of_the_table = (partial(Segments, np.arange(n_q) // 2, np.arange(n_k) // 3), partial(BlockMask, blocks, (2, 3)))
+    ops = [
+        (op, own if own is None else (*draw(st.sampled_from([lead_q, lead_q[-1:]])), *own))
+        for op, own in draw(st.lists(st.sampled_from((*ANY_OP, *((op, None) for op in of_the_table))), max_size=4))
+    ]
+    return Case(
+        "drawn",
+        q=(*lead_q, n_q, d_k),
+        k=(*lead_k, n_k, d_k),
+        v=(*lead_k, n_k, d_v),
+        mask=draw(stretched),
+        bias=draw(stretched),
+        causal=draw(st.sampled_from([False, True, "bottom-right"])),
+        scale=draw(st.sampled_from([None, 0.7])),
+        ops=tuple(ops),
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("dense on NumPy", marks=pytest.mark.thorough), "tiled", "tiled on NumPy"]
+)
+@given(any_case(), st.integers(0, 2**32 - 1))
+def test_any_shape(name, case, seed):
+    with taking(name):
+        test_values(case, seed)
+        test_derivatives(case, seed)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------
