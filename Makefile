@@ -14,7 +14,7 @@ INSTALL_TOOLS ?= -r tests/requirements.txt
 NBVAL ?= --nbval
 PACKAGE := $(addprefix tests/,core torch fused diagnose ranks book house)
 # What `make quick` tests: the package on NumPy, torch's CPU and the standard; not the site, the kernels, the chapters.
-QUICK := tests/core tests/diagnose/test_mistakes.py tests/diagnose/test_diagnose.py tests/house/test_import.py tests/house/test_docstrings.py
+QUICK := tests/core tests/diagnose/test_mistakes.py tests/house/test_import.py tests/house/test_docstrings.py
 TIER := -m "not thorough"
 # What these tests import, besides the package and what it asks for.
 TOOLS := PyYAML|array-api-strict|axe-playwright-python|beautifulsoup4|expecttest|hypothesis|nbformat|playwright|pytest|pytest-xdist|scipy
@@ -93,7 +93,7 @@ oldest: .venv/tools
 	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(OLDEST)
 	@$(BIN)/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct ".[torch]"
 	@grep -hE '^($(TOOLS))==' requirements.txt tests/requirements.txt | $(BIN)/uv pip install --quiet --python $(OLDEST) -r -
-	@$(OLDEST)/bin/python -m pytest $(QUICK) $(TIER) -q -n $(JOBS) --dist loadfile
+	@$(OLDEST)/bin/python -m pytest $(QUICK) tests/diagnose/test_diagnose.py $(TIER) -q -n $(JOBS) --dist loadfile
 
 quick: .venv/tools
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
