@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import threadpoolctl
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import changes
 import common
 import crossover
 import gpu
@@ -84,12 +82,11 @@ class Peer:
         return next(self.times)
 
 
-def measured(rounds=(2, 9), tries=3, budget=8.0, begins=False, **times):
+def measured(**times):
     """What is measured of peers that take these times, the first two of them for the estimate; and what was done."""
     told = []
     made = {name: Peer(name, seconds, told) for name, seconds in times.items()}
-    anew = (lambda peers: told.append(list(peers))) if begins else None
-    return measure(made, budget, rounds, sleep=lambda s: told.append(s), tries=tries, anew=anew), told
+    return measure(made, 8.0, (2, 9), sleep=lambda s: told.append(s), tries=3), told
 
 
 def test_peers_take_turns_with_a_pause_before_each_and_a_short_call_is_timed_often():
@@ -102,14 +99,6 @@ def test_peers_take_turns_with_a_pause_before_each_and_a_short_call_is_timed_oft
     (again, _), told = measured(a=[1.0] * 9, b=[1.0, 1.0, 1.0, 2.0, 1.0, 1.1])  # unsteady: all are measured again
     assert again["b"]["median"] == 1.05
     assert told.count(("a", 1)) == 2 + 2 * 2
-
-
-def test_halfway_all_begin_anew_and_a_process_that_is_slower_is_refused_and_says_why():
-    (found, refused), told = measured((5, 5), tries=1, begins=True, a=[1.0] * 8, b=[1.0] * 5 + [1.35] * 3)
-    half = [timing.PAUSE, ("a", 1), timing.PAUSE, ("b", 1)] * 3
-    assert told[4:] == [*half, ["a", "b"], *half]
-    assert (found["a"]["runs"], found["b"]) == (6, None)
-    assert refused == {"b": "30% from quartile to quartile"}
 
 
 def test_a_peer_is_another_process_and_says_why_it_ended(tmp_path, monkeypatch):
@@ -155,26 +144,6 @@ def test_a_record_appears_whole_and_tells_no_paths(tmp_path, monkeypatch):
     assert found["commit"] == {"name": "abc123", "dirty": None}
 
 
-def test_what_is_not_whole_takes_no_whole_ones_place(tmp_path, capsys):
-    def interrupted(n):
-        if n == 2:
-            raise KeyboardInterrupt
-        return [{"n": n}]
-
-    def recorded(do, budget=None):
-        record = Record("something", tmp_path / "here.json", threads=1)
-        record.over([1, 2, 3], do, budget, str)
-        record.close()
-        found = {path.name: json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())}
-        return {name: (len(data["cells"]), data.get("skipped")) for name, data in found.items()}
-
-    assert recorded(interrupted) == {"here.json": (1, ["2", "3"])}
-    assert recorded(lambda n: [{"n": n}]) == {"here.json": (3, None)}
-    partial = {"here.json.partial": (0, ["1", "2", "3"])}
-    assert recorded(lambda n: [{"n": n}], 1e-9) == {"here.json": (3, None)} | partial
-    assert "stays as it was" in capsys.readouterr().out
-
-
 def test_a_record_of_another_machine_is_not_replaced(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recording, "RESULTS", tmp_path)
     monkeypatch.setattr(recording, "_cpu", lambda: "AMD EPYC, AVX2")
@@ -192,24 +161,6 @@ def test_a_record_of_another_machine_is_not_replaced(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
         ask()
     assert "another machine (cores 96, not" in capsys.readouterr().err
-
-
-def test_two_records_are_compared_beyond_noise(tmp_path, capsys):
-    def record(name, *medians, peak=100):
-        cells = [
-            {"order": "jvp", "shape": [n], "peak_bytes": peak}
-            | {"seconds": m and {"median": m, "low": m - 0.1, "high": m + 0.1, "runs": 5}}
-            for n, m in enumerate(medians)
-        ]
-        (tmp_path / name).write_text(json.dumps({"what": "one", "how": name, "cells": cells}))
-        return str(tmp_path / name)
-
-    changes.main([record("before", 1.0, 1.0, 1.0), record("after", 1.1, 2.0, None, peak=200)])
-    said = capsys.readouterr().out
-    assert "how: before → after" in said
-    assert "4 of 5 figures changed beyond noise" in said
-    assert "jvp [0] peak_bytes" in said
-    assert "jvp [2] seconds" in said.partition("Refused or missing in one of them, 1:")[2]
 
 
 def check_head(text):
@@ -350,22 +301,6 @@ def test_without_a_gpu_nothing_is_written(script, monkeypatch):
         script("gpu")
 
 
-def gpu_all(*words, **variables):
-    environment = os.environ | {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""} | variables
-    return subprocess.run(
-        [FOLDER / "gpu_all.sh", *words], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-@pytest.mark.thorough
-def test_the_call_for_all_says_that_there_is_no_gpu_or_what_is_too_old(tmp_path):
-    done = gpu_all()
-    assert (done.returncode, done.stderr.strip()) == (1, "No GPU here: there is nothing to test or to measure.")
-    (tmp_path / "array_api_compat.py").write_text('__version__ = "1.2"', encoding="utf-8")
-    said = r"Needed, in \.venv or in a folder that PYTHONPATH names: array-api-compat [\d.]+\.\n"
-    assert re.fullmatch(said, gpu_all(PYTHONPATH=str(tmp_path)).stderr)
-
-
 def test_the_call_for_all_knows_every_test_of_all_libraries():
     said = re.search(r"for name in (gpu .*?); do", (FOLDER / "gpu_all.sh").read_text(encoding="utf-8"), re.DOTALL)
     asks = re.compile(r"^def test_\w+\([^)]*\bxp\b", re.MULTILINE)
@@ -376,78 +311,3 @@ def test_the_call_for_all_knows_every_test_of_all_libraries():
     }
     assert len(needed) > 10
     assert needed <= set(said[1].replace("\\", "").split())
-
-
-PYTHON_WITH_A_GPU = """#!/bin/sh
-case $1 in
-  -) cat > /dev/null ;;
-  -c) exit 1 ;;
-  -m) exec sleep 60 ;;
-  *) echo "$@" > "$ASKED" ;;
-esac
-"""
-"""What stands in for Python where the call for all is tried."""
-
-
-def test_the_call_for_all_measures_when_the_tests_take_too_long(tmp_path):
-    python, asked = tmp_path / "python", tmp_path / "asked"
-    python.write_text(PYTHON_WITH_A_GPU, encoding="utf-8")
-    python.chmod(0o755)
-    done = gpu_all("--output", "there.json", PYTHON=str(python), ASKED=str(asked), SECONDS_FOR_TESTS="1")
-    assert done.returncode == 124
-    assert "The tests were cut off after 1 s." in done.stdout
-    assert done.stdout.strip().endswith("tests FAILED, measurement complete.")
-    words = asked.read_text(encoding="utf-8").split()
-    assert words[0] == "benchmarks/gpu.py"
-    assert words[-2:] == ["--output", "there.json"]
-    assert 180 < int(words[words.index("--budget") + 1]) <= 435  # and with 40 s of grace all is below eight minutes
-
-
-@pytest.mark.thorough
-def test_what_fails_is_left_out_with_its_reason_and_the_others_are_measured(monkeypatch):
-    """A cell of two contenders on the CPU, and some planted among them."""
-    torch = pytest.importorskip("torch")
-    import gpu_clock
-    from gpu_contenders import CONTENDERS, Eager
-
-    def cell(left=60.0, compiling=0.0, **planted):
-        for name, kind in planted.items():
-            monkeypatch.setitem(CONTENDERS, name, type("Planted", (Eager,), kind))
-        asked = {"shape": (2, 1, 16, 8), "dtype": "float32", "causal": True}
-        bar = type("Bar", (), {"set_postfix_str": lambda *_, **__: None})()
-        spent = {"compiling": compiling, "most": 1.0}
-        names, deadline = ["attnbook dense", *planted, "eager"], gpu.time.monotonic() + left
-        return gpu.cell_of(asked, names, gpu_clock.OnCPU(), deadline, spent, bar, gpu.IN_A_TRIAL)
-
-    def fails(error, after=0):
-        calls = iter(range(100))
-
-        def forward(self):
-            if next(calls) >= after:
-                raise error
-            return Eager.forward(self)
-
-        return {"forward": forward}
-
-    def wrong(how):
-        return {"backward": lambda self, memory: [how(T) for T in Eager.backward(self, memory)]}
-
-    memory = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB. A long story.")
-    found = cell(
-        later=fails(memory, after=5),  # compared twice, warmed, estimated, and its memory taken
-        late=fails(RuntimeError("No kernel. Another sentence.\nAnd lines.")),
-        last=wrong(lambda T: torch.cat([T[:-1], 1.01 * T[-1:]]) if len(T) > 1 else T),
-        odd=wrong(lambda T: 1.01 * T if T.shape[-2] % 2 else T),
-        nan=wrong(lambda T: T * math.nan),
-        wide={"to_torch": staticmethod(lambda T: T.double())},
-    )
-    assert set(found["seconds"]["both"]) == {"attnbook dense", "eager"}
-    assert all(found["left out"].pop(name).startswith("wrong: ") for name in ("last", "odd", "nan"))
-    assert found["left out"] == {
-        "later": "out of memory",
-        "late": "RuntimeError: No kernel",
-        "wide": "TypeError: results of another device or dtype",
-    }
-    assert set(found["errors"]["eager"].values()) == {1.0}  # multiples of those of eager lines
-    assert cell(compiling=2.0, slow={"fresh": False})["left out"] == {"slow": "no time left to compile it"}
-    assert set(cell(left=-1.0)["left out"].values()) == {"no time left"}

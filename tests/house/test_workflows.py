@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clean_notebooks import BRANCH, FOLDER
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-FOR_THE_BOOK, FOR_TESTS = (
-    (folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests")
-)
-PINNED = FOR_THE_BOOK + FOR_TESTS
 
 
 def read(path):
@@ -73,14 +68,6 @@ def test_a_workflow_may_only_read_ends_and_runs_what_exists(path):
         assert set(re.findall(r"\b(?:make|\.ci/run) ([a-z]+)", step.get("run", ""))) <= set(TARGETS)
 
 
-def test_the_quick_job_installs_the_tools_that_it_runs():
-    lint = [step["run"] for step in read(ROOT / ".github/workflows/test.yml")["jobs"]["lint"]["steps"] if "run" in step]
-    (chosen,) = re.findall(r"grep -E '(.+?)'", lint[0])
-    installed = {line.partition("==")[0] for line in PINNED.splitlines() if re.match(chosen, line)}
-    run = {command.split()[0] for line in lint[2:] for command in line.split("&&")}
-    assert run == installed
-
-
 def test_another_python_is_refused_in_a_line_before_anything_is_installed(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("requirements.txt", "pyproject.toml"):
@@ -122,41 +109,3 @@ def test_the_weekly_run_opens_one_issue_and_then_comments(open_issue, expected, 
     subprocess.run(["bash", "-euo", "pipefail", "-c", step["run"]], env=env, check=True)
     (done,) = log.read_text().splitlines()
     assert re.match(f"{expected}.* why", done)
-
-
-def test_the_notebooks_reach_the_job_that_pushes_them():
-    jobs = read(ROOT / ".github" / "workflows" / "publish.yml")["jobs"]
-    (put,) = [step["with"] for step in jobs["build"]["steps"] if "upload-artifact@" in step.get("uses", "")]
-    (got,) = [step["with"] for step in jobs["notebooks"]["steps"] if "download-artifact@" in step.get("uses", "")]
-    assert put == {"name": FOLDER, "path": f"_build/html/{FOLDER}"}
-    assert got == {"name": FOLDER, "path": FOLDER}
-
-
-@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed, so no notebooks were pushed")
-def test_the_branch_holds_the_notebooks_and_what_they_run_on(tmp_path):
-    """The job's commands, twice, with a repository on this disk in place of GitHub's."""
-    (*_, step) = read(ROOT / ".github" / "workflows" / "publish.yml")["jobs"]["notebooks"]["steps"]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_COUNT": "1"}
-    env |= {"GITHUB_REPOSITORY": "o/r", "GITHUB_SHA": "0123", "GH_TOKEN": "t"}
-    env["GIT_CONFIG_KEY_0"] = f"url.{tmp_path.as_uri()}/.insteadOf"
-    env["GIT_CONFIG_VALUE_0"] = "https://x-access-token:t@github.com/"
-
-    def bash(code, folder=tmp_path):
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=folder, env=env, check=True, stdout=-1)
-        return done.stdout.decode().split()
-
-    bash("git init --quiet --bare o/r")
-    for time in ("first", "second"):
-        here = tmp_path / time
-        (here / ".github").mkdir(parents=True)
-        (here / "binder").mkdir()
-        for name in (".github/a.yml", "binder/postBuild", "README.md"):
-            (here / name).write_text(time, encoding="utf-8")
-        bash("git init --quiet; git add .; git -c user.name=a -c user.email=a@b.c commit --quiet --message a", here)
-        (here / FOLDER).mkdir()
-        (here / FOLDER / "a.ipynb").write_text(time, encoding="utf-8")
-        bash(step["run"], here)
-        kept = ["README.md", "binder/postBuild", f"{FOLDER}/a.ipynb"]
-        assert bash(f"git ls-tree -r --name-only {BRANCH}", tmp_path / "o" / "r") == kept
-        assert bash(f"git show {BRANCH}:{FOLDER}/a.ipynb", tmp_path / "o" / "r") == [time]
-        assert len(bash(f"git rev-list {BRANCH}", tmp_path / "o" / "r")) == 1
