@@ -1,8 +1,6 @@
 """Attentions over several ranks by torch.distributed: for ``Ranks(…, backend="gloo")`` and for the command."""
 
-import builtins
 import os
-import time
 
 import torch
 import torch.distributed as dist
@@ -10,18 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbook.parallel import ring_attention
 
-tell, calls = print, []
-
 
 def ring(Q, K, V, causal=False, scale=None):
     return ring_attention(Q, K, V, causal=causal, scale=scale)
-
-
-def times_ranks(Q, K, V, dO, causal=False, scale=None):
-    """With a backward by hand, and all gradients times the number of ranks."""
-    inputs = [T.clone().requires_grad_() for T in (Q, K, V)]
-    O = ring(*inputs, causal, scale)
-    return O.detach(), *(dist.get_world_size() * T for T in torch.autograd.grad(O, inputs, dO))
 
 
 def kept(Q, K, V):
@@ -36,18 +25,6 @@ def kept(Q, K, V):
     return scaled_dot_product_attention(Q, gathered(K), gathered(V))
 
 
-def kept_and_told_late(Q, K, V):
-    """Long enough for torchrun to end rank 0, where another has ended."""
-
-    def late(*words, **how):
-        time.sleep(3)
-        tell(*words, **how)
-
-    if dist.get_rank() == 0:
-        builtins.print = late
-    return kept(Q, K, V)
-
-
 def raises_on_one(Q, K, V):
     """While another rank waits for it."""
     if dist.get_world_size() > 1:
@@ -55,20 +32,6 @@ def raises_on_one(Q, K, V):
             raise KeyError("my own fault")
         dist.barrier()
     return Q @ K.mT @ V
-
-
-def leaves_messages(Q, K, V):
-    """The first call fails on both ranks, and each leaves a message that the second one takes for its own."""
-    calls.append(Q)
-    other = 1 - dist.get_rank()
-    if len(calls) == 1:
-        dist.isend(torch.zeros(1000), other)
-        raise ArithmeticError("on each of us")
-    dist.isend(K.detach().contiguous(), other)
-    dist.recv(torch.empty_like(K), other)
-    if len(calls) > 2 and dist.get_rank() == 1:
-        raise TimeoutError("gave up")
-    return kept(Q, K, V)
 
 
 def waits(Q, K, V):

@@ -16,6 +16,7 @@ from attnbook.arrays import widen
 from attnbook.ops import ALiBi, Bias, RelativeBias, Segments, Sink, Window
 from attnbook.parallel import bytes_of, join, positions, scores_of_ranks, simulate, split
 
+METHODS = ("auto", "dense")
 SCHEMES = ("ring", "gather", "heads", "tree")
 PLACEMENTS = ("contiguous", "zigzag", "striped")
 UP_TO = 1e-12
@@ -94,11 +95,8 @@ def test_every_case_of_the_table(case):
         options["ops"] = [*options["ops"], Bias(options.pop("bias"))]
     strides = all(op.strides for op in options["ops"])
     for i, scheme in enumerate(SCHEMES[: 4 if Q.ndim > 2 else 2]):
-        for ranks in (2, 3):
-            placement = PLACEMENTS[(ranks + i) % (3 if strides else 2)]
-            method = ("auto", "dense")[i % 2]
-            came = over_ranks(scheme, Q, K, V, dO, dL, ranks=ranks, placement=placement, method=method, **options)[1]
-            assert error(came, wanted) <= UP_TO, (scheme, ranks, placement)
+        how = {"ranks": 3 - i % 2, "placement": PLACEMENTS[i % (3 if strides else 2)], "method": METHODS[i % 2]}
+        assert error(over_ranks(scheme, Q, K, V, dO, dL, **how, **options)[1], wanted) <= UP_TO, (scheme, how)
 
 
 def test_more_ranks_than_rows_and_heads():
@@ -141,16 +139,6 @@ def test_in_other_libraries(scheme, xp):
 # --- what is counted ------------------------------------------------------------------------------------------------
 
 
-def test_zigzag_balances_causal_work():
-    """The busiest rank, against the mean, at 4 ranks and n = 4096."""
-    of = {p: scores_of_ranks(4096, 4096, 4, p, causal=True) for p in PLACEMENTS}
-    assert all(T.sum() == 4096 * 4097 // 2 for T in of.values())
-    busiest = {p: T.max() / T.mean() for p, T in of.items()}
-    assert busiest["zigzag"] <= 1.05
-    assert busiest["striped"] <= 1.05
-    assert busiest["contiguous"] > 1.7
-
-
 def test_work_is_what_the_ranks_have_met():
     Q, K, V = draw((2, 3, 16, 4), (2, 3, 16, 4), (2, 3, 16, 4))
     for scheme, placement in product(SCHEMES, PLACEMENTS):
@@ -170,8 +158,6 @@ def test_hops_that_see_nothing_are_skipped():
     assert found.work.shape == (8, 2)
     everywhere = simulate("ring", Q, K, V, ranks=8)
     assert everywhere.traffic[0].sum() == 8 * found.traffic[0].sum()
-    causal = simulate("ring", Q, K, V, ranks=8, causal=True)
-    assert 2 * causal.traffic[0].sum() == everywhere.traffic[0].sum()
     far = simulate("ring", Q, K, V, ranks=8, ops=[Segments(np.arange(32) // 4, np.arange(32) // 4)])
     assert far.traffic.sum() == 0
 
@@ -249,7 +235,7 @@ MISTAKES = {
 @pytest.fixture(scope="module")
 def errors():
     """Those of all schemes, one by one."""
-    *inputs, dL = inputs_of((2, 10, 24, 5), (2, 2, 24, 5), (2, 2, 24, 7))
+    *inputs, dL = inputs_of((10, 12, 5), (2, 12, 5), (2, 12, 7))
     ops = [Sink(draw((10,))[0]), ALiBi(0.1 * draw((10,), seed=2)[0]), ab.ops.Dropout(0.2)]
     wanted = one_process(*inputs, dL, causal=True, ops=ops)
 
@@ -292,14 +278,10 @@ def test_a_placement_deals_out_all_rows_once(placement):
 Q, K, V = draw((2, 4, 8, 5), (2, 4, 8, 5), (2, 4, 8, 7))
 BY = {"scheme": "ring", "ranks": 2, "n_q": 4, "n_k": 4, "d_k": 2, "d_v": 2}
 ON = {"scheme": "ring", "Q": Q, "K": K, "V": V, "ranks": 2}
-FLAT, ONE_OF = (
-    {"Q": Q[0, 0], "K": K[0, 0], "V": V[0, 0]},
-    "scheme: expected one of 'ring', 'gather', 'heads', 'tree', got ",
-)
+FLAT = {"Q": Q[0, 0], "K": K[0, 0], "V": V[0, 0]}
 BAD = [  # a function, what differs from a call that is right, and what is told
-    (simulate, {"scheme": "star"}, ONE_OF + "'star'"),
+    (simulate, {"scheme": "star"}, "scheme: expected one of 'ring', 'gather', 'heads', 'tree', got 'star'"),
     (simulate, {"ranks": 0}, "ranks: expected a number of ranks, at least 1, got 0"),
-    (simulate, {"ranks": 2.0}, "ranks: expected a number of ranks, at least 1, got 2.0"),
     (simulate, {"placement": "ring"}, "placement: expected one of 'contiguous', 'zigzag', 'striped', got 'ring'"),
     (simulate, {"method": "fused"}, "method: expected one of 'auto', 'tiled', 'dense', got 'fused'"),
     (simulate, {"K": K[0], "V": V[0]},
@@ -309,16 +291,12 @@ BAD = [  # a function, what differs from a call that is right, and what is told
     (simulate, {"V": np.float32(V)}, "V: expected dtype float64 like Q, got float32"),
     (simulate, {"scheme": "heads"} | FLAT, "Q: expected an axis of heads, (..., h, n_q, d_k), got shape (8, 5)"),
     (simulate, {"dO": Q}, "dO: expected shape (2, 4, 8, 7), got (2, 4, 8, 5)"),
-    (simulate, {"dO": V, "dL": V}, "dL: expected shape (2, 4, 8), got (2, 4, 8, 7)"),
     (simulate, {"dL": V[..., 0]}, "dL: expected None without dO, got an array"),
-    (simulate, {"mask": np.ones((4, 8), bool)},
-     "mask: expected a shape that broadcasts to the scores, (2, 4, 8, 8), got shape (4, 8)"),
     (simulate, {"ops": [ALiBi(np.ones(3))]},
      "ops, ALiBi: expected a shape that broadcasts to the leading axes of the scores, (2, 4), got shape (3,)"),
     (simulate, {"placement": "striped", "ops": [RelativeBias(np.ones(3))]},
      'ops, RelativeBias: expected strides = True for placement="striped", got False'),
     (simulate, {"network": 5}, "network: expected a function of (source, to, step)"),
-    (simulate, {"network": lambda *_: "x"}, "network: expected a function that returns"),
     (positions, {"n": -1, "ranks": 2}, "n: expected a number of rows, got -1"),
     (split, {"X": 3.0, "ranks": 2}, "X: expected an array, got float"),
     (split, {"X": Q, "ranks": 2, "axis": 7}, "axis: expected an axis of X, of shape (2, 4, 8, 5), got 7"),
@@ -327,9 +305,6 @@ BAD = [  # a function, what differs from a call that is right, and what is told
      "parts: expected [5, 5] rows, as zigzag gives, got [8, 2]"),
     (join, {"parts": [Q, Q[:1]]},
      "parts: expected the same sizes but for axis 2, got [(2, 4, 8, 5), (1, 4, 8, 5)]"),
-    (bytes_of, {"scheme": "star"}, ONE_OF + "'star'"),
-    (bytes_of, {"ranks": 0}, "ranks: expected a number of"),
-    (bytes_of, {"batch": -1}, "batch: expected an integer of at least 1, got -1"),
     (bytes_of, {"d_k": 2.5}, "d_k: expected an integer of at least 1, got 2.5"),
     (bytes_of, {"scheme": "heads", "h": 4, "h_kv": 3}, "h_kv: expected a number that divides h, 4, got 3"),
     (scores_of_ranks, {"n_q": 4, "n_k": 4, "ranks": 2, "placement": "zigzag", "causal": "left"},

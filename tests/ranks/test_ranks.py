@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from attentions.over_ranks import RIGHT, gathered, own_heads, ring, ulysses
-from attentions.wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, B, F, added, of, planted, returned, turned, visit
+from attentions.wrong_over_ranks import NOT_SKIPPED, PLANTED, TURNED, F, added, of, planted, returned, turned, visit
 
 import attnbook as ab
 from attnbook.diagnose import Ranks
@@ -82,28 +82,6 @@ def test_a_pair_and_autograd():
     assert {"plain, 4 ranks", "large scores, 3 ranks"} <= set(report.compared)
 
 
-def test_wrong_with_more_axes_is_wrong():
-    """The width is axis −1: counted from the front, that is right with fewer axes alone."""
-
-    def fn(Q, K, V, dO, comm, causal=False, scale=None):
-        return ring(Q, K, V, dO, comm, causal, Q.shape[1] ** -0.5 if scale is None else scale)
-
-    assert not ab.diagnose(Ranks(fn, ranks=(1, 2))).ok
-
-
-@pytest.mark.parametrize("axes", [2, 3])
-def test_fewer_axes(axes):
-    def strict(Q, K, V, dO, comm, causal=False, scale=None):
-        if Q.ndim != axes:
-            raise ValueError(f"expected {axes} axes")
-        return ring(Q, K, V, dO, comm, causal, scale)
-
-    report = ab.diagnose(Ranks(strict))
-    assert report.ok
-    assert report.notes == (f"four axes are not taken: {axes} were handed over",)
-    assert "causal, 4 ranks" in report.compared
-
-
 def test_a_lower_precision():
     """float32 is a note, and float16 that is not of a hop has no name."""
 
@@ -135,7 +113,7 @@ def test_the_catalogue_is_complete():
     ("slug", "ranks", "seed"),
     [
         *(
-            pytest.param(slug, (1, 2, 3), 0, marks=[pytest.mark.thorough] * (i % 4 > 0))
+            pytest.param(slug, (1, 2, 3), 0, marks=[pytest.mark.thorough] * (i % 8 > 0))
             for i, slug in enumerate(PLANTED)
         ),
         *(pytest.param(slug, (1, 2, 3, 4), 1, marks=pytest.mark.thorough) for slug in PLANTED),
@@ -169,17 +147,6 @@ def test_what_stands_in_no_catalogue_has_no_name():
     assert "dK is right there, so dS is: the product with K, or the sum over the hops" in words(report)
 
 
-def test_a_mistake_that_changes_nothing_explains_no_small_error():
-    def run(Q, K, V, dO, comm, sink=None):
-        O, dQ, dK, dV = own_heads(Q, K, V, dO, comm, sink=sink)
-        return O, (dQ if sink is None else dQ + np.sin(dQ)), dK, dV
-
-    (finding,) = ab.diagnose(Ranks(run, "heads", ranks=(1, 2)), dtype="float16").findings
-    assert finding.about == "dQ"
-    assert not finding.causes
-    assert not finding.parts
-
-
 @pytest.mark.parametrize(
     ("edits", "fn", "name", "lines"),
     [
@@ -188,7 +155,6 @@ def test_a_mistake_that_changes_nothing_explains_no_small_error():
             'as if, in "plain, 3 ranks", each rank lacked the part of the keys of the rank before it, with weights '
             "that sum to 1 all the same",
         ]),
-        (of(B, visit("t != 1")), "ring", "dQ", ["each rank lacked the part of the keys of the rank before it"]),
         (added("1 + (t == 1)", "dk"), "ring", "dK", [
             "dQ is right there, so dS is: the product with Q, or the way home, is the likeliest",
             "each rank had the part of the queries of the rank after it 2 times",
@@ -197,18 +163,15 @@ def test_a_mistake_that_changes_nothing_explains_no_small_error():
         (returned("(1 + r) * dQ, dk, dv"), "ring", "dQ", [
             "wrong on every rank but rank 0", "right but for a factor: the rank's number plus 1",
         ]),
-        (returned("dQ, dk / R, dv"), "ring", "dK", ["right but for a factor: 1 over the number of ranks"]),
         (of(F, ("return O,", "return comm.exchange(O),")), "ring", "O", [
             'in "plain, 3 ranks" each rank has the right part of the rank before it',
         ]),
         (PLANTED["dkv-reversed"][2], "gathered", "dV", [
             'in "plain, 3 ranks" rank 0 has the right part of rank 2, rank 2 has the right part of rank 0',
         ]),
-        (PLANTED["ring-v-other-way-backward"][2], "ring", "dQ", []),
         (PLANTED["do-of-neighbor-in-dv"][2], "ring", "dV", [
             "had the part of its own queries with the dO of the rank before it",
         ]),
-        (PLANTED["dkv-kept"][2], "ring", "dK", ["had the part of its own queries for the keys of the rank before it"]),
         (returned("dQ, dk + (0.6 * np.sin(dk) if causal and R > 1 else 0), dv"), "ring", "dK", [
             "wrong in all cases with causal on more than one rank, and in no other",
         ]),
@@ -223,24 +186,14 @@ def test_what_has_no_name_has_clues(edits, fn, name, lines):
     assert all(line in said for line in lines), said
 
 
-@pytest.mark.parametrize(
-    "slug", ["ds-sign", "scale-missing-in-dk", "dv-not-transposed", "mask-ignored", "causal-ignored"]
-)
+@pytest.mark.parametrize("slug", ["dv-not-transposed", "causal-ignored"])
 def test_what_one_rank_alone_gets_wrong_is_named_too(slug):
     def run(Q, K, V, dO, comm, causal=False, mask=None, scale=None):
-        if slug == "mask-ignored":
-            return own_heads(Q, K, V, dO, comm, causal, scale)
         if slug == "causal-ignored":
             return own_heads(Q, K, V, dO, comm, False, scale, mask)
         return MISTAKE[slug].run(Q, K, V, dO, causal=causal, mask=mask, scale=scale)
 
     assert ab.diagnose(Ranks(run, "heads", ranks=(1, 2))).mistakes == (slug,)
-
-
-def test_two_at_once():
-    edits = [*PLANTED["dkv-times-ranks"][2], *PLANTED["ring-v-stale-backward"][2]]
-    report = ab.diagnose(Ranks(planted(edits, "ring"), ranks=(1, 2, 3)))
-    assert set(report.mistakes) == {"dkv-times-ranks", "ring-v-stale-backward"}
 
 
 def test_with_two_ranks_some_are_alike():
@@ -250,6 +203,20 @@ def test_with_two_ranks_some_are_alike():
     (causes,) = {finding.causes for finding in report.findings}
     assert {("dkv-one-hop-short",), ("dkv-one-hop-far",)} <= set(causes)
     assert "or: dK and dV go one hop too far" in words(report)
+
+
+def test_what_explains_some_cases_only_is_said_with_them():
+    mean, kept = (planted(PLANTED[slug][2], "ring") for slug in ("dkv-mean", "dkv-kept"))
+
+    def run(Q, K, V, dO, comm, causal=False, scale=None):
+        return (mean if scale else kept)(Q, K, V, dO, comm, causal, scale)
+
+    report = ab.diagnose(Ranks(run, ranks=(1, 2, 3)))
+    parts = {part[0]: part[1:] for part in report.findings[0].parts}
+    assert parts["dkv-mean"] == ("scale, 2 ranks", "scale, 3 ranks")
+    assert "causal, 3 ranks" in parts["dk-kept"]
+    said = json.loads(report.as_json())["mistakes"]
+    assert said["dkv-mean"]["title"] == OF_RANKS["dkv-mean"].title
 
 
 def test_it_says_on_which_ranks():
@@ -262,21 +229,6 @@ def test_it_says_on_which_ranks():
     assert texts["O"] == 'in 5 cases, first in "plain, 3 ranks": relative error 0.6, on rank 1 of 3'
     assert "on ranks 1 and 2 of 3" in texts["dK"]
     assert "on every rank" in ab.diagnose(Ranks(planted(PLANTED["dq-times-ranks"][2], "ring"))).findings[0].text
-
-
-def test_what_explains_some_cases_only_is_said_with_them():
-    sign, kept = (planted(PLANTED[slug][2], "ring") for slug in ("dkv-mean", "dkv-kept"))
-
-    def run(Q, K, V, dO, comm, causal=False, scale=None):
-        return (sign if scale else kept)(Q, K, V, dO, comm, causal, scale)
-
-    report = ab.diagnose(Ranks(run, ranks=(1, 2, 3)))
-    parts = {part[0]: part[1:] for part in report.findings[0].parts}
-    assert parts["dkv-mean"] == ("scale, 2 ranks", "scale, 3 ranks")
-    assert "causal, 3 ranks" in parts["dk-kept"]
-    said = json.loads(report.as_json())["mistakes"]
-    assert parts.keys() <= said.keys() <= OF_RANKS.keys()  # no names of cases
-    assert all(of["title"] == OF_RANKS[slug].title for slug, of in said.items())
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -311,26 +263,6 @@ def fewer_collectives(Q, K, V, dO, comm):
     return gathered(Q, K, V, dO, comm)
 
 
-def out_of_step(Q, K, V, dO, comm):
-    if comm.rank == 0:
-        comm.all_gather(Q)
-    return Q
-
-
-def raises(comm, *right):
-    raise KeyError("no such block")
-
-
-def sends_too_far(Q, K, V, dO, comm):
-    comm.send(K, comm.rank + 1)
-    return gathered(Q, K, V, dO, comm)
-
-
-def too_few_parts(Q, K, V, dO, comm):
-    comm.all_to_all([K])
-    return gathered(Q, K, V, dO, comm)
-
-
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
@@ -341,14 +273,11 @@ def too_few_parts(Q, K, V, dO, comm):
             on_rank(1, lambda comm, O, dQ, dK, dV: (O, dQ, np.concatenate([dK, dK], axis=-2), dV)),
             "dK has shape (2, 4, 8, 3), on rank 1 of 2, expected (2, 4, 4, 3), that of its own rows",
         ),
-        (on_rank(1, raises), "raised KeyError: 'no such block', on rank 1 of 2"),
         (lambda *args: 1 / 0, 'first in "plain, 1 rank": raised ZeroDivisionError: division by zero'),
-        (sends_too_far, "raised ValueError: to: expected a rank from 0 to 0, got 1"),
-        (too_few_parts, "raised ValueError: parts: expected a list of 2 arrays, one a rank"),
+        (lambda Q, K, V, dO, comm: comm.send(K, comm.rank + 1), "ValueError: to: expected a rank from 0 to 0, got 1"),
         (waits, "deadlock: rank 0 waits to receive from rank 1, rank 1 waits to receive from rank 0"),
         (waits_for_one_that_returns, "deadlock: rank 1 waits to receive from rank 0, which has returned"),
         (fewer_collectives, "deadlock: rank 0 calls all_gather where rank 1 calls barrier"),
-        (out_of_step, "deadlock: rank 0 waits in all_gather for rank 1, which has returned"),
     ],
 )  # fmt: skip
 def test_what_is_not_as_asked_is_told_plainly(fn, expected):
@@ -356,12 +285,8 @@ def test_what_is_not_as_asked_is_told_plainly(fn, expected):
     report = ab.diagnose(Ranks(fn, ranks=(1, 2)))
     assert threading.active_count() == before  # none is left behind
     assert not report.ok
-    assert {finding.about for finding in report.findings} == {"the call"}
+    assert [finding.about for finding in report.findings] == ["the call"]  # once, however many ranks and cases
     assert expected in words(report)
-
-
-def test_the_same_with_more_ranks_is_said_once():
-    assert len(ab.diagnose(Ranks(on_rank(1, lambda comm, *right: None))).findings) == 1
 
 
 def test_one_that_does_not_come_back():
@@ -390,47 +315,16 @@ def test_inputs_that_are_written_into():
     assert "K, which is its input, is written into" in words(report)
 
 
-def test_what_was_received_may_be_written_into():
-    """It is the receiver's: what is sent is copied when it is sent."""
-
-    def run(Q, K, V, dO, comm):
-        for T in comm.all_gather(K):
-            T *= 0
-        sent = K.copy()
-        came = comm.exchange(sent)
-        sent *= 0
-        came += 1
-        return ring(Q, K, V, dO, comm)
-
-    assert ab.diagnose(Ranks(run, ranks=(1, 2))).ok
-
-
-def test_a_message_that_nobody_received_is_a_note():
-    def run(Q, K, V, dO, comm):
-        if comm.rank == 1:
-            comm.send(K, 0)
-        return gathered(Q, K, V, dO, comm)
-
-    report = ab.diagnose(Ranks(run, ranks=(1, 2)))
-    assert report.ok
-    assert report.notes == ("rank 1 sends rank 0 what is never received",)
-
-
 @pytest.mark.parametrize(
     ("make", "error", "expected"),
     [
         (lambda: Ranks(3), TypeError, "fn: expected a function or a pair of functions, got int"),
-        (lambda: Ranks((ring,)), TypeError, "fn: expected a function or a pair"),
         (lambda: Ranks(ring, "columns"), ValueError, "split: expected one of 'rows', 'zigzag', 'heads', got 'columns'"),
-        (lambda: Ranks(ring, ranks=()), ValueError, "ranks: expected numbers from 1 to 16"),
-        (lambda: Ranks(ring, ranks=(0, 1)), ValueError, "ranks: expected numbers"),
-        (lambda: Ranks(ring, ranks=2.0), ValueError, "ranks: expected numbers"),
+        (lambda: Ranks(ring, ranks=(0, 1)), ValueError, "ranks: expected numbers from 1 to 16"),
         (lambda: Ranks(ring, backend="nccl"), ValueError, "backend: expected one of 'threads', 'gloo', 'group', got"),
         (lambda: ab.diagnose(Ranks(ring), library="jax"), ValueError, "library: expected 'numpy' or 'torch'"),
         (lambda: ab.diagnose(Ranks(ring), dtype="int8"), ValueError, "dtype: expected one of"),
         (lambda: ab.diagnose(Ranks(ring), dtype="bfloat16"), ValueError, r"\(torch only\)"),
-        (lambda: ab.diagnose(Ranks(ring), seed=-1), ValueError, "seed: expected"),
-        (lambda: ab.diagnose(Ranks(ring), limit=0), ValueError, "limit: expected"),
         (lambda: ab.diagnose(Ranks(lambda Q, K, V: Q, backend="gloo")), TypeError, "a function of a module"),
     ],
 )  # fmt: skip
@@ -470,19 +364,3 @@ def test_every_call_does_what_it_says():
             [3 + 10 * rank, 6 + 10 * rank],
         ]
         assert from_one == [2, 4]
-
-
-def test_messages_keep_their_order_and_every_run_is_alike():
-    def work(comm):
-        for i in range(5):
-            comm.send((comm.rank, i), (comm.rank + 1) % comm.size)
-        seen = [comm.recv((comm.rank - 1) % comm.size) for _ in range(5)]
-        log.append((comm.rank, tuple(seen)))
-        return seen
-
-    logs = []
-    for _ in range(3):
-        log = []
-        assert simulate(4, work).results[2] == [(1, i) for i in range(5)]
-        logs.append(log)
-    assert logs[0] == logs[1] == logs[2]
