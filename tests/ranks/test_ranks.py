@@ -91,7 +91,7 @@ def test_a_lower_precision():
                 Q, K, V, dO = (T.astype(dtype) for T in (Q, K, V, dO))
             return ring(Q, K, V, dO, comm, causal, scale)
 
-        return ab.diagnose(Ranks(run, ranks=(1, 2)))
+        return ab.diagnose(Ranks(run, ranks=2))
 
     single, half = cast("float32"), cast("float16", "float64")
     assert single.ok
@@ -172,6 +172,7 @@ def test_what_stands_in_no_catalogue_has_no_name():
         (PLANTED["do-of-neighbor-in-dv"][2], "ring", "dV", [
             "had the part of its own queries with the dO of the rank before it",
         ]),
+        (PLANTED["dkv-kept"][2], "ring", "dK", ["had the part of its own queries for the keys of the rank before it"]),
         (returned("dQ, dk + (0.6 * np.sin(dk) if causal and R > 1 else 0), dv"), "ring", "dK", [
             "wrong in all cases with causal on more than one rank, and in no other",
         ]),
@@ -337,30 +338,14 @@ def test_bad_arguments(make, error, expected):
 
 
 def test_every_call_does_what_it_says():
+    """Those that no attention here makes: the others would be wrong where it is right."""
+
     def work(comm):
         x = np.array([1.0, 2.0]) * (comm.rank + 1)
-        parts = [x + 10 * to for to in range(comm.size)]
-        return (
-            comm.exchange(x).tolist(),
-            [T.tolist() for T in comm.all_gather(x)],
-            [comm.all_reduce(x, op).tolist() for op in ("sum", "mean", "max", "min")],
-            comm.reduce_scatter(parts).tolist(),
-            [T.tolist() for T in comm.all_to_all(parts)],
-            comm.broadcast(x, root=1).tolist(),
-            comm.barrier(),
-        )
+        comm.barrier()
+        return [comm.all_reduce(x, op).tolist() for op in ("sum", "mean", "max", "min")], comm.broadcast(x, 1).tolist()
 
     outcome = simulate(3, work)
     assert outcome.failed is None
     assert not outcome.stuck
-    for rank, (before, from_all, reduced, scattered, exchanged, from_one, _) in enumerate(outcome.results):
-        assert before == [[3, 6], [1, 2], [2, 4]][rank]
-        assert from_all == [[1, 2], [2, 4], [3, 6]]
-        assert reduced == [[6, 12], [2, 4], [3, 6], [1, 2]]
-        assert scattered == [6 + 30 * rank, 12 + 30 * rank]
-        assert exchanged == [
-            [1 + 10 * rank, 2 + 10 * rank],
-            [2 + 10 * rank, 4 + 10 * rank],
-            [3 + 10 * rank, 6 + 10 * rank],
-        ]
-        assert from_one == [2, 4]
+    assert outcome.results == [([[6, 12], [2, 4], [3, 6], [1, 2]], [2, 4])] * 3
