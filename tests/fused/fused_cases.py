@@ -40,11 +40,10 @@ LEAD = {  # leading axes of Q, K and V
     "grouped": ((4,), (2,), (2,)),
     "batch, grouped apart": ((2, 2), (2, 1), (2, 2)),
     "crossing": ((2, 1), (1, 3), (3,)),
-    "three axes": ((2, 1, 2), (1, 1, 1), (1,)),
 }
 FACTORS = {
     "lead": tuple(LEAD),
-    "bias": ("", "bias", "bias of heads", "bias of the batch", "bias of keys", "−∞", "ALiBi", "slopes ↔"),
+    "bias": ("", "bias", "bias of the batch", "bias of keys", "−∞", "ALiBi", "slopes ↔"),
     "mask": ("", "mask, dead", "table", "keys", "padding"),
     "sizes": ((21, 53), (35, 33), (32, 32), (5, 7)),
     "widths": ((11, 19), (1, 17), (16, 32), (72, 1)),
@@ -60,15 +59,12 @@ FACTORS = {
 
 
 def impossible(row):
-    """What has no axis to be shared, or to be dead in; and, for their time, many heads of many tiles, and a third axis
-    with what does not lie along it.
-    """
+    """What has no axis to be shared, or to be dead in; and, for their time, many heads of many tiles."""
     return (
         (row["mask"] == "mask, dead" and row["bias"] == "bias of keys")
         or (row["lead"] in ("no axes", "heads", "grouped") and row["mask"] == "padding")
-        or (row["lead"] == "no axes" and row["bias"] in ("bias of heads", "bias of the batch"))
-        or (row["lead"] in ("crossing", "three axes") and row["sizes"] != (5, 7))
-        or (row["lead"] == "three axes" and row["bias"] not in ("bias", "bias of the batch", "slopes ↔"))
+        or (row["lead"] == "no axes" and row["bias"] == "bias of the batch")
+        or (row["lead"] == "crossing" and row["sizes"] != (5, 7))
     )
 
 
@@ -80,7 +76,7 @@ def case_of(row):
     *batch, h = Case("", **given).scores[:-2] or (1,)
     heads, of_heads = ((), ()) if row["lead"] == "no axes" else ((*batch, h), (h,))
     shapes = {
-        "bias": (*heads, n_q, n_k), "bias of heads": (h, n_q, n_k), "bias of the batch": (*batch, 1, n_q, n_k),
+        "bias": (*heads, n_q, n_k), "bias of the batch": (*batch, 1, n_q, n_k),
         "bias of keys": (*of_heads, 1, n_k), "−∞": (n_q, n_k), "mask, dead": (*heads, n_q, n_k),
         "table": (n_q, n_k), "keys": (n_k,), "padding": (*batch, 1, 1, n_k),
     }  # fmt: skip

@@ -114,15 +114,6 @@ def test_the_tangent_at_large_scores():
         assert (T - true).abs().max() <= 2 * (of_tiled - true).abs().max()
 
 
-def test_residuals_are_float32_where_there_is_no_key():
-    torch.set_default_dtype(torch.float64)
-    try:
-        _, res, _, _ = attend(OF["no key"])
-    finally:
-        torch.set_default_dtype(FLOAT32)
-    assert {T.dtype for T in (res.O, res.M, res.Z)} == {FLOAT32}
-
-
 # --- how they work ------------------------------------------------------------------------------------------------
 
 

