@@ -71,15 +71,6 @@ def test_the_arrays_are_the_same_ones_and_read_only():
         assert not any(T.flags.writeable for T in (*case.inputs, *case.options.values()) if isinstance(T, np.ndarray))
 
 
-def test_what_is_expanded_is_the_same_along_an_axis():
-    for case in battery():
-        for name, kind in case.memory.items():
-            if kind == "expanded":
-                T = dict(zip(("Q", "K", "V", "dO"), case.inputs, strict=True))[name]
-                assert any(np.array_equal(T, np.broadcast_to(T.take([0], axis), T.shape)) for axis in range(T.ndim))
-                assert T.size > 1
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_no_right_result_is_beyond_its_dtype(dtype):
     """What overflows would be no mistake of the function; only "large scores" has exponentials that do."""
@@ -122,17 +113,6 @@ def test_what_cannot_be_asked_says_why():
     two = {case.name: case.why_not for case in battery(0, "float64", Convention(axes=(2,)))}
     assert two["sink"] == "it takes no axis of heads"
     assert not two["plain"]
-
-
-def test_every_sized_case_is_asked_once():
-    for convention in (TRITON, FLASH, Convention()):
-        seen = [
-            (*(T.shape for T in case.inputs), *case.options)
-            for case in battery(0, "float16", convention)
-            if not case.why_not and case.inputs[0].shape[-2] >= 63 and set(case.options) <= {"causal"}
-        ]
-        if convention != TRITON:  # there, all cases are of one length, and differ in their numbers
-            assert len(seen) == len(set(seen))
 
 
 # --- what only they show ------------------------------------------------------------------------------------------
@@ -193,12 +173,6 @@ def test_what_does_not_take_an_option_is_not_asked(fn):
     assert fn is takes_four or report.not_run["window"] == "it takes any name, and does nothing with window"
 
 
-def test_a_number_of_heads_that_is_the_only_one():
-    cases = battery(0, "float32", Convention(axes=(4,), batch=1, heads=8))
-    assert {case.inputs[0].shape[:2] for case in cases if not case.why_not} == {(1, 8)}
-    assert [case.name for case in cases if case.why_not] == ["grouped heads", "one key head"]
-
-
 @pytest.mark.parametrize(
     ("about", "spoil"),
     [
@@ -225,8 +199,9 @@ def test_dropout_is_read_off_the_output():
         a.kept_backward = np.random.default_rng().random(kept.shape) >= dropout if anew and dropout else a.kept
         return a.O * (factor if dropout else 1.0), a.dQ, a.dK, a.dV
 
-    assert "dropout" in ab.diagnose(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout)).compared
-    assert ab.diagnose(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout)).ok
+    report = ab.diagnose(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout))
+    assert report.ok
+    assert "dropout" in report.compared
     assert where(lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout, factor=0.7), "O") == {"dropout"}
     anew = lambda Q, K, V, dO, dropout=0.0: dropping(Q, K, V, dO, dropout, anew=True)  # noqa: E731
     assert where(anew, "dV") == where(anew, "dQ") == {"dropout"}
@@ -281,7 +256,6 @@ def by_products(product):
 @pytest.mark.parametrize(
     ("round_", "dtype", "words"),
     [
-        (tf32, "float32", "TF32 or float16 only, though float32"),
         (tf32, "float64", "TF32 or float16 only, though float64"),
         (rounded, "float32", "bfloat16 only, though float32"),
     ],
@@ -294,16 +268,9 @@ def test_products_in_less_precision_are_named_as_that(round_, dtype, words):
     assert ab.diagnose(by_products(np.matmul), dtype=dtype).ok
 
 
-@pytest.mark.parametrize(
-    ("dtype", "mistakes"),
-    [
-        ("float32", MISTAKES[::3]),
-        *(pytest.param(dtype, MISTAKES, marks=pytest.mark.thorough) for dtype in ("float32", "float64")),
-    ],
-    ids=["a third of them", "float32", "float64"],
-)
-def test_no_mistake_of_the_catalogue_passes_for_less_precision(dtype, mistakes):
-    for mistake in mistakes:
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
+def test_no_mistake_of_the_catalogue_passes_for_less_precision(dtype):
+    for mistake in MISTAKES[::3]:
         call = Caller(mistake.run, "numpy", dtype=dtype)
         small = [case for case in battery(0, dtype) if case.inputs[0].shape[-2] < 60]
         compared = [run for case in small if (run := Run(case, call(case))).compared]
@@ -342,8 +309,7 @@ def test_a_kernel_that_rounds_weights_to_16_bits_is_right(dtype):
     assert not any("16 bits" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_sum_that_is_kept_in_16_bits_is_a_note(dtype):
+def test_a_sum_that_is_kept_in_16_bits_is_a_note():
     """zhuzilin/ring-flash-attention#42 at its worst, a term at a time: no error of the formula, and worth knowing."""
 
     def summed(A, B):
@@ -359,7 +325,7 @@ def test_a_sum_that_is_kept_in_16_bits_is_a_note(dtype):
         P, dS = P.to(Q.dtype), dS.to(Q.dtype)
         return summed(P, V), summed(dS, K), summed(dS.mT, Q), summed(P.mT, dO)
 
-    report = ab.diagnose(fn, library="torch", dtype=dtype)
+    report = ab.diagnose(fn, library="torch", dtype="bfloat16")
     assert report.ok, str(report)
     (note,) = (note for note in report.notes if "16 bits" in note)
     assert note.startswith("O, dV: ")

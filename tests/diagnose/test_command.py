@@ -1,10 +1,8 @@
 """The command: its targets, its exit status, its reports for CI, and the pytest plugin."""
 
-import ast
 import html.parser
 import json
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -28,8 +26,9 @@ from attnbook.reports.picture import in_words
 pytest_plugins = ["pytester"]
 
 MINE = """
-    import numpy as np
-    import torch
+    from attentions.of_symptoms import Saved as Flash
+    from attentions.of_symptoms import detached as of_torch
+    from attentions.right import Eager as Layer
 
     import attnbook as ab
     from attnbook.diagnose.causes.mistakes import MISTAKE
@@ -50,37 +49,6 @@ MINE = """
     class Wide(Head):
         def __init__(self, width):
             self.width = width
-
-
-    class Layer(torch.nn.Module):
-        def forward(self, Q, K, V):
-            return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
-
-
-    class Flash(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, Q, K, V):
-            P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
-            ctx.save_for_backward(Q, K, V, P)
-            return P @ V
-
-        @staticmethod
-        def backward(ctx, dO):
-            Q, K, V, P = ctx.saved_tensors
-            dP = dO @ V.mT
-            dS = P * (dP - (dP * P).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
-            return dS @ K, dS.mT @ Q, P.mT @ dO
-
-
-    def of_torch(Q, K, V):
-        return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
-
-
-    def of_torch_by_hand(Q, K, V, dO):
-        P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
-        dS = P * torch.einsum("...ic,...jc->...ij", dO, V)
-        dS = (dS - P * dS.sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
-        return P @ V, dS @ K, dS.mT @ Q, P.mT @ dO
 """
 
 
@@ -130,9 +98,8 @@ def run(few, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "target",
-    ["mine:right", "mine.py:right", "./mine.py:right", "mine:Head", "mine:Layer", "mine:Flash", "mine:of_torch",
-     "mine.py:of_torch_by_hand", "attnbook:attention, attention_vjp"],
-)  # fmt: skip
+    ["./mine.py:right", "mine:Head", "mine:Layer", "mine:Flash", "mine:of_torch", "attnbook:attention, attention_vjp"],
+)
 def test_what_a_target_may_be(run, target):
     status, out, err = run("diagnose", target)
     assert (status, out.splitlines()[0]) == (0, "right: O, dQ, dK, dV"), (out, err)
@@ -142,33 +109,22 @@ def test_what_a_target_may_be(run, target):
     ("arguments", "words"),
     [
         ("", "usage"),
-        ("diagnose", "usage"),
         ("diagnose mine", "expected module:function, got 'mine'"),
         ("diagnose mine.py", "expected module:function, got 'mine.py': it has"),
         ("diagnose one.py", "write one.py:head"),
-        ("diagnose broken.py", "expected module:function, got 'broken.py'"),
         ("diagnose mine:wright", "has no attribute 'wright'; it has right"),
         ("diagnose mine:Wide", "Wide is a class, and cannot be made without arguments (TypeError:"),
-        ("diagnose mine:MISTAKE", "fn: expected a function"),
         ("diagnose nowhere.py:f", "there is no file nowhere.py"),
         ("diagnose not_there:f", "No module named 'not_there'"),
         ("diagnose broken.py:f", "broken.py could not be imported: ZeroDivisionError: division by zero"),
-        ("diagnose broken:f", "broken could not be imported: ZeroDivisionError: division by zero"),
         ("diagnose script:f", "script could not be imported: SystemExit: 0"),
-        ("diagnose mine:right --html no/such/folder.html", "No such file or directory"),
-        ("diagnose mine:right --limit x", "invalid float value"),
         ("diagnose mine:right --limit 0", "limit: expected a number of seconds above 0"),
-        ("diagnose mine:right --library theano", "invalid choice: 'theano'"),
         ("diagnose mine:right --library numpy --dtype bfloat16", "none of NumPy"),
-        ("diagnose mine:right --rows 3", "diagnose: error: unrecognized arguments: --rows 3"),
         ("diagnose kernel.py:old --at-least -1", "--at-least: expected 0 or more, got '-1'"),
-        ("grade", "expected FILES and --exercise NAME"),
         ("grade a.py", "expected FILES and --exercise NAME"),
         ("grade a.py --exercise nothing", "exercise: expected one of softmax"),
-        ("grade a.py --exercise softmax --rubric none.toml", "No such file"),
         ("grade a.py --exercise softmax --limit -1", "limit: expected a number above 0"),
         ("grade a.py --exercise softmax --csv --json", "not allowed with"),
-        ("grade a.py --all", "grade: error: unrecognized arguments: --all"),
     ],
 )
 def test_status_2_and_a_hint(run, arguments, words):
@@ -181,17 +137,15 @@ def test_status_2_and_a_hint(run, arguments, words):
 def test_what_cannot_be_written_is_noticed_before_anything_runs(run, tmp_path):
     (tmp_path / "ran.py").write_text("from pathlib import Path\nPath('ran').touch()\n", encoding="utf-8")
     (tmp_path / "there").mkdir()
-    for option in ("--junit", "--html"):
-        status, out, err = run("diagnose", "ran.py:f", option, "no/folder.xml")
+    there = "there/report"
+    for files, words in (
+        (("--junit", "no/folder.xml"), "'no'"), (("--html", "no/folder.xml"), "'no'"),
+        (("--junit", there, "--html", there), "--junit and --html: the same file"),
+    ):  # fmt: skip
+        status, out, err = run("diagnose", "ran.py:f", *files)
         assert (status, out) == (2, "")
-        assert "'no'" in err
+        assert words in err
         assert not (tmp_path / "ran").exists()
-    status, _, err = run("diagnose", "ran.py:f", "--junit", "there/report", "--html", "there/report")
-    assert status == 2
-    assert "--junit and --html: the same file" in err
-    assert not (tmp_path / "ran").exists()
-    assert run("diagnose", "ran.py:f", "--junit", "there/report.xml")[0] == 2
-    assert (tmp_path / "ran").exists()
     status, out, _ = run("diagnose", "attnbook:attention,attention_vjp", "--junit", "there")
     assert status == 2
     assert "right: O, dQ, dK, dV" in out  # the report is not lost with the file
@@ -215,23 +169,14 @@ def test_a_function_that_never_returns_keeps_neither_the_shell_nor_its_report(tm
     assert "still here" in err
 
 
-def test_a_function_that_ends_the_process(tmp_path):
-    (tmp_path / "ends.py").write_text("import os\n\n\ndef f(Q, K, V, dO):\n    os.abort()\n", encoding="utf-8")
-    assert of_a_shell(tmp_path, "diagnose", "ends.py:f", "--junit", "report.xml")[0] == -signal.SIGABRT
-    assert not (tmp_path / "report.xml").exists()
-
-
-def test_a_file_of_a_package_is_named_as_a_module(run, tmp_path, monkeypatch):
-    (tmp_path / "pack" / "deep").mkdir(parents=True)
+def test_a_file_of_a_package_is_named_as_a_module(run, tmp_path):
+    (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "steps.py").write_text("from attnbook import attention, attention_vjp", encoding="utf-8")
     (tmp_path / "pack" / "heads.py").write_text("from .steps import attention, attention_vjp", encoding="utf-8")
     _, _, err = run("diagnose", "pack/heads.py:attention,attention_vjp")
     name = "pack.heads:attention,attention_vjp"
     assert f"no known parent package: name it as a module, {name}" in err
     assert run("diagnose", name)[0] == 0
-    monkeypatch.chdir(tmp_path / "pack" / "deep")
-    _, _, err = run("diagnose", "../heads.py:attention")
-    assert "the folder above its package, and name it as a module, as in package.heads:attention" in err
 
 
 def test_a_function_over_ranks_is_asked_by_the_name_of_its_ranks(run, tmp_path):
@@ -279,54 +224,18 @@ def test_junit():
     slug = tests["batch and heads"].find("failure").text
     assert slug.startswith("dQ: relative error")
     assert "the scale is missing in dQ\nhttps://" in slug
-    for kind in ("failure", "error", "skipped"):
-        counted = suite.get({"failure": "failures", "error": "errors"}.get(kind, kind))
-        assert int(counted) == len(suite.findall(f"testcase/{kind}"))
-    report = ab.diagnose((ab.attention, ab.attention_vjp))
-    right = ElementTree.fromstring(as_junit(report, "ours"))
-    counts = right.get("failures"), right.get("errors"), right.get("skipped")
-    assert counts == ("0", "0", str(len(report.not_run)))
+    for kind, counted in {"failure": "failures", "error": "errors", "skipped": "skipped"}.items():
+        assert int(suite.get(counted)) == len(suite.findall(f"testcase/{kind}"))
 
 
 @pytest.mark.usefixtures("few")
-def test_a_failure_in_junit_is_about_its_case():
-    """The errors there, and no more."""
-
-    def wrong(Q, K, V, dO):
-        O, *grads = MISTAKE["dq-transposed"].run(Q, K, V, dO)
-        return O, grads[0], 2 * grads[1], grads[2]
-
-    report = ab.diagnose(wrong)
-    suite = ElementTree.fromstring(as_junit(report, "f"))
-    runs = {run.name: run for run in report.runs}
-    told = {test.get("name"): each for test in suite for each in test if each.tag != "skipped"}
-    counts = [int(suite.get(name)) for name in ("failures", "errors")]
-    assert counts == [len(suite.findall(f"testcase/{tag}")) for tag in ("failure", "error")]
-    assert sum(counts) == len(told)
-    assert "raised ValueError: matmul" in told.pop("all cases").get("message")
-    for case, each in told.items():
-        here = [f"{name}: {runs[case].error(name)[1]}" for name in ("dQ", "dK")]
-        assert each.get("message") == "; ".join(here)
-        assert [line for line in each.text.splitlines() if ": relative" in line] == here
-        assert "cases" not in each.text
-        assert len(each.text) < 600
-
-
-@pytest.mark.parametrize(
-    ("error", "words", "errors"),
-    [(ValueError("two\nlines"), "raised ValueError: two lines", 1), (NotImplementedError("not \x01 yet"), "", 1)],
-    ids=["a message is one line", "nothing ran"],
-)
-@pytest.mark.usefixtures("few")
-def test_junit_where_all_calls_raise(error, words, errors):
+def test_junit_where_nothing_ran():
     def raises(*inputs, **options):
-        raise error
+        raise NotImplementedError("not \x01 yet")
 
     suite = ElementTree.fromstring(as_junit(ab.diagnose(raises), "f"))
-    found = suite.findall("testcase/error")
-    assert len(found) == int(suite.get("errors")) >= errors
-    assert all(each.get("message").endswith(words) for each in found)
-    assert words or suite.find("testcase[@name='all cases']/error") is not None
+    assert len(suite.findall("testcase/error")) == int(suite.get("errors")) >= 1
+    assert suite.find("testcase[@name='all cases']/error") is not None
 
 
 OLD = """
@@ -353,18 +262,12 @@ def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(
     assert (status, err) == (0, "")
     assert run("diagnose", "kernel.py:old", *asked)[0] == 0
     assert not ElementTree.parse(tmp_path / "report.xml").findall("testcase/failure")
-    status, out, _ = run("diagnose", "kernel.py:new", "--json")
-    report = json.loads(out)
-    now, cases = len(report["compared"]), report["cases"]
-    assert (status, report["ok"], now < before) == (0, True, True)
     status, out, err = run("diagnose", "kernel.py:new", *asked)
     assert (status, out.splitlines()[0]) == (1, "right: O, dQ, dK, dV")
-    line = f"compared in {now} of {cases} cases, expected at least {before}"
-    assert err == line + "\n"
+    assert re.fullmatch(rf"compared in \d+ of {len(FEW)} cases, expected at least {before}\n", err)
     suite = ElementTree.parse(tmp_path / "report.xml").getroot()
-    assert [failure.get("message") for failure in suite.findall("testcase/failure")] == [line]
-    assert suite.get("failures") == "1"
-    assert int(suite.get("tests")) == len(suite)
+    assert [failure.get("message") for failure in suite.findall("testcase/failure")] == [err.rstrip()]
+    assert (suite.get("failures"), int(suite.get("tests"))) == ("1", len(suite))
 
 
 class Page(html.parser.HTMLParser):
@@ -388,7 +291,7 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("slug", ["mask-forgotten-in-backward", "dk-transposed", "dead-row-nan", None])
+@pytest.mark.parametrize("slug", ["dk-transposed", "dead-row-nan", None])
 def test_html_stands_alone(slug):
     report = ab.diagnose(MISTAKE[slug].run) if slug else ab.diagnose((ab.attention, ab.attention_vjp))
     text = as_html(report, "<mine>:f & g")
@@ -401,7 +304,6 @@ def test_html_stands_alone(slug):
     drawn = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert bool(drawn) == (slug is not None)
     assert all(" in " in attributes["aria-label"] and attributes["role"] == "img" for attributes in drawn)
-    assert "prefers-color-scheme: dark" in text
     assert "<mine>" not in text
 
 
@@ -412,48 +314,17 @@ def wrong_in_all(Q, K, V, dO, bias=None, sink=None):
     return tuple(T + rng.normal(size=T.shape) for T in inputs)
 
 
-@pytest.fixture(scope="module")
-def all_wrong():
-    with pytest.MonkeyPatch.context() as patch:  # no cause would be found, after long
-        patch.setattr(sys.modules["attnbook.diagnose.report"], "explain", lambda *_: Explained({}, {}, {}, {}))
-        return as_html(ab.diagnose(wrong_in_all), "mine:f")
-
-
-def test_a_page_with_everything_wrong_is_small(all_wrong):
+def test_a_page_with_everything_wrong_is_small(monkeypatch):
+    # no cause would be found, after long
+    monkeypatch.setattr(sys.modules["attnbook.diagnose.report"], "explain", lambda *_: Explained({}, {}, {}, {}))
+    all_wrong = as_html(ab.diagnose(wrong_in_all), "mine:f")
     assert len(all_wrong.encode()) < 60_000
     drawn = [attributes["aria-label"] for tag, attributes in Page(all_wrong).elements if tag == "svg"]
     cases = {"O": "plain", "dQ": "plain", "dK": "plain", "dV": "plain", "dbias": "bias", "dsink": "sink"}
     assert [each.partition(":")[0] for each in drawn] == [f'{name} in "{case}"' for name, case in cases.items()]
-    (table,) = re.findall(r"<table>.*</table>", all_wrong, re.DOTALL)
-    head, *rows = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in table.split("<tr>")[1:])
-    assert head == ["Case", "O", "dQ", "dK", "dV", "dbias", "dsink"]
-    rows = {row[0]: row[1:] for row in rows}
-    assert rows["plain"] == ["wrong"] * 4 + ["", ""]
-    assert rows["bias"] == ["wrong"] * 5 + [""]
-    assert rows["sink"] == ["wrong"] * 4 + ["", "wrong"]
-
-
-def test_its_table_fits_a_phone(all_wrong, browser):
-    tab = browser.new_page(viewport={"width": 390, "height": 800})
-    tab.set_content(all_wrong)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    assert tab.evaluate("document.querySelector('table').scrollWidth") <= 358  # less the margins
-    assert not tab.evaluate("document.querySelector('table').closest('.wide') !== null")
-    tab.close()
 
 
 RIGHT = np.zeros((2, 6, 4)) + 1
-
-
-def cells_of(drawn):
-    """The cells that a picture fills, (row, column), of each table."""
-    tables = []
-    for group in ElementTree.fromstring(drawn):
-        if group.tag.endswith("}g"):
-            pieces = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z", "".join(each.get("d", "") for each in group))
-            assert all(there == back for _, _, there, back in pieces)
-            tables.append(sorted((int(i), int(j) + k) for j, i, n, _ in pieces for k in range(int(n))))
-    return tables
 
 
 @pytest.mark.parametrize(
@@ -469,38 +340,20 @@ def cells_of(drawn):
         ("dV", np.s_[1, 2, 3], "wrong in 1 of 2 heads or sequences, key 2 of 6, column 3 of 4"),
     ],
 )
-@pytest.mark.parametrize("by", [0.5, np.nan, np.inf])
-def test_the_pattern_in_words(name, where, words, by):
+def test_the_pattern_in_words(name, where, words):
     came = RIGHT.copy()
-    came[where] += by
+    came[where] += np.nan
     share = wrong_entries(came, RIGHT)
     assert in_words(name, share) == words
     assert share.max() == 1
     assert not wrong_entries(RIGHT, RIGHT).any()
-    drawn = picture(name, came, RIGHT, "it")
-    cells = [[(row, column) for row, column in np.argwhere(table).tolist()] for table in share]
-    assert cells_of(drawn) == cells
-    texts = [text.text for text in ElementTree.fromstring(drawn).iter() if text.tag.endswith("text")]
-    row = {"O": "query", "dQ": "query"}.get(name, "key")
-    assert texts == ["[0]", "[1]", f"{row} 0", "5", "columns 0 to 3"]
-    plural = {"query": "queries", "key": "keys"}[row]
-    assert f'aria-label="it: {words}; each row is of {plural} 0 to 5, each column of columns 0 to 3"' in drawn
+    assert f'aria-label="it: {words}; each row is of ' in picture(name, came, RIGHT, "it")
 
 
 def test_a_transposed_square_is_right_on_its_diagonal():
     T = np.arange(16.0).reshape(4, 4)
     assert in_words("dK", wrong_entries(T.T, T)) == "right on the diagonal only"
     assert in_words("dK", wrong_entries(T.T + np.eye(4), T)) == "every entry is wrong"
-
-
-def test_a_large_picture_stays_small():
-    right = np.zeros((3, 7, 500, 300))
-    came = right.copy()
-    came[0, 0, 499, 299] = 1
-    drawn = picture("dQ", came, right, "it")
-    assert cells_of(drawn) == [[(31, 29)], *[[]] * 5]
-    assert "and 15 more" in drawn
-    assert len(drawn) < 2000
 
 
 def test_the_example_of_a_workflow():
@@ -547,19 +400,6 @@ def test_grade_from_a_shell(run, tmp_path):
     assert run(*asked, "--csv")[1].count("\n") == 3
     assert [row["verdict"] for row in json.loads(run(*asked, "--json")[1])] == ["wrong", "right"]
     assert run("grade", "b.py", "--exercise", "softmax")[0] == 0
-
-
-def test_a_page_keeps_its_name_when_one_is_graded_again(run, tmp_path):
-    for name in ("alice", "bob"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "head.py").write_text("", encoding="utf-8")
-    asked = ("--exercise", "softmax", "--feedback", "pages")
-    run("grade", "alice/head.py", "bob/head.py", *asked)
-    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["alice-head.md", "bob-head.md"]
-    alices = (tmp_path / "pages" / "alice-head.md").read_text(encoding="utf-8")
-    run("grade", "bob/head.py", *asked)
-    assert (tmp_path / "pages" / "alice-head.md").read_text(encoding="utf-8") == alices
-    assert len([*(tmp_path / "pages").iterdir()]) == 2
 
 
 def test_names_of_pages():
@@ -634,47 +474,37 @@ def test_a_line_in_the_ini_file_or_in_the_file_grades_it(graded):
         assert words in out
 
 
-@pytest.mark.parametrize("arguments", [["tests"], ["tests", "mine.py"], ["."]])
-def test_the_ini_file_counts_for_folders_too(graded, arguments):
-    status, out = graded(COURSE, *arguments)
-    assert status == 1
-    assert out.count("FAILED mine.py::softmax") == 1
-    assert "1 failed, 1 passed" in out
-    assert "not graded:" not in out
-
-
-def test_what_is_not_graded_is_said_in_a_line(graded):
-    status, out = graded(COURSE, "tests/test_more.py", "-q")
-    assert status == 0
-    assert "\nattnbook: not graded: mine.py, which pytest was not given: name it too, or a folder\n" in out
-    assert "not graded:" not in graded(COURSE, "mine.py")[1]
-
-
-def test_a_line_that_cannot_be_read(graded):
-    status, out = graded(ini("softmax"))
-    assert status == 4
-    assert "attnbook_exercise: expected NAME: FILE" in out
+@pytest.mark.parametrize(
+    ("files", "arguments", "status", "words"),
+    [
+        (COURSE, ["tests"], 1, "1 failed, 1 passed"),  # the ini file counts for folders too
+        (COURSE, ["tests", "mine.py"], 1, "1 failed, 1 passed"),
+        (COURSE, ["mine.py"], 1, "1 failed in "),
+        (
+            COURSE,
+            ["tests/test_more.py"],
+            0,
+            "\nattnbook: not graded: mine.py, which pytest was not given: name it too, ",
+        ),
+        (ini("softmax"), [], 4, "attnbook_exercise: expected NAME: FILE"),
+    ],
+)
+def test_what_the_ini_file_names_is_graded_where_pytest_is_given_it(graded, files, arguments, status, words):
+    came, out = graded(files, *arguments)
+    assert came == status
+    assert words in out
+    assert out.count("FAILED mine.py::softmax") == (status == 1)
+    assert ("not graded:" in out) == (status == 0)
 
 
 @pytest.mark.parametrize(
     ("files", "asks"),
-    [
-        ({"pytest.ini": COURSE["pytest.ini"] + "addopts = -p attnbook.pytest\n"}, True),
-        ({"conftest.py": 'pytest_plugins = ["attnbook.pytest"]\n'}, True),
-        ({"conftest.py": ""}, False),
-    ],
+    [({"pytest.ini": COURSE["pytest.ini"] + "addopts = -p attnbook.pytest\n"}, True), ({"conftest.py": ""}, False)],
 )
 def test_only_who_asks_for_it_has_it(graded, files, asks):
     _, out = graded(COURSE | files, ask=())
     assert ("FAILED mine.py::softmax" in out) == asks
     assert ("Unknown config option: attnbook_exercise" in out) != asks
-
-
-def test_it_asks_for_nothing_that_pytest_7_0_lacks():
-    tree = ast.parse((ROOT / "src" / "attnbook" / "pytest.py").read_text(encoding="utf-8"))
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
-    asked = {node.attr for node in names if node.value.id in ("config", "session", "parser", "parent")}
-    assert asked == {"addini", "config", "getini", "invocation_params", "option", "rootpath"}
 
 
 def test_the_entry_points_name_what_is_there():

@@ -1,6 +1,5 @@
 """diagnose asks a function in what it takes: narrow ones that are right pass, wrong ones do not, of every library."""
 
-import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -56,11 +55,7 @@ def test_a_right_function_is_ok_however_narrow(make):
     assert NARROW[make] in report.notes[0]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [flash_in_numpy, *(pytest.param(make, marks=pytest.mark.thorough) for make in (flash_attn, triton_tutorial))],
-    ids=lambda make: make.__name__,
-)
+@pytest.mark.parametrize("make", [flash_in_numpy, pytest.param(flash_attn, marks=pytest.mark.thorough)])
 def test_a_wrong_one_is_not(make):
     report = ab.diagnose(make(scaled_wrong))
     assert {f.about for f in report.findings if f.kind == "wrong"} == {"dQ", "dK", "dV"}
@@ -71,9 +66,8 @@ def test_a_wrong_one_is_not(make):
     assert all(asked[name].options.get("causal") for f in about for name in f.cases)
 
 
-@pytest.mark.parametrize("axes", [(2,), (3,), (4,), (2, 3), (2, 4), "two, by einsum"], ids=str)
-def test_numbers_of_axes(axes):
-    fn, axes = (two_axes, (2,)) if axes == "two, by einsum" else (of_axes(*axes), axes)
+@pytest.mark.parametrize(("fn", "axes"), [(two_axes, (2,)), (of_axes(3), (3,)), (of_axes(2, 4), (2, 4))], ids=str)
+def test_numbers_of_axes(fn, axes):
     call = Caller(fn)
     assert call.convention.axes == axes
     report = ab.diagnose(fn)
@@ -100,7 +94,6 @@ SIZES = {
     "lengths that 64 divides": (of_any_axes(length_of=64), {"length_of": 64, "length_from": 64}),
     "widths that 16 divides": (of_any_axes(width_of=16), {"width_of": 16, "width_from": 16}),
     "a few widths": (of_any_axes(widths=(32, 64)), {"widths": (32, 64)}),
-    "one": (of_any_axes(widths=(64,)), {"widths": (64,)}),
     "powers of 2": (powers, {"lengths": (8, 16, 32, 64, 128, 256, 512)}),
     "a minimum": (from_16, {"width_from": 16, "width_of": 1}),
 }
@@ -141,14 +134,6 @@ def test_a_batch_and_heads_that_are_fixed():
     assert "a batch of 1 only; a number of heads of 2 only" in report.notes[0]
 
 
-def test_learning_is_quick_where_nothing_is_refused():
-    call = Caller((ab.attention, ab.attention_vjp))
-    started = time.process_time()
-    assert call.convention == Convention()
-    assert time.process_time() - started < 0.3
-    assert len(call.learner.answers) <= 3
-
-
 # --- layouts, words, corners --------------------------------------------------------------------------------------
 
 
@@ -166,13 +151,6 @@ def test_causal_of_flash_attn_is_at_the_bottom_right():
     report = told(flash_attn())
     assert {"bottom-right, more keys", "bottom-right, fewer keys"} <= set(report.compared)
     assert report.not_run["causal, more keys"] == "its causal is of the corner at the bottom right"
-
-    def older(q, k, v, softmax_scale=None, causal=False):
-        return ab.attention(q, k, v, causal=causal, scale=softmax_scale)[0]
-
-    report = ab.diagnose(older, "torch")
-    assert report.ok
-    assert "causal, more keys" in report.compared
 
     def without_its_names(Q, K, V, dO, causal=False):
         return by_steps(Q, K, V, dO, causal="bottom-right" if causal else False)
@@ -295,7 +273,7 @@ def by_a_method(Q, K, V):
     return Q.matmul(K.transpose(-1, -2)).mul(Q.shape[-1] ** -0.5).softmax(-1).matmul(V)
 
 
-@pytest.mark.parametrize("fn", [Mine(), annotated, by_a_method], ids=["module", "annotations", "neither"])
+@pytest.mark.parametrize("fn", [annotated, by_a_method])
 def test_the_library_is_found_out(fn):
     assert Caller(fn).convention == Convention()
     call = Caller(fn)
@@ -354,9 +332,6 @@ def test_gradients_of_a_bias_and_a_sink():
         return {"O": O, "dQ": dQ, "dK": dK, "dV": dV, "dbias": 0 * bias}
 
     assert not came_of(by_name, "bias").values["dbias"].any()
-    came = came_of(lambda Q, K, V: annotated(Q, K.detach(), V), "plain", "torch")  # None is remembered
-    assert came.absent == ("dK",)
-    assert not came.values["dK"].any()
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -382,10 +357,3 @@ def test_the_same_values_in_other_memory(library, kind):
         assert made.strides[0] == 0 if kind == "expanded" else made.strides[-2:] == strides.get(kind, (32, 4))
     if library == "torch":
         assert not made.is_contiguous()
-
-
-@pytest.mark.parametrize("library", ["jax", "tensorflow"])
-def test_libraries_without_strides_say_so(library):
-    pytest.importorskip(library)
-    with pytest.raises(NotImplementedError, match="have no strides"):
-        adapter(library).make(np.zeros((2, 3)), "float32", "transposed")

@@ -5,13 +5,12 @@ import re
 import sys
 import textwrap
 import time
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from attentions import told
-from attentions.right import RIGHT_ONES, configurations, four_axes_only, plain_steps
+from attentions.right import RIGHT_ONES, configurations
 from equations import ROOT
 from libraries import CuPy
 from torch.nn.functional import scaled_dot_product_attention
@@ -21,7 +20,6 @@ from attnbook.arrays import mT
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.learn.adapters import adapter
-from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.links import BOOK
 
 OURS = ab.attention, ab.attention_vjp
@@ -79,16 +77,6 @@ def test_ours_is_right_in_every_case_of_every_library(library):
     assert list(report.compared) == taken("dL", library=library)
 
 
-def test_the_cases_are_many_and_differ():
-    assert len(CASES) == len(set(CASES)) >= 20
-    for case in battery(seed=3):
-        Q, K, V, dO = case.inputs
-        assert dO.shape == (*Q.shape[:-1], V.shape[-1])
-        sizes = (Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1])
-        if sizes[0] != sizes[1] and 0 < min(sizes) <= max(sizes) < 20:
-            assert len(set(sizes)) == 4, f"{case.name}: sizes {sizes}"
-
-
 def test_scores_of_the_large_case_overflow():
     (case,) = (case for case in battery() if case.name == "large scores")
     Q, K, *_ = case.inputs
@@ -97,33 +85,10 @@ def test_scores_of_the_large_case_overflow():
 
 
 def test_float32_is_a_note_and_no_mistake():
-    for name, words in (
-        ("float32 throughout", "O, dQ, dK, dV are float32 where float64 went in"),
-        ("float32 inside", "precision"),
-    ):
-        report = ab.diagnose(RIGHT_ONES[name][0])
-        assert report.ok
-        assert words in str(report)
-
-
-def test_a_function_without_options_is_right_as_far_as_it_goes():
-    report = ab.diagnose(plain_steps)
+    report = ab.diagnose(RIGHT_ONES["float32 throughout"][0])
     assert report.ok
-    assert report.not_run["mask"] == "it does not take mask"
-    assert report.not_run["all options"] == "it does not take mask, bias, causal and scale together"
-    assert {"plain", "large scores", "scale", "float16"} <= set(report.compared)
-
-
-def test_what_may_be_refused():
-    def refuses(Q, K, V, dO, **options):
-        if options.get("causal") or Q.dtype != np.float64 or Q.shape[:-2] != K.shape[:-2]:
-            raise NotImplementedError("not yet")
-        return ours(Q, K, V, dO, **options)
-
-    report = ab.diagnose(refuses)
-    assert report.ok
-    assert report.not_run["causal, more keys"] == "it raised NotImplementedError: not yet"
-    assert {"grouped heads", "float16"} <= set(report.not_run)
+    assert "O, dQ, dK, dV are float32 where float64 went in" in str(report)
+    assert "precision" in str(ab.diagnose(RIGHT_ONES["float32 inside"][0]))
 
 
 def test_torch_takes_its_own_names():
@@ -137,21 +102,6 @@ def test_torch_takes_its_own_names():
 
 def causes(fn, **options):
     return ab.diagnose(fn, **options).mistakes
-
-
-def test_a_listing_of_one_of_the_five_texts():
-    """Mean for sum, and P not transposed: each is named, and where shapes do not fit it says so."""
-
-    def listing(Q, K, V, dO):
-        s = Q.shape[-1] ** -0.5
-        P = ab.softmax(s * (Q @ mT(K)))
-        dS = P * (dO @ mT(V))
-        dS -= dS.mean(axis=-1, keepdims=True)
-        return P @ V, s * (dS @ K), s * (mT(dS) @ Q), P @ dO
-
-    report = ab.diagnose(listing)
-    assert set(report.mistakes) == {"ds-mean", "dv-not-transposed"}
-    assert found(report) == [("dQ", "wrong"), ("dK", "wrong"), ("dV", "wrong"), ("the call", "raised")]
 
 
 def test_many_mistakes_at_once():
@@ -179,21 +129,12 @@ class Wrong(torch.nn.Module):
         return self.scores(S, mask).softmax(-1) @ V
 
 
-thorough = partial(pytest.param, marks=pytest.mark.thorough)
-
-
 @pytest.mark.parametrize(
     ("cause", "steps"),
     [
         (["softmax-over-queries", "mask-ignored"], {"weights": lambda S, M: S.softmax(-2)}),
-        thorough(["no-row-maximum", "mask-ignored"], {"weights": lambda S, M: S.exp() / S.exp().sum(-1, keepdim=True)}),
-        thorough(["mask-lowest-number"], {"scores": lambda S, M: S if M is None else S.masked_fill(~M, -1.7e308)}),
-        (["mask-minus-1e9"], {"scores": lambda S, M: S if M is None else S - 1e9 * ~M}),
-        thorough(["mask-inverted"], {"scores": lambda S, M: S if M is None else S.masked_fill(M, -torch.inf)}),
         (["mask-added"], {"scores": lambda S, M: S if M is None else S + M}),
-        thorough(["mask-multiplies-scores"], {"scores": lambda S, M: S if M is None else S * M}),
         (["mask-after-softmax"], {"weights": lambda S, M: S.softmax(-1) if M is None else S.softmax(-1) * M}),
-        (["dead-row-nan"], {"scores": lambda S, M: S if M is None else S.masked_fill(~M, -torch.inf)}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
@@ -211,7 +152,6 @@ def deaf(*names):
     ("fn", "slugs"),
     [
         (deaf("mask"), ("mask-ignored",)),
-        (deaf("causal"), ("causal-ignored",)),
         (deaf("mask", "bias"), ("mask-ignored", "bias-ignored")),
         (deaf("mask", "bias", "causal", "scale"), ("options-ignored",)),
         (lambda Q, K, V, dO, window_size=(-1, -1): ours(Q, K, V, dO), ("window-ignored",)),
@@ -229,8 +169,7 @@ def test_what_is_not_known():
         return O, dQ + 0.1, dK, dV
 
     report = ab.diagnose(off)
-    assert found(report) == [("dQ", "wrong")]
-    assert report.mistakes == ()
+    assert (found(report), report.mistakes) == ([("dQ", "wrong")], ())
     assert re.search(r'no known mistake\n  dQ: in \d+ cases, first in "plain": relative error 0.08', str(report))
 
 
@@ -246,23 +185,8 @@ def test_a_flag_cannot_be_asked_for_the_other_corner():
     assert {"causal, more keys", "causal, fewer keys"} <= set(report.compared)
     assert not set(bottom_right) & set(report.compared)
     assert 'cannot be asked for causal="bottom-right": "bottom-right, more keys"' in " ".join(str(report).split())
-    # nor is it wrong where something else is
-    report = ab.diagnose(lambda Q, K, V, dO, causal=False: with_a_flag(1.5 * Q, K, V, dO, causal=causal))
-    assert set(bottom_right) <= set(report.not_run)
     # but what knows its corners is asked
     assert told(MISTAKE["causal-top-left"].run).mistakes == ("causal-top-left",)
-    assert told(MISTAKE["causal-bottom-right"].run).mistakes == ("causal-bottom-right",)
-
-
-def test_the_link_is_that_of_the_simplest_case():
-    """D is forgotten, and the mask: where there is no mask, the first shows alone."""
-
-    def two(Q, K, V, dO, mask=None):
-        return MISTAKE["ds-no-row-sum"].run(Q, K, V, dO)
-
-    report = ab.diagnose(two)
-    assert [f.about for f in report.findings if f.kind == "wrong"] == ["O", "dQ", "dK", "dV"]
-    assert str(report).endswith("#symptom-dq-dk")
 
 
 def test_since_when_and_by_how_much():
@@ -282,17 +206,13 @@ def test_since_when_and_by_how_much():
     ("fn", "options", "error", "words"),
     [
         (None, {}, TypeError, "fn: expected a function, a pair of functions, or a torch module, got NoneType"),
-        ((ab.attention,), {}, TypeError, "fn: expected a function, a pair"),
         ((ab.attention, 3), {}, TypeError, "fn: expected a function, a pair"),
         (OURS, {"library": "theano"}, ValueError, "library: expected one of 'numpy', 'torch', .*, got 'theano'"),
         (OURS, {"dtype": "int8"}, ValueError, "dtype: expected one of"),
         (OURS, {"library": "numpy", "dtype": "bfloat16"}, ValueError, r"\(bfloat16: none of NumPy\)"),
         (OURS, {"limit": 0}, ValueError, "limit: expected a number of seconds above 0, got 0"),
-        (OURS, {"limit": "1"}, ValueError, "limit: expected a number"),
-        (OURS, {"limit": True}, ValueError, "limit: expected a number"),
         (OURS, {"limit": float("nan")}, ValueError, "limit: expected a number"),
         (OURS, {"seed": -1}, ValueError, "seed: expected"),
-        (OURS, {"seed": "a"}, ValueError, "seed: expected"),
     ],
 )
 def test_bad_arguments(fn, options, error, words):
@@ -311,13 +231,8 @@ def constant(result):
         (lambda *inputs: sys.exit(3), "raised SystemExit: 3"),
         (lambda Q, K, V, dO: ours(Q, K, V, dO)[:3], "returned 3 things, expected 4 arrays (O, dQ, dK, dV)"),
         (constant(None), "returned None, expected 4 arrays"),
-        (constant(3.5), "returned a float, expected 4 arrays"),
         (constant((1, 2, 3, 4)), "O is an int, expected a numpy array"),
-        (lambda *inputs: [T.tolist() for T in ours(*inputs)], 'first in "plain": O is a list, expected a numpy array'),
-        (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], None), "dV is None, expected a numpy array"),
-        (lambda Q, K, V, dO: (*ours(Q, K, V, dO)[:3], V > 0), "dV has dtype bool, expected a floating one"),
         (lambda Q, K, V, dO: tuple(map(torch.tensor, ours(Q, K, V, dO))), "O is a Tensor, expected a numpy array"),
-        ((lambda Q, K, V: Q, lambda dO, res: dO), "the forward returned a ndarray, expected (O, residuals)"),
         ((ab.attention, lambda dO, res: None), "the backward returned None, expected (dQ, dK, dV)"),
     ],
 )
@@ -340,47 +255,6 @@ def test_the_wrong_shape_and_nan():
     assert "right: dK\n" in text
 
 
-def test_it_goes_on_after_a_case_that_raises():
-    def picky(Q, K, V, dO, **options):
-        if K.shape[-2] == 1 or (options.get("causal") is True and Q.shape[-2] > K.shape[-2]):
-            raise RuntimeError("too few keys")
-        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
-        return O, dQ, 2 * dK, dV
-
-    report = ab.diagnose(picky)
-    assert found(report) == [("dK", "wrong"), ("the call", "raised")]
-    refused = [case.name for case in battery() if case.name in taken() and _too_few(case)]
-    assert list(report.findings[1].cases) == refused
-    assert refused[:2] == ["one key", "causal, fewer keys"]
-    assert list(report.compared) == [name for name in taken() if name not in refused]
-
-
-def _too_few(case):
-    n_q, n_k = (T.shape[-2] for T in case.inputs[:2])
-    return n_k == 1 or (case.options.get("causal") is True and n_q > n_k)
-
-
-def test_what_takes_four_axes_only_is_asked_with_four_and_the_report_says_so():
-    report = ab.diagnose(four_axes_only(ours))
-    assert report.ok
-    assert list(report.compared) == taken()
-    assert report.notes == ("it takes 4 axes only",)
-    assert not ab.diagnose(ours).notes
-
-
-def test_what_raises_with_any_number_of_axes_is_a_mistake_there():
-    def picky(Q, K, V, dO, **options):
-        if Q.ndim < 4:
-            raise NotImplementedError("four axes")
-        return four_axes_only(MISTAKE["dv-not-transposed"].run)(Q, K, V, dO, **options)
-
-    report = ab.diagnose(picky)
-    assert found(report) == [("dV", "wrong"), ("the call", "raised")]
-    assert report.mistakes == ("dv-not-transposed",)
-    assert report.notes[0] == "it takes 4 axes only; n_q = n_k only"
-    assert all("(b, h, n, d)" in case for case in report.findings[1].cases)
-
-
 def test_a_type_error_of_its_own_is_not_taken_for_an_option_that_it_does_not_know():
     def typo(Q, K, V, dO, **options):
         O, dQ, dK, dV = ours(Q, K, V, dO, **options)
@@ -390,17 +264,6 @@ def test_a_type_error_of_its_own_is_not_taken_for_an_option_that_it_does_not_kno
     assert found(report) == [("the call", "raised")]
     assert "keepdim" in report.findings[0].text
     assert report.findings[0].cases == ("mask", "mask of padding", "mask with a dead row", "all options")
-
-
-def test_an_input_that_is_written_into():
-    def careless(Q, K, V, dO, **options):
-        O, dQ, dK, dV = ours(Q, K, V, dO, **options)
-        Q *= 0.5
-        return O, dQ, dK, dV
-
-    report = ab.diagnose(careless)
-    assert found(report) == [("the call", "changed")]
-    assert "Q, which is its input, is written into" in str(report)
 
 
 def test_what_takes_for_ever():
@@ -419,14 +282,6 @@ def test_what_takes_for_ever():
     assert "no answer after 0.3 s" in str(report)
     assert report.compared == ("plain", "batch and heads")
     assert set(report.not_run.values()) == {"two calls took too long before it"}
-
-
-def test_no_gradient_arrives():
-    def detached(Q, K, V):
-        return scaled_dot_product_attention(Q, K.detach(), V)
-
-    report = ab.diagnose(detached, library="torch")
-    assert found(report) == [("dK", "wrong"), ("dK", "absent")]
 
 
 @pytest.fixture
@@ -530,31 +385,12 @@ def test_a_dO_that_is_refused_is_worth_a_note():
     assert not any(note.startswith("it refuses") for note in told(OURS).notes)
 
 
-@pytest.mark.parametrize("turned", [lambda dV: np.swapaxes(dV, -1, -2), lambda dV: dV.sum(), lambda dV: dV[..., :1]])
-def test_a_shape_that_no_known_mistake_gives(turned):
+def test_a_shape_that_no_known_mistake_gives():
     def fn(Q, K, V, dO):
         O, dQ, dK, dV = ours(Q, K, V, dO)
-        return O, dQ, dK, turned(dV)
+        return O, dQ, dK, dV.sum()
 
     (finding,) = ab.diagnose(fn).findings
     assert (finding.about, finding.causes) == ("dV", ())
     assert "expected (7, 13)" in finding.text
     assert "P" not in finding.likely
-
-
-def test_tiles_are_asked_under_the_corner_that_it_has():
-    """As flash-attn, whose causal is lined up at the bottom right: the last rows of dQ, where no block is full."""
-
-    def fn(q, k, v, dout, causal=False, window_size=(-1, -1), softmax_scale=None):
-        if window_size != (-1, -1):
-            raise NotImplementedError("no windows")
-        Q, K, V, dO = (np.swapaxes(T, 1, 2) for T in (q, k, v, dout))
-        O, dQ, dK, dV = ours(Q, K, V, dO, causal="bottom-right" if causal else False, scale=softmax_scale)
-        if causal and Q.shape[2] > K.shape[2] > 64:
-            dQ[..., Q.shape[2] // 64 * 64 :, :] = 0
-        return tuple(np.swapaxes(T, 1, 2) for T in (O, dQ, dK, dV))
-
-    call = Caller(fn)
-    (case,) = (case for case in battery(convention=call.convention) if case.name == "129 queries, 127 keys, causal")
-    assert case.options["causal"] == "bottom-right"
-    assert not np.any(call(case).values["dQ"][..., -1, :])

@@ -50,13 +50,10 @@ BAD = {
         at_the_top("import not_there"), "not graded",
         "ModuleNotFoundError: No module named 'not_there' (line 1), which is not installed here",
     ),
-    "exits": (at_the_top("raise SystemExit(3)"), "not graded", "could not be imported: SystemExit: 3 (line 1)"),
     "exits in a call": (in_the_call("raise SystemExit(3)"), "wrong", "raised SystemExit: 3"),
-    "exits hard": (at_the_top("import os\nos._exit(0)"), "not graded", "ended by itself, with exit status 0"),
     "exits hard in a call": (in_the_call("import os; os._exit(7)"), "not graded", "by itself, with exit status 7"),
     "kills itself": (at_the_top("import os, signal\nos.kill(os.getpid(), 9)\nos.abort()"), "not graded", "by SIG"),
     "crashes": (in_the_call("import ctypes; ctypes.string_at(0)"), "not graded", "SIGSEGV"),
-    "sleeps": (at_the_top("import time\ntime.sleep(1000)"), "not graded", "no answer after"),
     "sleeps in a call": (in_the_call("import time; time.sleep(1000)"), "not graded", "no answer after"),
     "recurses": (in_the_call("return head(Q, K, V, dO)"), "wrong", "RecursionError"),
     "eats memory": (in_the_call("np.ones(1 << 33)"), "wrong", "MemoryError"),
@@ -67,10 +64,7 @@ BAD = {
         at_the_top("import os\nwhile True: os.fork()"), "not graded", "may not start that many processes",
     ),
     "nothing in it": ("", "not graded", "expected a function named head (mine, attention"),
-    "no function": ("head = 3", "not graded", "head is int, expected a function"),
     "returns a view": ("def head(Q, K, V, dO):\n    return dO, Q, K[:], V.mT.mT", "wrong", "relative error"),
-    "returns too few": (HEAD.replace("P @ V, ", ""), "wrong", "returned 3 things"),
-    "returns no arrays": ("def head(Q, K, V, dO):\n    return 'a', None, print, {}", "wrong", "O is a str"),
     "returns objects": (HEAD.replace("P @ V,", "(P @ V).astype(object),"), "wrong", "expected a"),
     "writes into its input": (in_the_call("Q *= 2"), "wrong", "Q, which is its input, is written into"),
     "closes everything": (at_the_top("import os\nos.closerange(0, 200)"), "not graded", "process"),
@@ -83,14 +77,13 @@ BAD["raises what cannot be printed"] = (
     "class Mute(Exception):\n    def __str__(self): 1 / 0\n\n\ndef head(Q, K, V, dO):\n    raise Mute", "wrong", "Mute",
 )  # fmt: skip
 
-LATE = ("sleeps", "sleeps in a call", "a fake answer")
+LATE = ("sleeps in a call", "a fake answer")
 
 HARMLESS = {
     "prints a million lines": (
         at_the_top("for _ in range(10**6): print('still here' + 9 * ' and here')"),
         'it printed 1000000 lines, first "still here and here and here and here and here and here …"',
     ),
-    "forks": (at_the_top("import os\nfor _ in range(3): os.fork()"), ""),
     "leaves children behind": (
         at_the_top("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)"), "",
     ),
@@ -108,21 +101,11 @@ RESULTS = "P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO"
 
 EARNS = {
     "=cmd": (HEAD.replace("P.mT @ dO", "3 * P.mT @ dO + 0.1"), 8, "dV: in "),
-    "forward alone": (HEAD.replace(RESULTS, "P @ V"), 2, 'first in "plain": None, expected an array'),
     "no gradients": (HEAD.replace(RESULTS, "P @ V, None, None, None"), 2, "dQ, dK, dV: in "),
-    "two gradients": (HEAD.replace(RESULTS, "P @ V, None, None, P.mT @ dO"), 4, "dQ, dK: in "),
     "dk raises": (NOT_TRANSPOSED, 7, "O, dQ, dV: right where the call returned, and dk-not-transposed"),
-    "dk raises, and another": (NOT_TRANSPOSED.replace("    dP", "    assert Q.ndim < 4\n    dP"), 0, "AssertionError"),
     "dk raises, dq is wrong": (NOT_TRANSPOSED.replace("scale * dS @ K", "dS @ K"), 6.5, "scale-missing-in-dq costs"),
-    "dk raises, and writes": (NOT_TRANSPOSED.replace("    dP", "    dO *= 2\n    dO += 1e-3\n    dP"), 0, ""),
-    "raises, no name": (HEAD.replace("P.mT @ dO", "np.linalg.inv(P) @ dO"), 0, "LinAlgError"),
-    "a long message": (in_the_call(f"raise ValueError('{'size ' * 40}')"), 0, "size size (line 6)"),
     "markup": (in_the_call("raise ValueError('<script>x</script> [a](b)')"), 0, "<script>"),
     "two axes": (HEAD.replace(".mT", ".T"), 0, "with two axes alone: O, dQ, dK, dV right in all 4 cases"),
-    "two axes, dq is wrong": (
-        HEAD.replace(".mT", ".T").replace("scale * dS @ K", "dS @ K"), 0,
-        "with two axes alone: O, dK, dV right in all 4 cases",
-    ),
     "K is written": (
         in_the_call("K[..., 0] = 0"), 0, "line 6: K[..., 0] = 0 writes into K, which the caller still needs",
     ),
@@ -174,17 +157,6 @@ def test_what_does_no_harm_is_graded(rows, name):
     assert HARMLESS[name][1] in " ".join(rows[name].notes)
 
 
-def test_the_others_are_graded(rows):
-    assert rows["first"].verdict == rows["last"].verdict == "right"
-    assert rows["first"].notes in ((), (NOT_APART,))
-
-
-def test_what_it_shares_is_noted(rows):
-    notes = " ".join(rows["returns a view"].notes)
-    assert "O shares memory with input 3" in notes
-    assert "dV shares memory with input 2" in notes
-
-
 def test_where_the_system_has_no_namespaces(tmp_path, monkeypatch):
     """Children that leave the session end with it too, and what is written stays in the copy."""
     monkeypatch.setattr(remote, "NAMESPACES", False)
@@ -226,17 +198,12 @@ def test_with_namespaces_nothing_else_can_be_written(tmp_path):
 
 
 def test_more_that_a_row_says(rows):
-    assert rows["two gradients"].wrong == ("dQ", "dK")
-    known = rows["dk raises, and another"]
-    assert (known.mistakes, known.parts["O"]) == (("dk-not-transposed",), "not known")
-    assert "What is not known earns nothing." in feedback(known, EXERCISES["attention-vjp"])
+    assert rows["first"].verdict == rows["last"].verdict == "right"
+    assert rows["first"].notes in ((), (NOT_APART,))
+    assert "O shares memory with input 3" in " ".join(rows["returns a view"].notes)
     assert "earns nothing" not in feedback(rows["dk raises"], EXERCISES["attention-vjp"])
     assert "line 6: Q *= 2 writes into Q, which the caller still needs" in rows["writes into its input"].why
     assert "all-axes-transposed" in rows["two axes"].mistakes
-    assert not any("two axes" in line for line in rows["dq"].why)
-    why = "\n".join(rows["a long message"].why)
-    assert "(it raised)" in why
-    assert "something else" not in why
 
 
 def test_a_fault_of_the_grader_costs_one_row(tmp_path):
@@ -332,19 +299,11 @@ class Head(torch.autograd.Function):
         return dS @ K, dS @ Q, P.mT @ dO
 """
 DETACHED = "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1).detach() @ V"
-MODULE = (
-    "import torch\n\n\nclass Attention(torch.nn.Module):\n    def forward(self, Q, K, V):\n"
-    "        return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V"
-)
 
 OF_TORCH = {
     ("cs336-flash-torch", "right"): (TILED, 10, ""),
     ("cs336-flash-torch", "backward raises"): (
         RAISES, 5, 'dQ, dK, dV: in 25 cases, first in "plain": the backward raised NotImplementedError: later (line',
-    ),
-    ("cs336-flash-torch", "gives none"): (
-        FORWARD + "        return None, None, None, None\n", 5,
-        'dQ, dK, dV: in 25 cases, first in "plain": None, expected an array',
     ),
     ("cs336-flash-torch", "raises at times"): (
         TILED.replace(SAVED, SAVED + "        assert not ctx.is_causal\n"), 5,
@@ -364,18 +323,9 @@ OF_TORCH = {
     ("cs336-flash-torch", "mean for sum"): (
         TILED.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "d-mean",
     ),
-    ("cs336-flash-torch", "no maximum"): (
-        TILED.replace("S.amax(-1, keepdim=True))", "0 * m.nan_to_num(neginf=0.0))"), 0, "no-row-maximum",
-    ),
-    ("cs336-flash-torch", "not causal in the backward"): (
-        TILED.replace("if ctx.is_causal:", "if False:"),
-        5, "causal-forgotten-in-backward",
-    ),
     ("cs336-flash-torch", "nothing"): ("import torch\n\n\nclass A(torch.autograd.Function):\n    pass", 0, ""),
     ("attention-torch", "dk raises"): (IN_TORCH, 7, "right where the call returned"),
-    ("attention-torch", "and another"): (IN_TORCH.replace("dP =", "assert Q.ndim < 4; dP ="), 2, ""),
     ("attention-torch", "detached"): (DETACHED, 4, 'first in "plain": None, expected an array'),
-    ("attention-torch", "a module"): (MODULE, 10, ""),
 }  # fmt: skip
 
 
@@ -415,8 +365,6 @@ def test_the_names_and_labels():
 
 # --- points, tables, feedback -------------------------------------------------------------------------------------
 
-# --- points, tables, feedback -------------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def graded(rows):
@@ -429,14 +377,10 @@ def graded(rows):
     [
         ("points = 3", r"rubric \[points\]: expected a table"),
         ("[points]\nP = 3", r"rubric \[points\]: expected names of O, dQ, dK, dV, got 'P'"),
-        ("[points]\nO = '3'", "rubric, O: expected a number"),
         ("[points]\nO = -1", "rubric, O: expected a number of at least 0"),
-        ("[points]\nO = inf", "rubric, O: expected a number"),
-        ("[points]\nO = true", "rubric, O: expected a number"),
         ("[costs]\nds-men = 3", r"rubric \[costs\]: expected names of .*got 'ds-men'"),
         ("[bonus]\nO = 3", "rubric: expected names of points, costs"),
         ("", r"\[points\] for O, dQ, dK, dV, got none"),
-        ("[points", "Expected"),
     ],
 )
 def test_a_rubric_that_cannot_be_used(text, words, tmp_path):
@@ -459,16 +403,6 @@ def test_csv_and_json(graded):
     assert as_csv(graded[3:]).splitlines()[1].startswith("'=1+1,'=1+1.py")  # a cell is no formula
 
 
-def test_a_column_says_which_student(graded):
-    def students(*files):
-        rows = [replace(graded[0], file=file) for file in files]
-        return [row["student"] for row in csv.DictReader(io.StringIO(as_csv(rows)))]
-
-    assert students("handed_in/alice.py", "handed_in/bob.py") == ["alice", "bob"]
-    assert students("alice/head.py", "bob/head.py") == ["alice", "bob"]
-    assert students("a/alice/head.py", "b/alice/head.py") == ["a-alice-head", "b-alice-head"]
-
-
 def test_feedback_can_be_read(rows):
     one = EXERCISES["attention-vjp"]
     text = feedback(rows["dq"], one)
@@ -484,12 +418,10 @@ def test_feedback_can_be_read(rows):
     ("files", "options", "error", "words"),
     [
         ([], {"limit": 0}, ValueError, "limit: expected a number above 0"),
-        ([], {"limit": True}, ValueError, "limit: expected a number above 0"),
         ([], {"memory": -1}, ValueError, "memory: expected a number above 0"),
-        ([], {"memory": "1"}, ValueError, "memory: expected a number above 0"),
         ("mine.py", {}, TypeError, "files: expected a sequence of paths, got"),
         *(([], {"seed": seed}, ValueError, f"seed: expected an integer of at least 0, got {seed}")
-          for seed in (-1, 1.5, True)),
+          for seed in (-1, 1.5)),
     ],
 )  # fmt: skip
 def test_bad_arguments(files, options, error, words):

@@ -72,7 +72,6 @@ def test_the_steps_are_right(case):
 def test_an_entry_is_complete(mistake):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", mistake.slug)
     assert mistake.title
-    assert mistake.title[-1] != "."
     assert mistake.wrong != mistake.right
     assert set(mistake.steps) <= set(vars(Steps))
     assert mistake.spoils == tuple(name for name in NAMES if name in mistake.spoils)
@@ -209,11 +208,8 @@ def test_diagnose_names_it_in_float32_and_at_other_sizes(mistake):
     [
         ("ds-mean", "dk-transposed"),
         ("ds-matrix-product", "scale-missing-in-dq"),
-        ("dk-transposed", "scale-missing-in-dk"),
         ("mask-forgotten-in-backward", "group-mean"),
         ("mask-inverted", "ds-no-row-sum"),
-        pytest.param(("ds-skipped", "scale-missing-in-backward"), marks=pytest.mark.thorough),
-        pytest.param(("dv-not-transposed", "scale-in-dv"), marks=pytest.mark.thorough),
     ],
     ids=" and ".join,
 )

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from attentions import told
-from reading import count
 
 import attnbook as ab
 from attnbook.checks import check_vjp
@@ -97,15 +96,6 @@ def test_every_section_has_its_parts():
         assert len(pairs) == body.count("```python") > 0, name
         assert all(pair.claim and len(pair.place()) == 1 for pair in pairs), name
         assert name in (*SEEN, *OPTIONS) or f"seen_{name.replace('-', '_')}" in globals()
-
-
-def test_it_is_short():
-    assert count(re.sub(r"```python[\s\S]*?```", "", PAGE)) <= 2600
-
-
-def test_its_code_fits_a_phone():
-    assert len(CODE) > len(PAIRS)
-    assert not [line for code in CODE for line in code.splitlines() if len(line) > 38]
 
 
 def test_the_lines_at_its_top_run():
