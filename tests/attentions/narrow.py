@@ -1,9 +1,8 @@
 """Right attentions that take little, as the libraries' kernels do: ``diagnose`` must ask them in what they take.
 
-Each refuses as its model does. What is wrong is made from them by :func:`scaled_wrong` and :func:`never_causal_back`.
+Each refuses as its model does. What is wrong is made from them by :func:`never_causal_back`.
 """
 
-import math
 from functools import cache
 
 import numpy as np
@@ -34,13 +33,6 @@ class _Flash(torch.autograd.Function):
         grads = [torch.tensor(g, dtype=dO.dtype) for g in ctx.back(*Ts, **ctx.options)[1:]]
         dbias = None if bias is None else torch.tensor(Steps(*Ts, **ctx.options).dbias, dtype=dO.dtype)
         return *grads, dbias, None, None
-
-
-def scaled_wrong(Q, K, V, dO, **options):
-    """The scale of the backward alone is that of a width padded to a power of 2 above it."""
-    width = 2 * Q.shape[-1]
-    back = by_steps(Q, K, V, dO, **options | {"scale": width**-0.5})
-    return by_steps(Q, K, V, dO, **options)[0], *back[1:]
 
 
 def never_causal_back(Q, K, V, dO, causal=False, **options):
@@ -161,38 +153,5 @@ def limited(backward=by_steps, *, dtypes=("float16",), axes=(4,), width_of=1, le
             raise ValueError("sizes differ")
         wide = (T.astype(np.float64) for T in (Q, K, V, dO))
         return tuple(T.astype(Q.dtype) for T in backward(*wide, causal=causal, scale=scale))
-
-    return fn
-
-
-def mlx_like(backward=by_steps):
-    """In NumPy, MLX's limits: four axes, a scale that is needed, one width."""
-
-    def scaled_dot_product_attention(q, k, v, dO, scale, mask=None):
-        if q.ndim != 4 or q.dtype == np.float64:
-            raise ValueError("[scaled_dot_product_attention] input with shape or dtype is not supported")
-        if q.shape[-1] != v.shape[-1]:
-            raise ValueError("[scaled_dot_product_attention] widths differ")
-        return tuple(T.astype(q.dtype) for T in backward(q, k, v, dO, scale=scale, mask=mask))
-
-    return scaled_dot_product_attention
-
-
-def two_axes(Q, K, V, dO):
-    """One head, by sums over named axes."""
-    scores = np.einsum("id,jd->ij", Q, K) / math.sqrt(Q.shape[-1])
-    P = np.exp(scores - scores.max(axis=1, keepdims=True))
-    P /= P.sum(axis=1, keepdims=True)
-    dP = np.einsum("ic,jc->ij", dO, V)
-    dS = P * (dP - (P * dP).sum(axis=1, keepdims=True)) / math.sqrt(Q.shape[-1])
-    return np.einsum("ij,jc->ic", P, V), np.einsum("ij,jd->id", dS, K), np.einsum("ij,id->jd", dS, Q), P.T @ dO
-
-
-def of_axes(*axes):
-    """In NumPy, right in these numbers of axes only."""
-
-    def fn(Q, K, V, dO, **options):
-        assert Q.ndim in axes
-        return by_steps(Q, K, V, dO, **options)
 
     return fn

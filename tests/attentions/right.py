@@ -6,7 +6,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attentions.wrong import eager, kernel
-from attnbook.arrays import mT
 from attnbook.diagnose.steps import Steps
 from attnbook.ops import ALiBi, Dropout, Sink, Softcap, Window
 
@@ -32,28 +31,6 @@ def with_ops(Q, K, V, dO, *, dropout=0.0, dL=None, cos=None, sin=None, sink=None
     return O, dQ, dK, grads.dV, *([] if bias is None else [grads.dbias]), *dsink
 
 
-def allowed_of(S, mask, causal):
-    """Which scores count, as a bool array of the library of S."""
-    n_q, n_k = S.shape[-2:]
-    shift = {False: n_k, True: 0, "bottom-right": n_k - n_q}[causal]
-    corner = np.tri(n_q, n_k, shift, dtype=bool)
-    if isinstance(S, torch.Tensor):
-        corner = torch.from_numpy(corner)
-    return corner if mask is None else mask & corner
-
-
-def by_jacobian(Q, K, V, dO, *, mask=None, bias=None, causal=False, scale=None):
-    """The long way, with softmax's Jacobian of every row, for equal heads."""
-    S = (Q.shape[-1] ** -0.5 if scale is None else scale) * np.einsum("...id,...jd->...ij", Q, K)
-    S = np.where(allowed_of(S, mask, causal), S + (0 if bias is None else bias), -np.inf).astype(Q.dtype)
-    P = ab.softmax(S)
-    dP = np.einsum("...ic,...jc->...ij", dO, V)
-    dS = np.einsum("...ijk,...ik->...ij", ab.softmax_jacobian(P), dP)
-    s = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
-    O, dV = np.einsum("...ij,...jc->...ic", P, V), np.einsum("...ij,...ic->...jc", P, dO)
-    return O, s * np.einsum("...ij,...jd->...id", dS, K), s * np.einsum("...ij,...id->...jd", dS, Q), dV
-
-
 def single_precision(Q, K, V, dO, **options):
     """float32 inside, whatever comes; and float32 out."""
     bias = {"bias": options.pop("bias").astype(np.float32)} if "bias" in options else {}
@@ -66,17 +43,6 @@ def single_precision_inside(Q, K, V, dO, **options):
     return tuple(T.astype(Q.dtype) for T in single_precision(Q, K, V, dO, **options))
 
 
-def plain_steps(Q, K, V, dO, scale=None):
-    """A reader's exercise: no masks, no biases, no shared heads, every step in the dtype of Q."""
-    s = np.asarray(Q.shape[-1] ** -0.5 if scale is None else scale, dtype=Q.dtype)
-    S = s * (Q @ mT(K))
-    E = np.exp(S - S.max(axis=-1, keepdims=True))
-    P = E / E.sum(axis=-1, keepdims=True)
-    dP = dO @ mT(V)
-    dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))
-    return P @ V, s * (dS @ K), s * (mT(dS) @ Q), mT(P) @ dO
-
-
 def four_axes_only(fn):
     """fn, for arrays with a batch and heads and for no others, masks and biases too."""
 
@@ -87,14 +53,6 @@ def four_axes_only(fn):
         return fn(*inputs, **options)
 
     return strict
-
-
-def with_einsum(Q, K, V, *, mask=None, bias=None, causal=False, scale=None):
-    """The definition in torch, for a batch of heads."""
-    S = torch.einsum("bhid,bhjd->bhij", Q, K) * (Q.shape[-1] ** -0.5 if scale is None else scale)
-    allowed = allowed_of(S, mask, causal)
-    P = (S if bias is None else S + bias).masked_fill(~allowed, torch.finfo(S.dtype).min).softmax(-1)
-    return torch.einsum("bhij,bhjc->bhic", P * allowed.any(-1, keepdim=True), V)
 
 
 class Eager(torch.nn.Module):
@@ -114,13 +72,10 @@ RIGHT_ONES = {
     "ours under autograd": (lambda Q, K, V, **options: ab.attention(Q, K, V, **options)[0], "torch", BOTH),
     "the steps of the catalogue": (by_steps, "numpy", ALL),
     "as a kernel does it": (kernel, "numpy", ALL),
-    "by Jacobians": (by_jacobian, "numpy", BOTH),
     "float32 throughout": (single_precision, "numpy", ("float64",)),
     "float32 inside": (single_precision_inside, "numpy", ("float64",)),
-    "a reader's": (plain_steps, "numpy", ALL),
     "torch's": (scaled_dot_product_attention, "torch", (*ALL, "bfloat16")),
     "four axes only": (four_axes_only(by_steps), "numpy", ALL),
-    "four axes only, einsum": (with_einsum, "torch", BOTH),
     "eager torch": (Eager(), "torch", (*ALL, "bfloat16")),
 }
 """name: (what diagnose is given, the library, the dtypes)"""

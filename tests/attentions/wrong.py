@@ -1,7 +1,7 @@
 """Attentions that are wrong as code that people write is wrong: a line of a right one replaced, without the catalogue.
 
-The right ones are a tiled kernel, an eager one in torch, a ring of two ranks, and two that are handed bare memory or
-many keys. Each row of :data:`WRONG` says which line is replaced in which of them, and what ``diagnose`` must name.
+The right ones are a tiled kernel and an eager one in torch. Each row of :data:`WRONG` says which line is replaced in
+which of them, and what ``diagnose`` must name.
 """
 
 import inspect
@@ -120,58 +120,20 @@ def eager(Q, K, V, mask=None, bias=None, causal=False, scale=None, dropout=0.0):
     return P @ V
 
 
-def ring(Q, K, V, dO, *, causal=False):
-    """Two ranks with half of the keys each, in one process."""
-    if causal not in (False, True):
-        raise NotImplementedError("the other corner")
-    n_q, n_k = Q.shape[-2], K.shape[-2]
-    scale, ranks = Q.shape[-1] ** -0.5, tile(n_k, max(1, -(-n_k // 2)))
-    i = np.arange(n_q)[:, None]
-
-    def S_of(rank):
-        S = scale * Q @ mT(K[..., rank, :])
-        return np.where(np.arange(n_k)[rank] <= i, S, -np.inf) if causal else S
-
-    O, L = np.zeros_like(dO), np.full((*Q.shape[:-1], 1), -np.inf)
-    for rank in ranks:
-        S = S_of(rank)
-        M = S.max(axis=-1, keepdims=True)
-        L_r = M + np.log(np.exp(S - np.where(np.isneginf(M), 0, M)).sum(axis=-1, keepdims=True))
-        L_r = np.where(np.isneginf(M), -np.inf, L_r)
-        O_r = np.exp(S - np.where(np.isneginf(L_r), 0, L_r)) @ V[..., rank, :]
-        new = np.logaddexp(L, L_r)
-        safe = np.where(np.isneginf(new), 0, new)
-        O, L = np.exp(L - safe) * O + np.exp(L_r - safe) * O_r, new
-    delta = (dO * O).sum(axis=-1, keepdims=True)
-    dQ, dK, dV = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
-    for rank in ranks:
-        K_r, V_r = K[..., rank, :], V[..., rank, :]
-        P = np.exp(S_of(rank) - np.where(np.isneginf(L), 0, L))
-        dS = P * (dO @ mT(V_r) - delta)
-        dQ += scale * dS @ K_r
-        dK[..., rank, :] = scale * mT(dS) @ Q
-        dV[..., rank, :] = mT(P) @ dO
-    return O, dQ, dK, dV
-
-
-RIGHT = {"kernel": (kernel, "numpy"), "eager": (eager, "torch"), "ring": (ring, "numpy")}
+RIGHT = {"kernel": (kernel, "numpy"), "eager": (eager, "torch")}
 
 
 # --- wrong --------------------------------------------------------------------------------------------------------
 
 
 class Wrong(NamedTuple):
-    """``right`` in the source of ``of`` is replaced by ``wrong``; ``names`` are those of which one must be named.
-
-    ``why`` says why there is no name, where it is seen and not named.
-    """
+    """``right`` in the source of ``of`` is replaced by ``wrong``; ``names`` are those of which one must be named."""
 
     what: str
     of: str
     right: str
     wrong: str
-    names: tuple = ()
-    why: str = ""
+    names: tuple
 
     def function(self):
         """The wrong function, from the source."""
@@ -189,8 +151,6 @@ SCORES = "S = scores(rows, cols, bwd_scale, bwd_causal)"
 DELTA = "delta = (dO * O).sum(axis=-1, keepdims=True)\n    dQ, dk"
 DP = "dP = do @ mT(v[..., cols, :])"
 DO = "q, do = Q[..., rows, :], dO[..., rows, :]"
-DQ = "dQ[..., rows, :] += bwd_scale"
-RING_DQ = "dQ += scale * dS @ K_r"
 
 WRONG = (
     # the threads of incidents.md, by what their cause was
@@ -199,11 +159,9 @@ WRONG = (
           ("scale-of-padding-in-backward",)),
     Wrong("flash-attention#355", "kernel", DELTA,
           'dO = dO.ravel(order="K").reshape(dO.shape)\n    ' + DELTA, ("strides-of-do",)),
-    Wrong("diffusers#14265", "ring", "K_r, V_r = K[..., rank, :], V[..., rank, :]\n        P = np.exp(S_of(rank)",
-          "K_r, V_r = (T[..., ranks[0], :][..., : rank.stop - rank.start, :] for T in (K, V))\n"
-          "        i_, j_ = i, np.arange(n_k)[rank]\n"
-          "        S = scale * Q @ mT(K_r)\n"
-          "        P = np.exp((np.where(j_ <= i_, S, -np.inf) if causal else S)", ("kv-of-first-block",)),
+    Wrong("diffusers#14265", "kernel", DELTA,
+          "k, v = (T[..., np.arange(n_k) % TILE, :] for T in (k, v))\n    " + DELTA,
+          ("kv-of-first-block",)),
     Wrong("MSLK PR#263", "kernel", BWD_CAUSAL, "is_causal, bwd_causal = causal, False",
           ("causal-forgotten-in-backward",)),
     Wrong("triton#5660", "kernel", BWD_CAUSAL, "is_causal, bwd_causal = causal, causal or True",
@@ -212,32 +170,18 @@ WRONG = (
           "if group > 1:\n"
           "        dK, dV = (T.reshape(*K.shape[:-2], group, *T.shape[-2:]).sum(axis=-3) for T in (dk, dv))",
           "", ("group-sum-missing",)),
-    Wrong("pytorch#41508", "eager", "P = E / Z.masked_fill(Z == 0, 1.0)", "P = S.softmax(-1)", ("dead-row-nan",)),
-    Wrong("ring-flash-attention#42", "ring", RING_DQ,
-          "import torch\n        low = lambda T: torch.tensor(T).bfloat16().double().numpy()\n"
-          "        dQ, dS = low(dQ + scale * dS @ K_r), low(dS)",
-          (), "roundings: a finding of its own kind, precision"),
     Wrong("mindone PR#1438", "kernel", DO, "q, do = Q[..., rows, :], 0 * dO[..., rows, :] + 1", ("do-ignored",)),
     Wrong("DeepSpeed#5248", "kernel", "return O, dQ, dK, dV, *more", "return O, 4 * dQ, 4 * dK, 4 * dV, *more",
           ("factor",)),
-    Wrong("triton_docs_tutorials#6", "kernel", "return O, dQ, dK, dV, *more",
-          "low = lambda T: T.astype(np.float16).astype(T.dtype)\n"
-          "    return low(O), low(dQ), low(dK), low(dV), *more", (), "roundings: a finding of its own kind, precision"),
     Wrong("pytorch#146377", "kernel", DELTA,
           'K_ = K.ravel(order="K").reshape(K.shape)\n    k = np.repeat(K_, group, axis=-3) if group > 1 else K_\n    '
           + DELTA, ("strides-of-k-in-backward",)),
     Wrong("pytorch PR#174361", "kernel", "softmax_scale = d**-0.5 if scale is None else scale",
           "softmax_scale = d**-0.5", ("scale-ignored",)),
-    Wrong("mlx#2835", "kernel", 'shift = n_k - n_q if causal == "bottom-right" else 0',
-          "shift = n_k - n_q if causal else 0", ("causal-bottom-right",)),
     Wrong("aprender PR#2203", "eager", "P = torch.nn", "P = P.detach()\n    P = torch.nn", ("dq-zero", "dk-zero")),
-    Wrong("flash-sparse-attention#121", "kernel", "dv[..., cols, :] += mT(P) @ do",
-          "dv[..., cols, :] += mT(P) @ do / (P.max() < 0.999)", (), "its cause was never found; NaN in dV alone"),
     Wrong("flash-attention PR#2776", "kernel", "n_q, n_k, d, h =",
           "if 0 in (Q.shape[-2], K.shape[-2]):\n        return tuple(np.full(T.shape, np.nan) for T in (dO, Q, K, V))\n"
           "    n_q, n_k, d, h =", ("empty-not-handled",)),
-    Wrong("long-context-attention#149", "kernel", "return O, dQ, dK, dV, *more", "return O, dQ, dK",
-          (), "the call says what is missing"),
     Wrong("maxtext#3138", "kernel", "softmax_scale = d**-0.5 if scale is None else scale",
           "softmax_scale = (d**-0.5 if scale is None else scale) * d**-0.5", ("scale-and-default",)),
     Wrong("cudnn-frontend PR#421", "kernel", "safe = np.where(np.isneginf(m), 0, m)\n        L[...",
@@ -247,13 +191,6 @@ WRONG = (
     Wrong("jax#27184", "kernel", "dB[..., rows, cols] = dS", "pass", ("dbias-zero",)),
     Wrong("apex PR#816", "eager", "P = torch.nn.functional.dropout(P, dropout)",
           "P = torch.nn.functional.dropout(P, dropout) * (1 - dropout)", ("dropout-factor-missing",)),
-    Wrong("flash-attention PR#1025", "kernel", "return S if M is None else np.where(M[..., rows, cols], S, -np.inf)",
-          "S = S if M is None else np.where(M[..., rows, cols], S, -np.inf)\n"
-          "        return S if softcap is None else softcap * np.tanh(S / softcap)", (),
-          "here the cap comes before the mask and after it"),
-    Wrong("flash-attention#2562", "kernel", "n_q, n_k, d, h =",
-          'if not Q.shape[-2]:\n        raise RuntimeError("CUDA error: 700")\n    n_q, n_k, d, h =',
-          ("empty-not-handled",)),
     # the scale
     Wrong("backward scales by the width of V", "kernel", BWD_SCALE,
           "bwd_scale = softmax_scale if scale is not None else V.shape[-1] ** -0.5", ("scale-of-values-in-backward",)),
@@ -278,10 +215,6 @@ WRONG = (
     Wrong("window without its first key", "kernel", "(j >= i + shift - left)", "(j > i + shift - left)",
           ("window-off-by-one",)),
     Wrong("no way back through the cap", "kernel", "dS = dS * (1 - t**2)", "pass", ("softcap-derivative-missing",)),
-    Wrong("the mask in the backward of another head", "kernel", SCORES,
-          SCORES + "\n            if M is not None and M.ndim > 2:\n"
-          "                S = np.where(M[..., :1, rows, cols], S, -np.inf)",
-          (), "no case has a mask that only the heads differ in, and no such mistake is known"),
     # D, dP, L
     Wrong("D without the weights", "kernel", DELTA, "delta = (dO @ mT(v)).sum(axis=-1, keepdims=True)\n    dQ, dk",
           ("d-unweighted",)),
@@ -312,14 +245,11 @@ WRONG = (
           "b = Q.shape[0] if Q.ndim == 4 else 1\n    return O, dQ / b, dK / b, dV / b, *more",
           ("factor-one-over-batch",)),
     # what a graph loses
-    Wrong("Z is detached", "eager", "Z = E.sum(-1, keepdim=True)", "Z = E.sum(-1, keepdim=True).detach()",
-          ("ds-no-row-sum",)),
     Wrong("the maximum is detached in half", "eager", "Z = E.sum(-1, keepdim=True)",
           "Z = (S - S.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp().sum(-1, keepdim=True) "
           "if E.shape[-1] else E.sum(-1, keepdim=True)",
           ("maximum-half-detached",)),
-    Wrong("ring: local D", "ring", "dS = P * (dO @ mT(V_r) - delta)",
-          "dP = dO @ mT(V_r)\n        dS = P * (dP - (P * dP).sum(axis=-1, keepdims=True))", ("d-local",)),
-    Wrong("ring: dQ of the last rank alone", "ring", RING_DQ, "dQ = scale * dS @ K_r", ("dq-overwritten",)),
+    Wrong("dQ of the last tile alone", "kernel", "dQ[..., rows, :] += bwd_scale", "dQ[..., rows, :] = bwd_scale",
+          ("dq-overwritten",)),
 )  # fmt: skip
 """Those of the threads first, by the thread."""

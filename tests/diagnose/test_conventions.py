@@ -11,12 +11,8 @@ from attentions.narrow import (
     flash_attn,
     flash_attn_varlen,
     limited,
-    mlx_like,
     never_causal_back,
-    of_axes,
-    scaled_wrong,
     triton_tutorial,
-    two_axes,
     xformers,
 )
 from attentions.right import by_steps
@@ -41,7 +37,6 @@ NARROW = {
     flash_attn_varlen: "n, h, d with cu_seqlens as axes; widths that 8 divides; d_v = d_k only",
     xformers: "as many key heads as query heads; float32, float16 or bfloat16 only",
     triton_tutorial: "lengths that 128 divides; widths 16, 32, 64, 128 or 256 only; n_q = n_k only; d_v = d_k only",
-    mlx_like: "4 axes only; d_v = d_k only; float32 or float16 only",
     flash_in_numpy: "4 axes only; widths that 8 divides; d_v = d_k only; float16 only",
 }
 """A function with limits, and what the report says of them."""
@@ -57,8 +52,6 @@ def test_a_right_function_is_ok_however_narrow(make):
 
 @pytest.mark.parametrize("make", [flash_in_numpy, pytest.param(flash_attn, marks=pytest.mark.thorough)])
 def test_a_wrong_one_is_not(make):
-    report = ab.diagnose(make(scaled_wrong))
-    assert {f.about for f in report.findings if f.kind == "wrong"} == {"dQ", "dK", "dV"}
     report = ab.diagnose(make(never_causal_back))
     about = [f for f in report.findings if f.kind == "wrong"]
     assert {"dQ", "dV"} <= {f.about for f in about} <= {"dQ", "dK", "dV"}
@@ -66,8 +59,9 @@ def test_a_wrong_one_is_not(make):
     assert all(asked[name].options.get("causal") for f in about for name in f.cases)
 
 
-@pytest.mark.parametrize(("fn", "axes"), [(two_axes, (2,)), (of_axes(3), (3,)), (of_axes(2, 4), (2, 4))], ids=str)
-def test_numbers_of_axes(fn, axes):
+@pytest.mark.parametrize("axes", [(2,), (3,), (2, 4)], ids=str)
+def test_numbers_of_axes(axes):
+    fn = limited(dtypes=("float64",), axes=axes)
     call = Caller(fn)
     assert call.convention.axes == axes
     report = ab.diagnose(fn)

@@ -16,7 +16,6 @@ from libraries import CuPy
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
-from attnbook.arrays import mT
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.learn.adapters import adapter
@@ -51,11 +50,16 @@ def found(report):
 # --- what is right ------------------------------------------------------------------------------------------------
 
 
+ROWS = configurations(34)
+ONCE = {row[0]: i for i, row in enumerate(ROWS)}.values()
+"""Each implementation, in its narrowest dtype."""
+
+
 @pytest.mark.parametrize(
     ("name", "fn", "library", "dtype", "seed"),
     [
-        pytest.param(*row, id="-".join(map(str, (row[0], *row[2:]))), marks=[pytest.mark.thorough] * (i % 3 > 0))
-        for i, row in enumerate(configurations(38))
+        pytest.param(*row, id="-".join(map(str, (row[0], *row[2:]))), marks=[pytest.mark.thorough] * (i not in ONCE))
+        for i, row in enumerate(ROWS)
     ],
 )
 def test_it_finds_nothing_in_what_is_right(name, fn, library, dtype, seed):
@@ -75,13 +79,6 @@ def test_ours_is_right_in_every_case_of_every_library(library):
     count = f"compared in {len(report.compared)} of {len(CASES)} cases"
     assert str(report).splitlines()[:2] == ["right: O, dQ, dK, dV", count]
     assert list(report.compared) == taken("dL", library=library)
-
-
-def test_scores_of_the_large_case_overflow():
-    (case,) = (case for case in battery() if case.name == "large scores")
-    Q, K, *_ = case.inputs
-    with np.errstate(over="ignore"):
-        assert np.isinf(np.exp(np.max(Q @ mT(K)) * Q.shape[-1] ** -0.5))
 
 
 def test_float32_is_a_note_and_no_mistake():

@@ -1,4 +1,4 @@
-"""What diagnose names: sixty attentions that people could have written, mistakes by chance, and never a wrong name."""
+"""What diagnose names: forty attentions that people could have written, mistakes by chance, and never a wrong name."""
 
 import json
 from itertools import islice, product
@@ -14,9 +14,6 @@ from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.causes.registry import CAUSES, KNOWN, PAGES, TITLES
 from attnbook.diagnose.steps import Steps, with_mistakes
 
-UNSEEN = ("flash-attention#2562",)
-"""What no case shows as wrong: a function may refuse to take a length of 0."""
-
 SAMPLE = (2,)
 """The rows that are asked each time, of the threads that people met them in."""
 
@@ -30,7 +27,7 @@ MORE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["kernel", "ring", pytest.param("eager", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["kernel", pytest.param("eager", marks=pytest.mark.thorough)])
 def test_the_right_ones_are_right(name):
     fn, library = RIGHT[name]
     assert told(fn, library).ok
@@ -47,13 +44,10 @@ def test_the_right_ones_are_right(name):
     ],
 )
 def test_it_names_what_people_write(row):
-    """Some of the wrong results by a name that is expected, and none by another; or it is seen, and has no name."""
+    """Some of the wrong results by a name that is expected, and none by another."""
     report = told(row.function(), RIGHT[row.of][1])
-    assert report.ok == (row.what in UNSEEN)
-    if not report.ok:
-        assert set(report.mistakes) <= set(row.names), str(report)
-        assert bool(report.mistakes) == bool(row.names)
-        assert row.names or row.why
+    assert not report.ok
+    assert set() < set(report.mistakes) <= set(row.names), str(report)
     assert max(map(len, str(report).splitlines())) <= 100
 
 
