@@ -37,14 +37,6 @@ def where(fn, about):
     return {run.name for run in wrong_in([run for run in runs if run.compared]).get(about, [])}
 
 
-def test_roundings_are_no_error():
-    def ours(Q, K, V, dO, **options):
-        O, res = ab.attention(Q, K, V, **options)
-        return O, *ab.attention_vjp(dO, res)[:3]
-
-    assert not any(where(ours, name) for name in ("O", "dQ", "dK", "dV"))
-
-
 # --- what it asks -------------------------------------------------------------------------------------------------
 
 
@@ -217,14 +209,6 @@ def test_an_empty_sequence():
 
     assert where(careless, "dK") == {"no queries"}  # of no keys there is nothing to be wrong
 
-    def refuses(Q, K, V, dO):
-        assert min(Q.shape[-2], K.shape[-2]) > 0, "not empty"
-        return right(Q, K, V, dO)
-
-    report = ab.diagnose(refuses)
-    assert report.ok
-    assert "not empty" in report.not_run["no keys"]
-
 
 # --- precision ----------------------------------------------------------------------------------------------------
 
@@ -330,9 +314,6 @@ def test_a_sum_that_is_kept_in_16_bits_is_a_note():
     (note,) = (note for note in report.notes if "16 bits" in note)
     assert note.startswith("O, dV: ")
     assert '"long sums"' in note
-    # but not where it is off by more than that
-    off = ab.diagnose(lambda *inputs: [2 * T if T.shape[-2] == 300 else T for T in fn(*inputs)], library="torch")
-    assert not off.ok
 
 
 def test_ours_with_ops_is_asked_everything():

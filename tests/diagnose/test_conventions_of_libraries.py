@@ -54,15 +54,6 @@ def test_eager_attentions_of_hugging_face(name):
     assert set(EAGER[name]) <= set(report.compared)
 
 
-def test_a_wrong_eager_attention():
-    theirs = eager("llama")
-
-    def wrongly(module, query, key, value, attention_mask, scaling, **options):
-        return theirs(module, query, key.detach(), value, attention_mask, scaling, **options)
-
-    assert wrong(wrongly) == {"dK"}
-
-
 def test_flex_attention_has_no_backward_on_the_cpu():
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -112,33 +112,22 @@ def test_many_mistakes_at_once():
     assert set(causes(beginner)) == wanted
 
 
-class Wrong(torch.nn.Module):
-    """Eager attention with one step that can be replaced."""
-
-    def __init__(self, scores=None, weights=None):
-        super().__init__()
-        self.scores, self.weights = scores, weights
-
-    def forward(self, Q, K, V, mask=None):
-        S = Q @ K.mT * Q.shape[-1] ** -0.5
-        if self.weights:
-            return self.weights(S, mask) @ V
-        return self.scores(S, mask).softmax(-1) @ V
-
-
 @pytest.mark.parametrize(
-    ("cause", "steps"),
+    ("cause", "weights"),
     [
-        (["softmax-over-queries", "mask-ignored"], {"weights": lambda S, M: S.softmax(-2)}),
-        (["mask-added"], {"scores": lambda S, M: S if M is None else S + M}),
-        (["mask-after-softmax"], {"weights": lambda S, M: S.softmax(-1) if M is None else S.softmax(-1) * M}),
+        (("softmax-over-queries", "mask-ignored"), lambda S, M: S.softmax(-2)),
+        (("mask-added",), lambda S, M: S.softmax(-1) if M is None else (S + M).softmax(-1)),
+        (("mask-after-softmax",), lambda S, M: S.softmax(-1) if M is None else S.softmax(-1) * M),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)  # fmt: skip
-def test_a_wrong_forward_under_autograd(cause, steps):
+)
+def test_a_wrong_forward_under_autograd(cause, weights):
     """The gradient is right for what the forward computes: the mistake shows in O, and is named there."""
-    (of_O,) = (finding for finding in ab.diagnose(Wrong(**steps)).findings if finding.about == "O")
-    assert of_O.causes == (tuple(cause),)
+
+    def eager(Q, K, V, mask=None):
+        return weights(Q @ K.mT * Q.shape[-1] ** -0.5, mask) @ V
+
+    (of_O,) = (finding for finding in ab.diagnose(eager).findings if finding.about == "O")
+    assert of_O.causes == (cause,)
 
 
 def deaf(*names):
@@ -149,7 +138,7 @@ def deaf(*names):
     ("fn", "slugs"),
     [
         (deaf("mask"), ("mask-ignored",)),
-        (deaf("mask", "bias"), ("mask-ignored", "bias-ignored")),
+        (deaf("causal", "bias"), ("causal-ignored", "bias-ignored")),
         (deaf("mask", "bias", "causal", "scale"), ("options-ignored",)),
         (lambda Q, K, V, dO, window_size=(-1, -1): ours(Q, K, V, dO), ("window-ignored",)),
         (lambda Q, K, V, dO, dropout=0.0: ours(Q, K, V, dO), ("dropout-ignored",)),
@@ -157,7 +146,7 @@ def deaf(*names):
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_an_option_that_is_ignored(fn, slugs):
-    assert causes(fn) == slugs
+    assert set(causes(fn)) == set(slugs)
 
 
 def test_what_is_not_known():

@@ -280,24 +280,6 @@ SAVED = "        L, Q, K, V, O = ctx.saved_tensors\n"
 FORWARD = TILED.partition(SAVED)[0]
 RAISES = FORWARD + "        raise NotImplementedError('later')\n"
 SAVES = "save_for_backward(L,"
-IN_TORCH = """
-import torch
-
-
-class Head(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, Q, K, V):
-        P = (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1)
-        ctx.save_for_backward(Q, K, V, P)
-        return P @ V
-
-    @staticmethod
-    def backward(ctx, dO):
-        Q, K, V, P = ctx.saved_tensors
-        dP = dO @ V.mT
-        dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
-        return dS @ K, dS @ Q, P.mT @ dO
-"""
 DETACHED = "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1).detach() @ V"
 
 OF_TORCH = {
@@ -324,7 +306,6 @@ OF_TORCH = {
         TILED.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "d-mean",
     ),
     ("cs336-flash-torch", "nothing"): ("import torch\n\n\nclass A(torch.autograd.Function):\n    pass", 0, ""),
-    ("attention-torch", "dk raises"): (IN_TORCH, 7, "right where the call returned"),
     ("attention-torch", "detached"): (DETACHED, 4, 'first in "plain": None, expected an array'),
 }  # fmt: skip
 

@@ -67,11 +67,6 @@ def test_a_step_of_each_option_can_be_replaced():
         assert not all(map(checks.close, came, Steps(*case.inputs, **options).run())), name
 
 
-def test_one_class_for_the_same_mistakes():
-    mistake = type("Mistake", (), {"steps": {"dS": lambda a: a.dP}})
-    assert with_mistakes(mistake) is with_mistakes(mistake)
-
-
 SMALL = [
     pytest.param(case, marks=() if case.name in ("all options", "sink", "grouped heads") else pytest.mark.thorough)
     for case in CASES
