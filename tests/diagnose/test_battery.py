@@ -254,7 +254,7 @@ def test_products_in_less_precision_are_named_as_that(round_, dtype, words):
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
 def test_no_mistake_of_the_catalogue_passes_for_less_precision(dtype):
-    for mistake in MISTAKES[::3]:
+    for mistake in MISTAKES[::6]:
         call = Caller(mistake.run, "numpy", dtype=dtype)
         small = [case for case in battery(0, dtype) if case.inputs[0].shape[-2] < 60]
         compared = [run for case in small if (run := Run(case, call(case))).compared]
@@ -285,7 +285,7 @@ class Flash(torch.autograd.Function):
         return tuple(T.to(dtype) for T in grads)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.thorough)])
 def test_a_kernel_that_rounds_weights_to_16_bits_is_right(dtype):
     report = ab.diagnose(Flash.apply, library="torch", dtype=dtype)
     assert report.ok, str(report)

@@ -53,7 +53,7 @@ MINE = """
 """
 
 
-MADE = ("mine", "one", "broken", "script", "kernel", "pack", "ran")
+MADE = ("mine", "one", "broken", "kernel", "pack", "ran")
 """What the tests write and import."""
 
 FEW = ("plain", "batch and heads", "all axes equal", "mask", "mask with a dead row", "causal, more keys")
@@ -75,7 +75,6 @@ def run(few, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(textwrap.dedent(MINE), encoding="utf-8")
     (tmp_path / "one.py").write_text("def head(Q, K, V, dO):\n    return Q, K, V", encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
-    (tmp_path / "script.py").write_text("import sys\nsys.exit(0)", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", ["attnbook"])
@@ -118,7 +117,6 @@ def test_what_a_target_may_be(run, target):
         ("diagnose nowhere.py:f", "there is no file nowhere.py"),
         ("diagnose not_there:f", "No module named 'not_there'"),
         ("diagnose broken.py:f", "broken.py could not be imported: ZeroDivisionError: division by zero"),
-        ("diagnose script:f", "script could not be imported: SystemExit: 0"),
         ("diagnose mine:right --limit 0", "limit: expected a number of seconds above 0"),
         ("diagnose mine:right --library numpy --dtype bfloat16", "none of NumPy"),
         ("diagnose kernel.py:old --at-least -1", "--at-least: expected 0 or more, got '-1'"),
@@ -152,22 +150,16 @@ def test_what_cannot_be_written_is_noticed_before_anything_runs(run, tmp_path):
     assert "right: O, dQ, dK, dV" in out  # the report is not lost with the file
 
 
-def of_a_shell(folder, *arguments):
-    """The command in a process of its own: (status, stdout, stderr)."""
-    command = [sys.executable, "-m", "attnbook", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=100)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_a_function_that_never_returns_keeps_neither_the_shell_nor_its_report(tmp_path):
     """It prints to the end, which is not mixed with the report."""
     (tmp_path / "mine.py").write_text(
         "def noisy(Q, K, V, dO):\n    while True:\n        print('still here', flush=True)\n", encoding="utf-8"
     )
-    status, out, err = of_a_shell(tmp_path, "diagnose", "mine:noisy", "--limit", "0.2", "--json")
-    assert status == 1
-    assert json.loads(out)["findings"][0]["kind"] == "too long"
-    assert "still here" in err
+    command = [sys.executable, "-m", "attnbook", "diagnose", "mine:noisy", "--limit", "0.2", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", timeout=100)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["findings"][0]["kind"] == "too long"
+    assert "still here" in done.stderr
 
 
 def test_a_file_of_a_package_is_named_as_a_module(run, tmp_path):

@@ -51,8 +51,9 @@ def found(report):
 
 
 ROWS = configurations(34)
-ONCE = {row[0]: i for i, row in enumerate(ROWS)}.values()
-"""Each implementation, in its narrowest dtype."""
+ELSEWHERE = "ours", "ours with ops", "ours on torch", "as a kernel does it", "torch's"
+ONCE = {row[0]: i for i, row in enumerate(ROWS) if row[0] not in ELSEWHERE}.values()
+"""Each implementation that no other test asks about, in its narrowest dtype."""
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attentions import told
 
 import attnbook as ab
 from attnbook.checks import check_vjp
 from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.learn.results import NAMES
-from attnbook.diagnose.links import BOOK, SYMPTOM
+from attnbook.diagnose.links import SYMPTOM
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "symptoms.md").read_text(encoding="utf-8")
@@ -80,8 +79,8 @@ OPTIONS = "dropout", "bias", "variants"
 
 RIGHT = names_of(LINES)
 PAIRS = [
-    pytest.param(pair, id=f"{name}-{i}", marks=[pytest.mark.thorough] * (i > 0 and name not in OPTIONS))
-    for name, (*_, pairs) in sections(PAGE).items()
+    pytest.param(pair, id=f"{name}-{i}", marks=[pytest.mark.thorough] * (i > 0 or section % 3 > 0))
+    for section, (name, (*_, pairs)) in enumerate(sections(PAGE).items())
     for i, pair in enumerate(pairs)
 ]
 
@@ -110,11 +109,6 @@ def test_the_lines_at_its_top_run():
 
 def test_what_diagnose_links_to_is_there():
     assert set(SYMPTOM.values()) <= {f"#symptom-{name}" for name in sections(PAGE)}
-    for wrong, anchor in SYMPTOM.items():
-        name = next(m.slug for m in MISTAKE.values() if m.spoils == wrong)
-        report = str(told(MISTAKE[name].run))
-        assert report.endswith(f"\n\nfrom symptom to cause: {BOOK}book/symptoms.html{anchor}")
-    assert "symptom" not in str(told((ab.attention, ab.attention_vjp)))
 
 
 @pytest.mark.parametrize(
