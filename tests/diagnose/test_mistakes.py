@@ -166,7 +166,7 @@ def names(report):
     return report.mistakes, tuple(f.about for f in report.findings if f.kind == "wrong" and f.about in NAMES)
 
 
-@each(8)
+@each(8, 5)
 def test_diagnose_names_it(mistake):
     report = ab.diagnose(mistake.run)
     assert names(report) == ((mistake.slug,), mistake.spoils)
