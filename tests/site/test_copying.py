@@ -55,16 +55,6 @@ def test_by_mouse_and_by_keyboard(tab):
     assert tab.evaluate(PASTE) == tab.url + f"#{LABEL}"
 
 
-def test_a_second_press_in_haste_leaves_no_word_behind(tab):
-    formula = tab.locator(f"#{LABEL}")
-    formula.hover()
-    button = formula.get_by_role("button", name="Copy LaTeX")
-    for _ in range(2):
-        button.click()
-        button.get_by_text("Copied").wait_for()
-    button.get_by_text("LaTeX").wait_for()
-
-
 @pytest.mark.parametrize("page", [CHAPTER, "book/answer.html"])
 def test_on_a_screen_that_one_touches_all_buttons_are_seen(page, address, browser):
     tab = opened(address, browser, page, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)

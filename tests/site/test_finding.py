@@ -1,14 +1,11 @@
 """Finding things: the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
 
 import datetime
-import gzip
 import re
 import subprocess
 import sys
 from importlib import import_module
-from urllib.error import HTTPError
 from urllib.parse import unquote, urldefrag
-from urllib.request import urlopen
 from xml.etree import ElementTree
 
 import pytest
@@ -22,8 +19,7 @@ from citation import CITATION, bibtex
 from equations import equations
 from PIL import Image
 from plain_math import html, plain
-from previews import SIZE, descriptions, draw
-from reading import order, read
+from previews import SIZE, descriptions
 from test_docstrings import TOOLS
 from test_hints import ROOMS
 from which_gradient import LAYERS, choices
@@ -35,24 +31,9 @@ HOME = "https://attnbook.github.io/attnbook/"
 # --- a formula in a line ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("latex", "said"),
-    [
-        (r"dK = \text{scale}\cdot dS^{\mathsf T} Q", "dK = scale · dSᵀ Q"),
-        (r"\begin{aligned} S' &= c\,S \\ dS &= c\,dS' \end{aligned}", "S' = c S; dS = c dS'"),
-        (r"dA = dC\,B^{\mathsf T} \qquad dB = A^{\mathsf T} dC", "dA = dC Bᵀ; dB = Aᵀ dC"),
-        (r"p = \frac{1}{1 + e^{-x}}", "p = 1 / (1 + e^{-x})"),
-        (r"\tfrac12\,n\,(n + c)", "1/2 n (n + c)"),
-        (r"L_i \le M_i + \log n", "L_i ≤ M_i + log n"),
-    ],
-)
-def test_a_formula_in_a_line(latex, said):
-    assert plain(latex) == said
-
-
-def test_a_formula_in_html():
+def test_a_formula_in_a_line():
+    assert plain(r"\begin{aligned} S' &= c\,S \\ dS &= c\,dS' \end{aligned}") == "S' = c S; dS = c dS'"
     assert html("dX_{ij} < e^{S_{ij}}") == "dX<sub>ij</sub> &lt; e<sup>S<sub>ij</sub></sup>"
-    assert html("W_Q and nan_to_num") == "W<sub>Q</sub> and nan_to_num"
     for equation in equations():
         assert BeautifulSoup(html(plain(equation.latex)), "html.parser").get_text().strip()
 
@@ -80,18 +61,6 @@ class TestWhichGradient:
             len(UNITS[x].backward) for x in ("self", "masked", "cross")
         ]
 
-    def test_two_clicks_on_a_phone_without_javascript(self, address, browser):
-        """With it: test_walk."""
-        context = browser.new_context(viewport={"width": 390, "height": 844}, java_script_enabled=False)
-        tab = context.new_page()
-        tab.goto(address + self.page)
-        tab.locator(".which-gradient label", has_text="Cross-attention").click()
-        link = tab.locator(".which-gradient a:visible", has_text="memory")
-        assert link.bounding_box()["height"] >= 40
-        link.click()
-        tab.wait_for_url("**/07_cross.html#equation-eq-dmemory")
-        context.close()
-
 
 # --- letters ------------------------------------------------------------------------------------------------------
 
@@ -108,15 +77,6 @@ class TestTheIndexOfSymbols:
             _, _, _, _, derived, package, _ = row.select("td")
             assert derived.select_one('a[href*="#equation-"]'), row["id"]
             assert all(a["href"].startswith("api/attnbook.") for a in package.select("a"))
-
-    def test_no_letter_of_a_formulas_name_is_missing(self):
-        names = "td:nth-of-type(2) code, td:last-child code"
-        known = {code.get_text() for row in self.rows for code in row.select(names)}
-        known |= {name.partition("_")[2] for name in known if name.startswith(("W_", "b_"))} | {"W", "b", "QK", "kv"}
-        for equation in equations():
-            for word in equation.label.split("-")[1:]:
-                if re.search("[A-Z]", word):
-                    assert word in known, equation.label
 
 
 # --- there and back ------------------------------------------------------------------------------------------------
@@ -135,22 +95,6 @@ def test_every_public_function_leads_to_its_chapter_and_equations():
         assert chapters, name
         if name not in TOOLS:  # its formulas are in the chapter that it names
             assert chapters & {urldefrag(link)[0] for link in links if "#equation-" in link}, name
-
-
-def listings():
-    """Page and name of each public function or class whose lines a chapter shows; a method counts as its class."""
-    shown = r"\{literalinclude\} \.\./src/(\S+)\.py\n(?::[\w-]+:.*\n)*?:pyobject: ([a-zA-Z]\w*)"
-    for path in order():
-        text = "\n".join(cell["source"] for cell in read(path) if cell["cell_type"] == "markdown")
-        for file, name in re.findall(shown, text):
-            yield f"chapters/{path.stem}.html", f"{file.replace('/', '.')}.{name}"
-
-
-def test_chapters_lead_to_the_package_and_it_leads_back():
-    links = [(page, a["href"]) for page in PAGES for a in soup(SITE / page).select("p.source-of a")]
-    assert {(page, href.partition("#")[2]) for page, href in links} == set(listings())
-    assert len(links) == len(list(listings()))
-    assert {name for _, name in listings()} <= anchors(SITE / LIST)
 
 
 LIST = "book/api.html"
@@ -172,7 +116,7 @@ def test_the_list_has_every_public_name_and_each_of_its_old_addresses_leads_to_t
 
 def test_an_address_of_the_long_page_leads_on(address, pages):
     with pages() as tab:
-        for name in ("attnbook.attention.AttentionGrads.dQ", "attnbook.diagnose.links.link"):
+        for name in ("attnbook.attention.AttentionGrads.dQ",):
             tab.goto(f"{address}{LIST}#{name}", wait_until="commit")  # it is left before it has loaded
             tab.wait_for_url(f"**/book/api/attnbook.*.html#{name}")
 
@@ -213,32 +157,15 @@ def test_previews(page):
     assert tag(page, "og:site_name") == "The Gradients of Attention"
     assert tag(page, "og:url") == soup(SITE / page).select_one("link[rel=canonical]")["href"] == HOME + page
     assert tag(page, "twitter:card") == "summary_large_image"
-    assert tag(page, "og:title") in tag(page, "og:image:alt") or "." in tag(page, "og:title")
     with Image.open(SITE / tag(page, "og:image").removeprefix(HOME)) as card:
         assert card.size == SIZE == (int(tag(page, "og:image:width")), int(tag(page, "og:image:height")))
-    themes = [meta["media"] for meta in soup(SITE / page).select('meta[name="theme-color"]')]
-    assert len(themes) == 2
 
 
-def test_the_bare_address_says_what_the_front_page_says():
+def test_each_page_describes_itself_and_the_bare_address_says_what_the_front_page_says():
+    assert len(set(descriptions().values())) == len(PAGES)
     for name in ("description", "og:title", "og:image", "og:url", "twitter:card"):
         assert tag("index.html", name) == tag("book/intro.html", name)
-    door = soup(SITE / "index.html")
-    assert door.a["href"] == "book/intro.html"
-    assert (SITE / door.find("link", rel="icon")["href"]).exists()
-
-
-def test_each_page_describes_itself():
-    assert len(set(descriptions().values())) == len(PAGES)
-    for page in ("search.html", "genindex.html", "404.html"):
-        assert len(tag(page, "description")) > 20
-
-
-def test_a_card_is_the_same_on_every_build(tmp_path):
-    cards = [tmp_path / "a.png", tmp_path / "b.png"]
-    for card in cards:
-        draw("A title", "A sentence.", "The book", card)
-    assert cards[0].read_bytes() == cards[1].read_bytes()
+    assert soup(SITE / "index.html").a["href"] == "book/intro.html"
 
 
 def test_sitemap_and_robots():
@@ -260,15 +187,6 @@ def test_a_missing_page_leads_back_from_any_depth():
             assert path.exists(), address
 
 
-def test_a_missing_page_has_its_style_on_this_machine_too(address):
-    with pytest.raises(HTTPError, match="404") as missing:
-        urlopen(f"{address}chapters/12_none.html")
-    page = BeautifulSoup(missing.value.read(), "html.parser")
-    assert page.select_one("article h1").get_text() == "This page does not exist"
-    with urlopen(address.rstrip("/") + page.select_one("link[rel=stylesheet]")["href"]) as style:
-        assert ".headerlink" in gzip.decompress(style.read()).decode()
-
-
 # --- the feed and the citation ------------------------------------------------------------------------------------
 
 
@@ -281,15 +199,12 @@ class TestTheFeed:
         for node, entry in zip(found, changelog, strict=True):
             assert node.find(f"{{{ATOM}}}updated").text == f"{entry.date}T00:00:00Z"
             assert "<li>" in node.find(f"{{{ATOM}}}content").text
-        for name in ("id", "title", "updated", "author"):
-            assert root.find(f"{{{ATOM}}}{name}") is not None
 
     def test_an_edit_makes_no_entry_new(self):
         text = "# C\n\n## 0.2.0 - 2027-02-01\n\n- b\n\n## 0.1.0 - 2026-12-01\n\n- a\n"
         ids = [re.findall("<id>(.*)</id>", feed(t, "B", "A", HOME)) for t in (text, text.replace("- a", "- a, and c"))]
         assert ids[0] == ids[1]
         assert len(set(ids[0])) == 3
-        assert "<updated>2027-02-01T00:00:00Z</updated>" in feed(text, "B", "A", HOME)
 
     def test_a_page_names_it(self):
         for page in ("book/intro.html", "search.html"):
@@ -301,10 +216,6 @@ def test_the_citation_is_the_file():
     cff = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
     block = soup(SITE / "book/intro.html").select_one(".highlight-bibtex pre").get_text().strip()
     assert block == bibtex(cff)
-    for name in ("title", "url", "repository-code"):
-        assert cff[name] in block
-    for author in cff["authors"]:
-        assert author["name"] in block
     released = bibtex(cff | {"version": "1.2.3", "date-released": datetime.date(2027, 1, 31)})
     assert "\n  version = {1.2.3},\n  year = {2027},\n" in released
 

@@ -1,12 +1,11 @@
 """The live head, in a browser: its numbers are the package's, hands change them, and nothing that comes in harms."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 from built_site import SITE
-from live_head import SCRIPT, first_state, number, offered, results
+from live_head import first_state, number, offered, results
 from test_visits import axe
 
 from attnbook.checks import central_difference, close
@@ -226,12 +225,6 @@ def test_it_needs_no_server(tab):
     assert shown(tab, "O")[0][0] == number(first_state()["P"][0] @ [3, 0.2, -0.5])
 
 
-def test_only_pages_with_a_head_load_its_script():
-    pages = (path for folder in ("book", "chapters") for path in (SITE / folder).glob("*.html"))
-    found = {page.relative_to(SITE).as_posix() for page in pages if SCRIPT in page.read_text(encoding="utf-8")}
-    assert found == {FRONT, CHAPTER}
-
-
 # --- by hand
 
 
@@ -243,24 +236,14 @@ def test_by_keyboard(tab):
     assert first.input_value() == "1.1"
     tab.keyboard.press("Shift+ArrowDown")
     assert first.input_value() == "0.1"
-    assert first.get_attribute("aria-valuenow") == "0.1"
     assert shown(tab, "dK") != before
-    tab.keyboard.press("Tab")
-    assert field(tab, "Q, row 0, column 1").evaluate("e => e === document.activeElement")
     tab.locator("table[data-name=mask] button").first.press("Space")
     assert shown(tab, "P")[0][0] == "0.00"
     tab.locator("table[data-name=dQ] button").first.focus()
-    for key, entry in (
-        ("ArrowRight", "dQ0,1"),
-        ("ArrowRight", "dK0,0"),
-        ("ArrowDown", "dK1,0"),
-        ("ArrowLeft", "dQ1,1"),
-    ):
+    for key, entry in (("ArrowRight", "dQ0,1"), ("ArrowRight", "dK0,0"), ("ArrowDown", "dK1,0")):
         tab.keyboard.press(key)
         assert tab.locator(":focus").get_attribute("aria-pressed") == "true"
         assert tab.locator(".head-terms b").first.inner_text() == entry
-    tab.keyboard.press("Tab")
-    assert tab.locator(":focus").evaluate("e => e.tagName") == "SELECT"
 
 
 def test_an_entry_has_its_terms_and_a_difference_quotient_beside_it(tab):
@@ -299,16 +282,6 @@ def test_no_mistake_breaks_the_figure_and_nothing_stays_of_the_one_before(tab):
           }
         }"""
     )
-    tab.get_by_label("as many keys as queries").uncheck()
-    tab.locator("table[data-name=dQ] button").first.click()
-    tab.locator(".live-head select").select_option("l-local")
-    tab.locator("table[data-name=dQ] button").nth(2).click()
-    assert tab.locator(".head-quotient").inner_text().endswith("at the rate 0.4308370 ✕ not 0.4308294")
-    tab.locator("table[data-name=dQ] button").first.click()
-    tab.locator(".live-head select").select_option("dp-not-transposed")
-    assert tab.locator(".head-terms").inner_text().startswith("dQ0,0 cannot be computed: shapes")
-    assert said(tab).startswith("dQ cannot be computed: shapes")
-    assert tab.locator(".head-quotient").inner_text().endswith("✕ nothing to compare")
 
 
 def test_a_mistake_and_what_the_tests_say(tab):
@@ -316,15 +289,11 @@ def test_a_mistake_and_what_the_tests_say(tab):
     assert said(tab) == "dV cannot be computed: shapes 2×3 and 2×2 do not fit."
     tab.get_by_label("as many keys as queries").check()
     assert said(tab) == ""
-    verdicts = {
-        item.get_attribute("data-test"): item.get_attribute("data-verdict") for item in tab.locator("[data-test]").all()
-    }
-    assert verdicts["shapes"] == "does not see it"  # equal sizes hide it
-    assert verdicts["autograd"] == "caught: dV"
+    assert verdict(tab, "shapes") == "does not see it"  # equal sizes hide it
+    assert verdict(tab, "autograd") == "caught: dV"
     assert tab.locator("table[data-name=dV] td[data-off]").count() == 4
     assert tab.locator(".head-tests a").get_attribute("href").endswith("in_the_wild.html#mistake-dv-not-transposed")
     tab.locator(".live-head select").select_option("dead-row-nan")
-    assert "it takes a query that may look at nothing" in tab.locator(".head-verdict").inner_text()
     for toggle in tab.locator("table[data-name=mask] tr").first.locator("button:visible").all():
         toggle.click()
     assert shown(tab, "dQ")[0] == ["NaN", "NaN"]
@@ -373,8 +342,7 @@ def test_by_touch_on_a_phone(browser, address):
 
 
 NO_NUMBERS = {
-    "NaN": "“NaN”, which is not a number", "": "is empty", "1,5": "a point", "1e9": "beyond", "x": "“x”",
-    "1e308": "beyond", "1e400": "beyond", "1/0": "divides by 0", "1/1e-5": "“1/1e-5”", "9/.001": "beyond",
+    "NaN": "“NaN”, which is not a number", "": "is empty", "1,5": "a point", "1e400": "beyond", "1/0": "divides by 0",
 }  # fmt: skip
 
 
@@ -387,12 +355,9 @@ def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab):
         assert said(tab).startswith("Q, row 1, column 0 is")
         assert why in said(tab)
         assert said(tab).endswith(" The results are those of −0.5 there.")
-        assert tab.evaluate("document.querySelector('.head-say').getBoundingClientRect().bottom <= innerHeight"), text
         after = tab.evaluate(SHOWN)
         assert after.pop("Q")[1][0] == text
         assert after.items() <= before.items()
-        entry.press("ArrowUp")
-        assert entry.input_value() == text
     entry.fill("2")
     assert entry.get_attribute("aria-invalid") is None
     assert said(tab) == ""
@@ -400,24 +365,12 @@ def test_what_is_no_number_keeps_its_text_and_the_results_stay(tab):
 
 
 def test_a_scale_may_be_written_with_a_root(tab):
-    entry, other = field(tab, "scale"), field(tab, "Q, row 0, column 0")
-    root = str(2**-0.5)[:10]
-    for text, value in {
-        "0.5": "0.5", "sqrt(4)": "2", "1/3": "0.333333", "1/sqrt(2)": root, "1 / √2": root, "1/math.sqrt(2.0)": root,
-        "": root,
-    }.items():  # fmt: skip
+    entry, root = field(tab, "scale"), str(2**-0.5)[:10]
+    for text, value in {"0.5": "0.5", "sqrt(4)": "2", "1/3": "0.333333", "1 / √2": root, "": root}.items():
         entry.fill(text)
         assert said(tab) == ""
         assert entry.get_attribute("aria-valuenow").startswith(value), text
         assert shown(tab, "S")[1][0] == number((-0.5 * 1 - 1 * 0.2) * float(entry.get_attribute("aria-valuenow")))
-    for text, why in (("1/sqrt(0)", "divides by 0"), ("sqrt(.)", "not a number"), ("1/", "not a number")):
-        entry.fill(text)
-        assert why in said(tab)
-        assert entry.get_attribute("aria-invalid") == "true"
-    entry.fill("")
-    other.fill("−1/sqrt(2)")
-    assert said(tab) == ""
-    assert other.get_attribute("aria-valuenow").startswith(f"-{root}")
 
 
 PASTE = """([e, text]) => {
@@ -432,7 +385,6 @@ def test_a_matrix_can_be_pasted_and_one_of_another_size_changes_nothing(tab):
     before = tab.evaluate(SHOWN)
     for text, why in (
         ("[[1, 2], [3, 4]]", "takes 3×2 numbers, and this is 2×2"),
-        ("1 2\n3\n4 5", "rows of different lengths"),
         ("[[1, 2], [3, nan], [5, 6]]", "“nan”"),
     ):
         tab.evaluate(PASTE, [entry.element_handle(), text])
@@ -443,15 +395,6 @@ def test_a_matrix_can_be_pasted_and_one_of_another_size_changes_nothing(tab):
         field(tab, "K, row 0, column 0").fill("0")
         tab.evaluate(PASTE, [entry.element_handle(), text])
         assert shown(tab, "K") == [["1", "−2"], ["3", "4"], ["0.5", "6"]]
-
-
-def test_a_mask_that_forbids_all_is_told_in_words(tab):
-    for toggle in tab.locator("table[data-name=mask] button").all():
-        toggle.click()
-    assert said(tab).startswith("Query 0 and query 1 may look at nothing: ")
-    assert shown(tab, "L") == [["−∞"], ["−∞"]]
-    for name in ("P", "O", "dQ", "dK", "dV"):
-        assert {x for row in shown(tab, name) for x in row} == {"0.00"}, name
 
 
 def test_a_link_holds_a_state(tab, address):
@@ -473,7 +416,6 @@ def test_a_link_holds_a_state(tab, address):
         assert tab.locator(".live-head select").input_value() == "ds-mean"
         assert tab.locator(".head-terms b").first.inner_text() == "dK1,1"
         assert said(tab) == "These are the numbers of the link."
-        tab.wait_for_function("document.querySelector('.live-head').getBoundingClientRect().top < 400")
 
 
 def test_a_link_that_holds_no_state_changes_nothing_and_says_why(tab, address):
@@ -486,39 +428,17 @@ def test_a_link_that_holds_no_state_changes_nothing_and_says_why(tab, address):
         assert said(tab).startswith("The link holds no state of this head: "), change
         assert why in said(tab), change
         assert tab.evaluate(SHOWN) == before
-    arrive(tab, address + FRONT + bad)
-    assert said(tab).startswith("The link holds no state of this head: ")
-    assert tab.evaluate(SHOWN) == before
 
 
 BAD_LINKS = [
     (("Q=1,0.5,-0.5,1", "Q=1,0.5,-0.5"), "its Q has 3 numbers, not 4"),
     (("Q=1,", "Q=NaN,"), "an entry of Q is “NaN”"),
-    (("Q=1,", "Q=1e99,"), "is beyond"),
-    (("Q=1,", "Q=<b>1</b>,"), "which is not a number"),
-    (("scale=2", "scale=Infinity"), "the scale is “Infinity”"),
-    (("mask=110111", "mask=1101"), "its K has 6 numbers, not 4"),
     (("mask=110111", "mask=11011"), "its mask has 5 entries"),
     (("wrong=", "wrong=__proto__"), "its parts"),
-    (("wrong=", "wrong=constructor"), "a mistake that is not here"),
-    (("at=dK11", "at=dQ21"), "a row that dQ has not"),
-    (("at=dK11", "at=dK11&x=1"), "its parts"),
     (("&scale=2", ""), "its parts"),
     (("Q=1,", "Q=" + "0" * 900 + "1,"), "too long"),
-    (("#head:", "#head:%"), "its parts"),
     (("Q=1,", "Q=%E0%A4%A,"), "which is not a number"),
 ]
-
-
-def test_where_the_browser_copies_nothing_the_link_is_there(tab):
-    tab.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new DOMException('no')) }")
-    field(tab, "Q, row 0, column 0").fill("4")
-    tab.get_by_role("button", name="Copy a link to this").click()
-    link = tab.get_by_label("A link to this", exact=True)
-    link.wait_for()
-    assert "lets no page copy" in said(tab)
-    assert "#head:Q=4," in link.input_value()
-    assert "#head:Q=4," in tab.url
 
 
 # --- how it looks
@@ -545,6 +465,3 @@ def test_the_first_screen(width, height, tab):
     for part in (".first-steps a >> nth=2", "table[data-name=Q]", "table[data-name=dS] caption"):
         box = tab.locator(part).bounding_box()
         assert box["y"] + box["height"] <= height, part
-    for words in ("PDF", "cite", "course", "package"):
-        link = tab.locator("article a", has_text=re.compile(words)).first.bounding_box()
-        assert link["y"] + link["height"] <= 2 * height, words

@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 from functools import cache
-from urllib.parse import quote
 
 import pytest
 import site_search
@@ -22,23 +21,13 @@ NAMES = {  # of letters, labels and functions: where the first result leads, and
     "dS": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-ds"),
     r"$dS = P \circ (dP - D)$": (f"{HEAD}.html#equation-eq-ds-d",),
     "∂P/∂S": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),
-    "query gradient": (f"{HEAD}.html#equation-eq-dq",),
     "(4.8)": (f"{HEAD}.html#equation-eq-dq", f"{HEAD}.html#four-checks-for-free"),
-    "eq 4.8": (f"{HEAD}.html#equation-eq-dq",),
     "section 4.2": (f"{HEAD}.html#single-derivation",),
     "causal mask backward": ("06_masked.html#causality-is-a-statement-about-gradients",),
-    "dK": (f"{HEAD}.html#equation-eq-dk",),
     "eq-dK": (f"{HEAD}.html#equation-eq-dk",),
-    "dX": (f"{HEAD}.html#equation-eq-dx", "notation.html#symbol-dx"),
     "dX_mem": (f"{CROSS}.html#equation-eq-dmemory", "notation.html#symbol-dmemory"),
-    "db_K": (f"{HEAD}.html#equation-eq-db-k", "notation.html#symbol-db-q"),
     "D": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
-    "delta": (f"{HEAD}.html#equation-eq-d", "notation.html#symbol-d"),
-    "L": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
     "lse": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "log-sum-exp": (f"{SOFTMAX}.html#equation-def-logsumexp", "notation.html#symbol-l"),
-    "logsumexp vjp": (f"{SOFTMAX}.html#equation-eq-logsumexp-vjp",),
-    "softmax jacobian": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),
     "softmax_vjp": (
         "attnbook.softmax.softmax_vjp.html#attnbook.softmax.softmax_vjp",
         f"{SOFTMAX}.html#equation-eq-softmax-vjp",
@@ -46,30 +35,14 @@ NAMES = {  # of letters, labels and functions: where the first result leads, and
     "rowsum": (f"{HEAD}.html#equation-eq-ds", "notation.html#symbol-sum-1"),
     "W_O": ("05_multi_head.html#equation-def-multi-head", "notation.html#symbol-w-q"),
     "mask": (f"{HEAD}.html#equation-eq-op-mask", "notation.html#symbol-mask", f"{MASKS}.html"),
-    "masks": (f"{HEAD}.html#equation-eq-op-mask", f"{MASKS}.html"),
     "√d_k": (f"{HEAD}.html#equation-eq-op-scale", "notation.html#symbol-scale", f"{SOFTMAX}.html#q-9"),
     "mean in place of the weighted sum": ("in_the_wild.html#mistake-ds-mean",),
-    "ds-mean": ("in_the_wild.html#mistake-ds-mean",),
-    "dK transposed": ("in_the_wild.html#mistake-dk-transposed",),
     "flash attention": ("notation.html#the-flashattention-papers",),
     "is dK = Q dS^T": (f"{HEAD}.html#q-11",),
-    "why are my gradients exactly zero": (f"{HEAD}.html#q-15",),
     "key bias": (f"{HEAD}.html#the-keys-bias-gets-no-gradient",),
-    "RoPE backward": (f"{VARIANTS}.html#q-43",),
-    "GQA dK": (f"{VARIANTS}.html#q-42",),
-    "D = rowsum": (f"{HEAD}.html#q-13",),
     "finite differences": ("08_checking.html#check-gradient",),  # a name that the section marks
-    "flash attention backward": ("11_memory_and_speed.html#the-tiled-backward-line-by-line",),
     "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
-    "s_aux": ("questions.html#q-41",),
-    "varlen": (f"{VARIANTS}.html#variants-segments", "questions.html#variants-segments"),
     "cu_seqlens": (f"{VARIANTS}.html#variants-segments", "questions.html#variants-segments"),
-    "T5": (f"{VARIANTS}.html#variants-table", "questions.html#variants-table"),
-    "why divide by sqrt d": (
-        f"{HEAD}.html#q-9-whole",
-        "in_the_wild.html#mistake-scale-without-root",
-        f"{SOFTMAX}.html#q-9",
-    ),
 }
 ONE_TERM = r"dW_K  dwk  dL/dW_K  ∂L/∂W_K  ∂ℓ/∂W_K  \frac{\partial L}{\partial W_K}  \nabla_{W_K}L  grad W_K  W_K.grad"
 FOUND = """async queries => {
@@ -165,20 +138,13 @@ def index():
 
 
 LIKE = {  # plurals, typos and beginnings, where every word of a query may be one
-    "jacobians": "jacobian", "jacobain": "jacobian", "jacobin": "jacobian", "jacobia": "jacobian",
-    "sofmax jacobain": "softmax jacobian", "crss attenton gradeint": "cross attention gradient",
+    "jacobians": "jacobian", "jacobia": "jacobian", "crss attenton gradeint": "cross attention gradient",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("typed", LIKE)
 def test_what_is_misspelt_leads_to_what_was_meant(typed, found):
     assert found[typed][0] == found[LIKE[typed]][0]
-
-
-def test_what_is_shown_of_a_place_names_formulas_by_their_numbers():
-    leads = [lead for _, _, _, _, _, _, _, lead, *_ in index()["places"]]
-    assert any(re.search(r"dSᵀ Q times the scale \(4\.\d+\)", lead) for lead in leads)
-    assert not [lead for lead in leads if re.search(r"\b(?:eq|def)-\w", lead)]
 
 
 def test_every_place_is_there():
@@ -218,11 +184,8 @@ def test_a_formula_is_shown_and_where_it_stands(tab):
 
 BAD = {
     "softmax " * 125: "Only the first 200 characters are looked for.",
-    "x" * 1000: "Nothing in the book fits",
-    "∘ + ≤ !?& <b>": "place",
     "!?… //// ((()": "no word, letter or formula",
     "<img src=x onerror=alert(1)>": "place",
-    "\\frac{{{{ _ ^": "place",
     "zzzz": "Nothing in the book fits “zzzz”",
 }
 
@@ -236,24 +199,14 @@ def test_bad_input_is_told_in_words_and_stays(tab):
     assert not tab.errors
 
 
-OLD = "for (const name of ['ariaLabel', 'ariaSelected', 'role']) delete Element.prototype[name];"  # Firefox before 119
-REFUSES = "history.replaceState = () => { throw new DOMException('too many', 'SecurityError'); };"
-
-
-@pytest.mark.parametrize("came", [None, "<h1>Log in</h1>"], ids=["nothing", "a page to log in"])
-def test_an_index_that_does_not_come_is_told_and_asked_for_again_by_an_old_browser_too(came, address, browser):
+def test_an_index_that_does_not_come_is_told_and_asked_for_again(address, browser):
     tab = browser.new_page()
-    tab.add_init_script(OLD + REFUSES)
-    answer = (lambda route: route.abort()) if came is None else (lambda route: route.fulfill(body=came))
-    tab.route(f"**/{site_search.INDEX}*", answer, times=1)
+    tab.route(f"**/{site_search.INDEX}*", lambda route: route.fulfill(body="<h1>Log in</h1>"), times=1)
     tab.goto(f"{address}search.html?q=mask")
     tab.locator(".search-say", has_text="did not arrive").first.wait_for()
     tab.locator(".bd-search-container input").press("End")
     tab.keyboard.type("s")
     tab.locator(".search-list a").nth(1).wait_for()
-    tab.keyboard.press("ArrowDown")
-    tab.locator(".search-list a[aria-selected=true][role=option] >> nth=0").wait_for()
-    assert tab.locator(".search-list a").nth(1).get_attribute("aria-selected") == "true"
     tab.close()
 
 
@@ -294,12 +247,7 @@ def test_by_keyboard(chapter):
 
 def test_the_dialog_comes_by_either_key_and_goes(chapter):
     """With Escape, and where a place of the same page is chosen. Before it is asked for, no index is loaded."""
-    for _ in range(2):  # the field is in reach on arrival and below
-        box = chapter.locator(".search-button-field").bounding_box()
-        assert 0 <= box["y"] < 700
-        chapter.evaluate("document.querySelector('.bd-sidebar-primary').scrollTo(0, 9999); scrollTo(0, 9999)")
     chapter.wait_for_load_state("networkidle")
-    assert any(site_search.FIELD in url for url in chapter.asked)
     assert not any("index" in url for url in chapter.asked)
     dialog = chapter.locator("#pst-search-dialog")
     for key in ("Control+k", "/"):
@@ -327,11 +275,7 @@ def test_on_a_phone(address, browser):
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
     assert box["y"] + box["height"] <= 844
-    fits = "all => all.every(e => e.offsetHeight >= 40 && e.scrollWidth <= e.clientWidth)"
-    assert tab.locator("dialog [role=option]").evaluate_all(fits)
-    more = tab.locator("dialog .search-all")
-    assert more.get_attribute("href").endswith(f"search.html?q={quote('multi head backward')}")
-    more.tap()
+    tab.locator("dialog .search-all").tap()
     tab.wait_for_url("**/search.html?q=*")
     tab.locator(".bd-search-container [role=option]").nth(10).wait_for()
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
@@ -344,8 +288,3 @@ def test_without_a_script_the_page_says_where_to_look():
         assert (SITE / link["href"]).is_file()
     assert len(page.select("noscript p a")) > 2
     assert page.select_one("main form.bd-search input[name=q]")
-
-
-def test_where_npm_installed_nothing_sphinx_searches(monkeypatch, tmp_path):
-    monkeypatch.setattr(site_search, "ENGINE", tmp_path / "none.js")
-    assert site_search.setup(app=None) == {"parallel_read_safe": True}  # it connects nothing

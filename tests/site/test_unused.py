@@ -15,8 +15,3 @@ def test_the_site_is_small():
     python = {path for path in files if "pyodide" in path.parent.name}  # a reader loads it only on request
     assert sum(path.stat().st_size for path in files if path not in python) < 30e6
     assert sum(path.stat().st_size for path in python) < 27e6
-
-
-def test_no_script_asks_for_a_map_that_is_not_there():
-    for path in (SITE / "_static").rglob("*.[cj]s*"):
-        assert path.suffix not in (".js", ".css") or "sourceMappingURL" not in path.read_text(encoding="utf-8"), path

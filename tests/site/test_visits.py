@@ -30,44 +30,15 @@ def all_of(selector, wrong, said="e.outerHTML.slice(0, 300)", inside="article ")
 
 
 SEEN = "e.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })"
-# For a field of a form Chromium lays out the whole section around it.
-FAR_FIELDS = all_of(":is(form, select, textarea, input:not([type=radio]))", f"!{SEEN}")
 # --- what a page must be on a screen: each finds something wrong ----------------------------------------------------
 ON_A_SCREEN = {
-    # formulas whose comma or full stop stands at the beginning of the next line
-    "a mark begins a line": """[...document.querySelectorAll("article span.math")].filter(formula => {
-        const after = formula.nextSibling, boxes = [...formula.getClientRects()]
-        if (after?.nodeType !== Node.TEXT_NODE || !/^[,.;:!?)]/.test(after.data) || !boxes.length) return false
-        const mark = document.createRange()
-        mark.setStart(after, 0)
-        mark.setEnd(after, 1)
-        return mark.getBoundingClientRect().left < boxes.at(-1).left
-    }).map(formula => formula.textContent)""",
     # folded cells that show something to nobody, or nothing to everybody
     "wrongly folded": all_of(
         ".cell.tag_hide-input",
         "Boolean(e.querySelector('.cell_output')) === (getComputedStyle(e).display === 'none')",
         "e.innerText",
     ),
-    "a printed table without its lines": all_of(
-        ".tag_prints-table .cell_output pre", "getComputedStyle(e).whiteSpace !== 'pre'"
-    ),
 }
-# Headings and terms that would be lower without their permalink.
-RAISED = """(() => {
-    const all = "article :is(h1, h2, h3, h4, dt:not(.sig), td > p):has(> .headerlink)"
-    const heads = [...document.querySelectorAll(all)]
-    const before = heads.map(head => head.offsetHeight)
-    const without = document.head.appendChild(document.createElement("style"))
-    without.textContent = "article .headerlink { display: none !important }"
-    const raised = heads.filter((head, i) => head.offsetHeight !== before[i])
-    without.remove()
-    return raised.map(head => head.textContent)
-})()"""
-# The room left for sections that are not laid out yet is about right on a phone.
-ROOM = """[...document.querySelectorAll(".bd-article > section > section")].map(section =>
-    [section.id, parseInt(section.style.getPropertyValue("--height")) / section.offsetHeight])
-    .filter(([_, ratio]) => !(0.6 < ratio && ratio < 3.2))"""
 TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 # --- on paper -------------------------------------------------------------------------------------------------------
 ONLY_ON_A_SCREEN = (
@@ -200,10 +171,7 @@ class Visit:
 
     def in_many_sizes(self):
         """Each lays the page out anew."""
-        self.ask({"raised by a permalink": RAISED})
         if self.theme == "dark":
-            if self.page in PAGES:
-                self.ask({"no room for what comes": ROOM})
             large = self.tab.add_style_tag(content="html { font-size: 200% !important }")  # WCAG 2, Resize text
             self.ask({"scrolls sideways with large letters": TOO_WIDE})
             large.evaluate("style => style.remove()")
@@ -282,8 +250,6 @@ def test_a_page(page, one_tab, seen, address, browser, whole=False):
         assert len(weights) > 5 or not weighed
         if sum(weights.values()) > WEIGHT:
             visit.found["heavy"] = sorted(weights.items(), key=lambda item: -item[1])
-        if more and page.startswith("chapters/"):
-            visit.ask({"fields before a reader is near": FAR_FIELDS})
         lay_out(tab)
         visit.on_a_screen()
         if whole or page in KINDS:
@@ -308,44 +274,14 @@ def test_a_page_thoroughly(page, one_tab, address, browser):
     assert not visit.wrong()
 
 
-# Goes to what the keyboard reaches before an element.
-BEFORE = """e => {
-    const all = [...document.querySelectorAll("a[href], button, summary, input, [tabindex='0']")]
-    for (const it of all.slice(0, all.indexOf(e)).reverse()) {
-        it.focus()
-        if (it === document.activeElement) return
-    }
-}"""
-
-
-@pytest.fixture
-def tab(pages):
+def test_the_skip_link_comes_first(pages, address):
     with pages(width=390) as tab:
-        yield tab
-
-
-def test_a_chapter_by_keyboard(tab, address):
-    """The skip link comes first; what scrolls inside itself is reached, seen to be, and moved."""
-    tab.goto(address + CHAPTER)
-    tab.keyboard.press("Tab")
-    focused = tab.locator(":focus")
-    assert focused.inner_text() == "Skip to main content"
-    assert focused.bounding_box()["y"] >= 0
-    tab.keyboard.press("Enter")
-    tab.wait_for_url("**#main-content")
-    lay_out(tab)
-    wide = tab.evaluate_handle(f"{SCROLLERS}[0]").as_element()
-    wide.scroll_into_view_if_needed()
-    wide.evaluate(BEFORE)
-    for _ in range(9):
+        tab.goto(address + CHAPTER)
         tab.keyboard.press("Tab")
-        if wide.evaluate("e => e === document.activeElement"):
-            break
-    assert wide.evaluate("e => e === document.activeElement")
-    assert wide.evaluate("e => getComputedStyle(e).outlineStyle") != "none"
-    for _ in range(5):
-        tab.keyboard.press("ArrowRight")
-    tab.wait_for_function("e => e.scrollLeft > 20", arg=wide)
+        assert tab.locator(":focus").inner_text() == "Skip to main content"
+        assert tab.locator(":focus").bounding_box()["y"] >= 0
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**#main-content")
 
 
 def test_what_is_read_in_the_dark_is_printed_in_the_light(browser, address):

@@ -8,23 +8,16 @@ SOME = ("book/intro.html", "book/answer.html", CHAPTER)
 DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
 
 
-@pytest.fixture(scope="module", params=[390, pytest.param(1280, marks=pytest.mark.thorough)])
-def tab(request, browser):
-    context = browser.new_context(
-        viewport={"width": request.param, "height": 900}, color_scheme="dark", java_script_enabled=False
-    )
+@pytest.fixture(scope="module")
+def tab(browser):
+    narrow = {"width": 390, "height": 900}
+    context = browser.new_context(viewport=narrow, color_scheme="dark", java_script_enabled=False)
     yield context.new_page()
     context.close()
 
 
 @pytest.mark.parametrize(
-    ("tab", "page"),
-    [
-        pytest.param(width, page, marks=() if width == 390 and page in SOME else pytest.mark.thorough)
-        for width in (390, 1280)
-        for page in PAGES
-    ],
-    indirect=["tab"],
+    "page", [pytest.param(page, marks=() if page in SOME else pytest.mark.thorough) for page in PAGES]
 )
 def test_every_page_is_in_reach(page, tab, address):
     tab.goto(address + page)
