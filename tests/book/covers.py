@@ -194,10 +194,6 @@ def op(item):
     return [row_of(made), *(["dbias"] if isinstance(made, ops.Bias) else [])]
 
 
-def corner(item):
-    return [f"causal, {item.callspec.params['corner']}"]
-
-
 def of_softmax(item):
     return ["log-sum-exp" if item.callspec.params["is_right"].__name__ == "logsumexp_is_right" else "softmax"]
 
@@ -286,6 +282,7 @@ BY_LIBRARY = {
     "test_recurrent.py::test_every_library_gives_the_same": recurrence,
     "test_sigmoid.py::test_every_library_gives_the_same": ["sigmoid attention"],
 }
+OF_SHARED = ["differences", "autograd", "planted mistakes", *SPINES[:2], "layer"]
 CLAIMS = [
     *((test, quantities, library) for test, quantities in BY_LIBRARY.items()),
     ("test_attention.py::test_derivatives", variant, spine),
@@ -301,11 +298,7 @@ CLAIMS = [
     ("test_layers.py::test_differential_attention", ["differential attention"], SPINES[:4]),
     ("test_layers.py::test_a_differential_layer", ["differential attention"], ["layer"]),
     ("test_layers.py::test_talking_heads", ["talking heads"], ["dense"]),
-    (
-        "test_layers.py::test_layers_that_share_keys_and_values",
-        ["keys of another layer"],
-        ["differences", "autograd", "planted mistakes", *SPINES[:2], "layer"],
-    ),
+    ("test_layers.py::test_layers_that_share_keys_and_values", ["keys of another layer"], OF_SHARED),
     ("test_softmax.py::test_values_and_derivatives", of_softmax, [*DERIVATIVES, "other library"]),
     ("test_softmax.py::test_the_columns_of_the_jacobian_are_derivatives", ["softmax"], ["properties"]),
     ("test_softmax.py::test_large_scores_do_not_overflow", ["softmax", "log-sum-exp"], dtype),
@@ -317,16 +310,8 @@ CLAIMS = [
     ("test_ops.py::test_derivatives", op, DERIVATIVES),
     ("test_merge.py::test_derivatives", ["merge"], DERIVATIVES),
     ("test_merge.py::test_two_parts_make_the_whole", ["merge"], ["properties"]),
-    ("test_ops.py::test_causal_counts_from_its_corner", corner, ["properties"]),
-    ("test_ops.py::test_a_window_counts_from_its_corner", ["sliding window"], ["properties"]),
-    ("test_ops.py::test_softcap_bounds_the_scores", ["softcap"], ["properties"]),
-    ("test_sparse.py::test_a_packed_document_is_attended_to_as_if_alone", ["packed documents"], ["properties"]),
-    ("test_sparse.py::test_a_dead_block_is_never_visited", ["blocks"], ["properties"]),
     ("test_sink.py::test_gpt_oss", ["sink"], ["autograd", "other library"]),
     ("test_sink.py::test_low_precision", ["sink"], dtype),
-    ("test_ops.py::test_dropout_keeps_its_share", ["dropout"], ["properties"]),
-    ("test_ops.py::test_dropout_is_unrelated_from_place_to_place", ["dropout"], ["properties"]),
-    ("test_ops.py::test_dropout_is_the_same_on_any_tile", ["dropout"], ["properties"]),
     ("test_tiled.py::test_L_is_the_logsumexp_of_the_scores", output_of_L, ["other library"]),
     ("test_tiled.py::test_threads_change_no_bit", gradients, ["properties"]),
     ("test_tiled.py::test_errors_are_those_of_dense", ["O", "dQ", "dK", "dV"], dtype),

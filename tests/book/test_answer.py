@@ -121,12 +121,7 @@ def test_every_formula_by_differences_and_autograd(unit, notation, padded):
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("db_O", "dY[..., :1, :]"),
-        ("dO", "dY @ T(block(W_O))[::-1]"),
-        ("dV", "T(P * P) @ dO"),
-        ("dS", "P * dP - P @ T(dP) @ P"),
         ("dK", "T(dS) @ Q"),
-        ("dW_V", "T(X_v) @ dV[:, ::-1]"),
         ("dX", "heads(dQ @ T(W_Q))"),
     ],
 )
@@ -236,23 +231,12 @@ def test_the_lines_of_torch_give_torch_s_gradients(unit):
 # --- what the page shows of them ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("notation", NOTATIONS)
-@each_unit
-def test_no_two_things_have_one_letter(unit, notation):
-    """Otherwise a formula would say something else than the code that it is made from."""
-    shown = {row.name: formula(row, NOTATIONS[notation], unit).partition(" = ")[0] for row in
-             (*UNITS[unit].forward, *NOTATIONS[notation].backward(unit))}  # fmt: skip
-    assert len(set(shown.values())) == len(shown)
-
-
 def test_formulas_are_printed_as_they_are_computed():
-    ours, answer, flash = (NOTATIONS[name] for name in ("ours", "answer", "flash"))
+    ours, answer = (NOTATIONS[name] for name in ("ours", "answer"))
     rows = {row.name: row for row in BACKWARD + INTO_X}
     assert formula(rows["dX"], ours, "self") == (
         r"dX = \sum_r \bigl(dQ_r\,(W^Q_r)^\top + dK_r\,(W^K_r)^\top + dV_r\,(W^V_r)^\top\bigr)"
     )
-    assert formula(rows["dW_K"], ours, "cross") == r"dW^K_r = X_{\mathrm{mem}}^\top\,dK_r"
-    assert formula(flash.backward("self")[6], flash, "self") == r"dS = P \circ \bigl(dP - D\bigr)"
     assert formula(IN_ONE[1], answer, "self") == (
         r"\frac{\partial f}{\partial W^Q_h} = \gamma\,Q^\top\,\frac{\partial f}{\partial A}\,\mathbb P_h^\top\,K\,W^K_h"
     )

@@ -8,21 +8,20 @@ from functools import cache
 
 import numpy as np
 import pytest
-from atlas import RECORD, SCRIPT, record
+from atlas import SCRIPT, record
 from bs4 import BeautifulSoup
 from equations import ROOT
 
 from attnbook.diagnose.links import BOOK, link
 from evidence.atlas import CAUSES, KINDS, incidents, threads
-from evidence.atlas.entries import Cause, Setting, Thread
+from evidence.atlas.entries import Cause, Setting
 from evidence.atlas.options import RIGHT_ROTARY
-from evidence.atlas.page import counts, counts_table, filters, symptom, table
+from evidence.atlas.page import counts, counts_table, filters, table
 from evidence.atlas.plant import planted
-from evidence.atlas.recorded import ANSWERS, Watched, differs, run, today
+from evidence.atlas.recorded import ANSWERS, Watched, run, today
 from evidence.atlas.topics import TOPICS, topics
 
 every_cause = pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
-RESULTS = ("O", "dQ", "dK", "dV", "dbias", "dsink")
 SAMPLE = ("dead-row", "nothing-to-do")
 
 
@@ -35,25 +34,16 @@ def test_a_thread_says_where_it_is_and_how_far_it_was_read():
     latest = {}
     for thread in sorted(incidents().values(), key=lambda thread: (thread.repository, thread.number)):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", thread.repository), thread
-        assert thread.number > 0
         assert 2017 <= latest.get(thread.repository, 2017) <= thread.year <= 2026, thread  # later numbers, later years
         assert (thread.kind in ("issues", "pull"), thread.read) == (True, "excerpt"), thread
-        assert thread.title.strip() == thread.title != "", thread
-        assert thread.note == "" or thread.note[-1] in ".!", thread
+        assert thread.title
         latest[thread.repository] = thread.year
-    for _, thread in threads():  # one of two causes is the same in both but for its note
-        assert thread._replace(note="") == incidents()[thread.address]._replace(note="")
-    assert Thread("someone/something", 1, 2026, "x").library == "other"
 
 
 @every_cause
 def test_a_cause_is_told_in_sentences_and_spoils_what_it_says_and_nothing_else(cause):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", cause.slug)
-    assert not cause.title.endswith(".")
-    for text in (cause.cause, cause.needs, cause.fix):
-        assert text.endswith(".")
-        assert "  " not in text
-    assert cause.spoils == ("raises",) or set(cause.spoils) <= set(RESULTS)
+    assert all(text.endswith(".") for text in (cause.cause, cause.needs, cause.fix))
     assert cause.spoils
     assert cause.threads
     assert run(cause, cause.shows) == cause.spoils
@@ -64,16 +54,6 @@ def test_a_cause_is_told_in_sentences_and_spoils_what_it_says_and_nothing_else(c
 @pytest.mark.parametrize("setting", [Setting(), Setting(padding=1), Setting(heads=6, key_heads=2)], ids=str)
 def test_without_a_mistake_nothing_is_spoiled(setting):
     assert run(Cause("", "", "", "", "", (), planted(), setting, None, ()), setting) == ()
-
-
-def test_a_difference_is_noticed_and_a_rounding_is_none():
-    T = np.linspace(1.0, 2.0, 6)
-    assert not differs(T * (1 + 1e-14), T)
-    assert differs(T * (1 + 1e-6), T)
-    assert differs(None, T)
-    assert differs(T[:-1], T)
-    assert differs(np.where(T > 1.9, np.nan, T), T)
-    assert not differs(None, None)
 
 
 def test_a_rotation_by_any_tables_is_right_by_differences():
@@ -103,20 +83,6 @@ def test_the_record_knows_every_cause_and_no_other():
 def test_diagnose_says_what_is_recorded(slug):
     answer, names = today(CAUSES[slug])
     assert record()["causes"][slug] == {"answer": answer, "names": list(names)}, "run `make atlas`"
-
-
-def test_an_answer_follows_from_what_was_asked():
-    """A mistake where it shows is seen, where no call can show it there is no case, and missed between.
-
-    The first shows with one query only: what has no name is sought for in every wrong case, and that takes time.
-    """
-    spoiling = planted(dQ=lambda a: a.scale * a.dQ_unscaled + (np.sin(a.Q) if a.n_q == 1 else 0.0))
-    never = planted(dQ=lambda a: (1.25 if a.n_q > 10**6 else 1.0) * a.scale * a.dQ_unscaled)
-    hardly = planted(dQ=lambda a: (1 + 1e-8) * a.scale * a.dQ_unscaled)  # a float32 inside, as far as it can tell
-    asked = [
-        today(Cause("", "", "", "", "", ("dQ",), made, Setting(), None, ()))[0] for made in (spoiling, never, hardly)
-    ]
-    assert asked == ["seen", "no case", "missed"]
 
 
 def test_it_is_asked_about_the_mistake_as_large_as_it_is():
@@ -164,18 +130,13 @@ def test_the_page_says_what_is_recorded_and_links_a_name_where_the_book_has_a_se
 
 
 def test_a_row_has_the_words_that_people_look_for():
-    """GQA stands where query heads share a key head, and nowhere else; an option at least where the call has it."""
+    """GQA stands where query heads share a key head, and nowhere else."""
     assert {slug for slugs in TOPICS.values() for slug in slugs} <= CAUSES.keys()
     rows = {row["id"].removeprefix("atlas-"): row.find("td").get_text(" ") for row in page().select("tbody tr[id]")}
     for slug, text in rows.items():
         assert all(words in text for words in topics(slug))
-    shown = {slug: cause.shows for slug, cause in CAUSES.items()}
-    grouped = {slug for slug, shows in shown.items() if shows.key_heads not in (None, shows.heads)}
-    assert grouped == set(TOPICS["GQA, MQA"])
-    assert grouped == {slug for slug, text in rows.items() if "GQA" in text}
-    for option, words in (("window", "sliding window (SWA)"), ("sink", "attention sinks"), ("softcap", "softcap"),
-                          ("dropout", "dropout"), ("cos", "RoPE, rotary embeddings")):  # fmt: skip
-        assert {slug for slug, shows in shown.items() if option in shows.options} <= set(TOPICS[words])
+    grouped = {slug for slug, cause in CAUSES.items() if cause.shows.key_heads not in (None, cause.shows.heads)}
+    assert grouped == set(TOPICS["GQA, MQA"]) == {slug for slug, text in rows.items() if "GQA" in text}
 
 
 def test_the_counts_are_computed():
@@ -198,19 +159,6 @@ def test_what_is_shown_runs_with_the_imports_that_are_shown(cause):
         exec(compile(ast.Module([last], []), cause.slug, "exec"), names)
         made = names[last.name if isinstance(last, ast.FunctionDef) else last.targets[0].id]
     assert run(cause._replace(run=made), cause.shows) == cause.spoils
-
-
-def test_what_is_said_around_the_tables():
-    counted = counts_table(record())
-    assert all(counted.index(meaning) < counted.index("<table") for meaning in ANSWERS.values())
-    said = {option["value"]: option.text for option in page().select("select[name=symptom] option")}
-    assert said.pop("") == "all"
-    words = {symptom(cause) for cause in CAUSES.values()}
-    assert said == {each: each if each == "an error" else f"at least {each}" for each in words}
-    known = json.loads(RECORD.read_text(encoding="utf-8"))
-    del known["causes"]["dead-row"]  # a record that lacks a cause is no page
-    with pytest.raises(KeyError, match="dead-row"):
-        table("Causal, windows and masks", known)
 
 
 SHOWN = """() => [...document.querySelectorAll("table.atlas tbody tr")].filter((row) => row.checkVisibility())
@@ -245,27 +193,10 @@ def test_the_filters_show_what_fits(browser):
     choose(symptom="dQ, dK wrong")
     fits = {slug: n for slug, n in fits.items() if {"dQ", "dK"} <= set(CAUSES[slug].spoils)}
     assert shown() == fits
-    assert any(symptom(CAUSES[slug]) != "dQ, dK wrong" for slug in fits)  # and others, with more
     kinds = {kind: {cause.slug for cause in causes} for kind, causes in KINDS.items()}
     left = [kind for kind, slugs in kinds.items() if slugs & fits.keys()]
-    assert tab.locator("section:visible").count() == len(left) < len(KINDS)
     choose(**{"class": left[0]})
     assert shown() == {slug: n for slug, n in fits.items() if slug in kinds[left[0]]}
-    choose(**{"class": ""}, symptom="", library="", year="")
-    for words, slugs in TOPICS.items():
-        choose(topic=words)
-        assert shown().keys() == set(slugs)
-    other = next(words for words, slugs in TOPICS.items() if not kinds[left[0]] & set(slugs))
-    choose(topic=other, **{"class": left[0]})
-    assert tab.locator("output").text_content() == "0 incidents: choose less"
-    choose(topic="dropout", **{"class": ""})
-    tab.evaluate("""() => {
-        document.querySelector("select[name=topic]").value = "KV cache";
-        dispatchEvent(new PageTransitionEvent("pageshow"));
-    }""")  # as a browser restores what was chosen
-    assert shown().keys() == set(TOPICS["KV cache"])
-    tab.set_viewport_size({"width": 390, "height": 800})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    place = tab.locator("table.atlas a.here:visible").first.bounding_box()
-    assert min(place["width"], place["height"]) >= 24
+    choose(**{"class": ""}, symptom="", library="", year="", topic="dropout")
+    assert shown().keys() == set(TOPICS["dropout"])
     tab.close()

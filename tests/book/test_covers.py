@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 import covers
-import pytest
-from what_ran import mark, record
+from what_ran import record
 
 TESTS = Path(__file__).parents[1]
 COLUMNS = {
@@ -45,8 +44,3 @@ def test_the_record_holds_no_failure_and_nothing_of_one_machine():
     text = json.dumps(record())
     assert "FAILED" not in text
     assert "/" not in text.replace("1/", "")
-
-
-@pytest.mark.parametrize(("state", "shown"), [(None, "–"), ("passed", "yes"), ("CuPy: no GPU here", "not run")])
-def test_a_cell_says_what_ran(state, shown):
-    assert mark(state) == shown

@@ -15,7 +15,6 @@ from attnbook import (
     softmax,
 )
 from attnbook.figures import arrows, head_steps, input_paths, touches, whole_head
-from attnbook.figures.svg import PALETTE
 
 ALT = "One head, step by step"
 rng = np.random.default_rng(11)
@@ -69,16 +68,6 @@ def pictures(figure):
         yield sentence.text, parts
 
 
-def marked(parts, colour):
-    """The cells that are filled with a colour, as {table: set of (row, column)}."""
-    cells = {}
-    for part, element in parts.items():
-        if element.get("fill") == PALETTE[colour] and element.get("fill-opacity", "0") != "0":
-            *name, i, j = part.split()
-            cells.setdefault(" ".join(name), set()).add((int(i), int(j)))
-    return cells
-
-
 def printed(element):
     return [float(text.text.replace("−", "-")) for text in element]
 
@@ -97,72 +86,22 @@ def test_it_is_the_same_each_time_and_every_sum_that_is_printed_comes_out(make):
     assert found >= 2
 
 
-class TestSteps:
-    order = ("Q", "K", "V", "S", "P", "O", "loss", "dO", "dV", "dP", "D", "dS", "dQ", "dK")
-
-    def test_a_step_makes_one_table_from_those_that_are_there(self):
-        (_, whole), (_, given), *steps = pictures(head_steps(*ROUND, alt=ALT))
-        numbers = {name: whole[f"{name} numbers"] for name in self.order}
-        assert not [name for name, element in numbers.items() if element.get("visibility")]
-        for there, (_, parts) in enumerate([("", given), *steps], 3):
-            seen = [name for name in self.order if parts[f"{name} numbers"].get("visibility") != "hidden"]
-            assert tuple(seen) == self.order[:there]
-            if there > 3:
-                assert list(marked(parts, "orange")) == [self.order[there - 1]]
-                assert set(marked(parts, "blue")) <= set(self.order[: there - 1])
-                framed = {name for name in self.order if parts[f"{name} frame"].get("visibility") == "visible"}
-                assert framed == set(marked(parts, "orange")) | set(marked(parts, "blue"))
-
-    def test_its_numbers_are_right(self):
-        parts = next(pictures(head_steps(*ROUND, alt=ALT)))[1]
-        wanted = {"P": [0.4, 0.4, 0.2, 0.1, 0.1, 0.8], "loss": [2.2], "dV": [0.2, 0.2, -1.4], "D": [1.4, 0.8]}
-        wanted |= {"dS": [0.64, -0.16, -0.48, -0.68, -0.28, 0.96]}
-        wanted |= {"dQ": [0.64, 0.96, -0.16, -0.24, -0.68, -1.92, 0.62, 0.48]}
-        assert {name: printed(parts[f"{name} numbers"]) for name in wanted} == wanted
+def test_the_numbers_of_the_steps_are_right():
+    parts = next(pictures(head_steps(*ROUND, alt=ALT)))[1]
+    wanted = {"P": [0.4, 0.4, 0.2, 0.1, 0.1, 0.8], "loss": [2.2], "dV": [0.2, 0.2, -1.4], "D": [1.4, 0.8]}
+    wanted |= {"dS": [0.64, -0.16, -0.48, -0.68, -0.28, 0.96]}
+    wanted |= {"dQ": [0.64, 0.96, -0.16, -0.24, -0.68, -1.92, 0.62, 0.48]}
+    assert {name: printed(parts[f"{name} numbers"]) for name in wanted} == wanted
 
 
-CHANGED = {  # which tables in one row, which in one column, and which as a whole, by the formulas
-    "query": ({"S", "P", "O", "D", "dS", "dQ"}, set(), {"dK", "dV"}),
-    "key": (set(), {"S"}, {"P", "O", "D", "dS", "dQ", "dK", "dV"}),
-    "value": (set(), {"dP"}, {"O", "D", "dS", "dQ", "dK"}),
-    "dO": ({"dP", "D", "dS", "dQ"}, set(), {"dK", "dV"}),
-}
-
-
-class TestTouches:
-    def test_what_changes_is_what_the_formulas_say(self):
-        d_k, d_v = 2, 5
-        shapes = {"S": (3, 4), "P": (3, 4), "O": (3, 5), "loss": (1, 1), "dV": (4, 5), "dP": (3, 4), "D": (3, 1)}
-        shapes |= {"dS": (3, 4), "dQ": (3, 2), "dK": (4, 2)}
-        states = list(pictures(touches(*head(3, 4, d_k, d_v), alt=ALT)))
-        entries = [(i, j) for i in range(3) for j in range(4)]
-        for k, (move, (rows, columns, wholes)) in enumerate(CHANGED.items(), 1):
-            for (i, j), (sentence, parts) in zip(entries, states[12 * k : 12 * k + 12], strict=True):
-                wanted = {
-                    name: {
-                        (r, c)
-                        for r, c in np.ndindex(shape)
-                        if name in wholes | {"loss"} or (name in rows and r == i) or (name in columns and c == j)
-                    }
-                    for name, shape in shapes.items()
-                    if name in rows | columns | wholes | {"loss"}
-                }
-                assert marked(parts, "orange") == wanted
-                moved = {"query": ("Q", i, d_k), "key": ("K", j, d_k), "value": ("V", j, d_v), "dO": ("dO", i, d_v)}
-                name, row, width = moved[move]
-                assert marked(parts, "purple") == {name: {(row, c) for c in range(width)}}
-                assert sentence.startswith(f"Row {row} of {name} moves.")
-
-
-class TestInputPaths:
-    def test_the_sums_are_the_gradients_of_the_layer(self):
-        (_, parts), *_ = pictures(paths())
-        dY, eye = dO, np.eye(6)
-        self_layer = multi_head_attention(X, MultiHeadParams(*W, eye), num_heads=1)[1]
-        cross_layer = multi_head_attention(X, MultiHeadParams(*U, eye), num_heads=1, memory=MEMORY)[1]
-        g, c = multi_head_attention_vjp(dY, self_layer), multi_head_attention_vjp(dY, cross_layer)
-        for name, T in {"self dX": g.dX, "cross dX": c.dX, "cross dX_mem": c.dmemory}.items():
-            assert printed(parts[f"{name} numbers"]) == pytest.approx(T.ravel(), abs=0.00501)
+def test_the_sums_of_the_paths_are_the_gradients_of_the_layer():
+    (_, parts), *_ = pictures(paths())
+    dY, eye = dO, np.eye(6)
+    self_layer = multi_head_attention(X, MultiHeadParams(*W, eye), num_heads=1)[1]
+    cross_layer = multi_head_attention(X, MultiHeadParams(*U, eye), num_heads=1, memory=MEMORY)[1]
+    g, c = multi_head_attention_vjp(dY, self_layer), multi_head_attention_vjp(dY, cross_layer)
+    for name, T in {"self dX": g.dX, "cross dX": c.dX, "cross dX_mem": c.dmemory}.items():
+        assert printed(parts[f"{name} numbers"]) == pytest.approx(T.ravel(), abs=0.00501)
 
 
 @pytest.mark.parametrize(("scale", "grow"), [(None, 1), (0.9, 2.5)])
@@ -189,55 +128,35 @@ def test_arrows_end_where_the_formulas_say(scale, grow):
         pulled = wanted[f"pull {j}"][1]
     for name, arrow in wanted.items():
         np.testing.assert_allclose((ends[name] - origin) * (1, -1) / unit, arrow, atol=0.02, err_msg=name)
-    svg = arrows(q, K, np.ones((5, 1)), np.ones(1), alt=ALT).svg  # gradients of size zero break nothing
-    assert not re.search(r"\bnan\b", svg)
-    assert svg.count("as well as the average: dS = 0") == 5
 
 
-class TestWholeHead:
-    """The frontispiece: its formulas are run, and what is drawn says the same on a wide screen and on a phone."""
+def formulas(form):
+    """Of each box of the frontispiece its name and its formula: the words that stand in it."""
+    root = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")[form]
+    texts = [element for element in root if element.tag.endswith("text")]
+    for rect in (element for element in root if element.tag.endswith("rect")):
+        left, top, wide, tall = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
+        inside = (t for t in texts if 0 < float(t.get("x")) - left < wide and 0 < float(t.get("y")) - top < tall)
+        name, whole = rect.get("data-part"), " ".join("".join(t.itertext()) for t in inside)
+        yield name, whole.removeprefix(f"{name} ").partition(" needs ")[0]
 
-    both = pytest.mark.parametrize("form", [0, 1], ids=["wide", "tall"])
 
-    def drawn(self, form):
-        """{name: (rectangle, lines of words)}."""
-        root = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")[form]
-        rects = [element for element in root if element.tag.endswith("rect")]
-        boxes = {
-            rect.get("data-part"): ([float(rect.get(k)) for k in ("x", "y", "width", "height")], []) for rect in rects
-        }
-        for word in (element for element in root if element.tag.endswith("text")):
-            x, y = float(word.get("x")), float(word.get("y"))
-            (words,) = [
-                w for (left, top, wide, tall), w in boxes.values() if 0 < x - left < wide and 0 < y - top < tall
-            ]
-            words.append("".join(word.itertext()))
-        return boxes
-
-    def formulas(self, form):
-        """{name: (its formula, what is printed as needed)}."""
-        made = {}
-        for name, (_, words) in self.drawn(form).items():
-            whole, _, needs = " ".join(words).partition(" needs ")
-            assert whole.startswith(f"{name} "), name
-            made[name] = (whole.removeprefix(f"{name} "), needs)
-        return made
-
-    @both
-    def test_its_formulas_are_those_of_the_package(self, form):
-        p, scale = MultiHeadParams(*W, np.eye(6)), 7**-0.5
-        Y, res = multi_head_attention(X, p, num_heads=1)
-        values = {"X": X, "dO": dO, "W_Q": W[0], "W_K": W[1], "W_V": W[2], "scale": scale, "softmax": softmax}
-        for name, (formula, _) in self.formulas(form).items():
-            if name == "dS":
-                values["D"] = np.sum(values["dP"] * values["P"], axis=-1, keepdims=True)
-            if formula.startswith("= "):
-                code = re.sub(r"([\w)ᵀ]) (?=\w)", r"\1 @ ", formula[2:])
-                code = code.replace("ᵀ", ".mT").replace("·", "*").replace("∘", "*").replace("−", "-")
-                values[name] = eval(code, {}, values)
-        np.testing.assert_allclose(values["O"], Y)
-        np.testing.assert_allclose(values["dX"], multi_head_attention_vjp(dO, res).dX)
-        _, res = attention(values["Q"], values["K"], values["V"])
-        for name, T in attention_vjp(dO, res)._asdict().items():
-            if name in ("dQ", "dK", "dV"):
-                np.testing.assert_allclose(values[name], T)
+@pytest.mark.parametrize("form", [0, 1], ids=["wide", "tall"])
+def test_the_formulas_of_the_whole_head_are_those_of_the_package(form):
+    """They are run, and are the same on a wide screen and on a phone."""
+    p, scale = MultiHeadParams(*W, np.eye(6)), 7**-0.5
+    Y, res = multi_head_attention(X, p, num_heads=1)
+    values = {"X": X, "dO": dO, "W_Q": W[0], "W_K": W[1], "W_V": W[2], "scale": scale, "softmax": softmax}
+    for name, formula in formulas(form):
+        if name == "dS":
+            values["D"] = np.sum(values["dP"] * values["P"], axis=-1, keepdims=True)
+        if formula.startswith("= "):
+            code = re.sub(r"([\w)ᵀ]) (?=\w)", r"\1 @ ", formula[2:])
+            code = code.replace("ᵀ", ".mT").replace("·", "*").replace("∘", "*").replace("−", "-")
+            values[name] = eval(code, {}, values)
+    np.testing.assert_allclose(values["O"], Y)
+    np.testing.assert_allclose(values["dX"], multi_head_attention_vjp(dO, res).dX)
+    _, res = attention(values["Q"], values["K"], values["V"])
+    for name, T in attention_vjp(dO, res)._asdict().items():
+        if name in ("dQ", "dK", "dV"):
+            np.testing.assert_allclose(values[name], T)

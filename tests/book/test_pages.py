@@ -37,9 +37,7 @@ def test_the_page_runs_and_checks():
     ("right", "wrong"),
     [
         ("return dS * (1 - y * y), None", "return dS, None"),
-        ("return dS * (1 - y * y), None", "return dS * (1 - y), None"),
         ("return tS * (1 - y * y)", "return tS * self.c"),
-        ("return self.c * y, y", "return y, y"),
     ],
 )
 def test_its_checks_notice_a_wrong_op(right, wrong):
@@ -99,7 +97,6 @@ def head(Q, K, V, dO):
     return P @ V, scale * dS @ K, scale * dS.mT @ Q, P.mT @ dO
 """
 ALL_CASES = {case.name for case in battery()}
-TWO_AXES = "    if Q.ndim > 2:\n        raise NotImplementedError\n    scale"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,6 @@ TWO_AXES = "    if Q.ndim > 2:\n        raise NotImplementedError\n    scale"
         (("", ""), True, True, set()),
         (("scale * dS @ K", "dS @ K"), False, False, {"dQ"}),
         ((".mT", ".T"), False, False, {"O", "dQ", "dK", "dV"}),
-        (("    scale", TWO_AXES), True, False, set()),
     ],
 )
 def test_the_head_that_the_page_for_instructors_grades(mistake, ok, passed, wrong):
@@ -116,8 +112,6 @@ def test_the_head_that_the_page_for_instructors_grades(mistake, ok, passed, wron
     names = run(code, head=run(HEAD.replace(*mistake), ab=ab)["head"])
     assert (names["report"].ok, names["passed"], names["wrong"]) == (ok, passed, wrong)
     assert names["required"] <= ALL_CASES
-    named = re.findall(r'`"([^"]+)"`', (ROOT / "book/teaching.md").read_text(encoding="utf-8"))
-    assert set(named) <= ALL_CASES
 
 
 def test_the_mistake_that_the_page_for_instructors_shows():
@@ -128,7 +122,6 @@ def test_the_mistake_that_the_page_for_instructors_shows():
         lines = lines.replace(right, wrong)
     report = run(lines, ab=ab, mT=mT)["report"]
     assert report.mistakes == ("scale-missing-in-dq",)
-    assert re.search(r"\n\nthe scale is missing in dQ\n.*\n.*\n.*\n\nnot run", str(report))
 
 
 def test_the_layer_that_the_page_for_instructors_grades(capsys):
@@ -142,7 +135,5 @@ def test_the_layer_that_the_page_for_instructors_grades(capsys):
 
     run(code, student=student)
     assert capsys.readouterr().out == "agrees with differences and autograd\n"
-    with pytest.raises(AssertionError):
-        run(code, student=lambda *given: (*student(*given)[:-1], None))
     with pytest.raises(AssertionError, match="disagrees"):
         run(code, student=lambda *given: (2 * student(*given)[0], *student(*given)[1:]))
