@@ -121,11 +121,7 @@ def test_each_theorem_assumes_what_is_recorded(found):
 
 
 @with_coq
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    PLANTED,
-    ids=[row[0] for row in PLANTED],
-)
+@pytest.mark.parametrize(("name", "right", "wrong"), PLANTED, ids=[row[0] for row in PLANTED])
 def test_coq_refuses_a_planted_mistake(tmp_path, name, right, wrong):
     theorem = proofs.theorems()[name]
     read(*(CORE if theorem.file in (*CORE, "products", "softmax") else (theorem.file,)))
