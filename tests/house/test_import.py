@@ -56,10 +56,18 @@ def test_no_heavy_library_is_loaded_and_by_the_package_its_core_alone():
     assert not HEAVY & {*loaded, *python(every).split()}
 
 
-def test_without_torch_its_room_says_what_to_install():
-    code = "import sys; sys.modules['torch'] = None\nimport attnbook.torch"
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import attnbook.torch", "attnbook.torch"),
+        ("import attnbook.parallel as p; p.ring_attention(1, 2, 3)", "attention over ranks"),
+        ("import attnbook.parallel.check as c; c.main([])", "attention over ranks"),
+    ],
+)
+def test_without_torch_its_doors_say_what_to_install(code, what):
+    code = f"import sys; sys.modules['torch'] = None\n{code}"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.splitlines()
-    assert told[-1] == "ModuleNotFoundError: attnbook.torch needs PyTorch: pip install 'attnbook[torch]'"
+    assert f"{what} needs PyTorch: pip install 'attnbook[torch]'" in told[-1]
 
 
 DOORS = (
