@@ -170,7 +170,7 @@ def names(report):
 def test_diagnose_names_it(mistake):
     report = ab.diagnose(mistake.run)
     assert names(report) == ((mistake.slug,), mistake.spoils)
-    if mistake.spoils in SYMPTOM:
+    if mistake.spoils in SYMPTOM and mistake.slug != "group-tiled":  # which has a section of its own
         assert str(report).endswith(f"\n\nfrom symptom to cause: {BOOK}book/symptoms.html{SYMPTOM[mistake.spoils]}")
 
 

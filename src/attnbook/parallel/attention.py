@@ -198,12 +198,13 @@ def _attend(
 def _lines() -> Any:
     """What does the work, or an error without torch.distributed."""
     try:
-        import torch.distributed
+        import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         needs = "attention over ranks needs PyTorch: pip install 'attnbook[torch]'; simulate() works without"
         raise ModuleNotFoundError(needs, name="torch") from None
+    import torch.distributed
 
     if not torch.distributed.is_available():
         raise RuntimeError(expected("torch", "a build with torch.distributed", "one without"))
