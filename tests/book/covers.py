@@ -399,13 +399,16 @@ def pytest_runtest_logreport(report):
     cells = dict(report.user_properties).get("covers", ())
     if report.passed and report.when != "call":
         return
+    if report.failed:
+        FAILED.append(report.nodeid)
+        return
     for cell in map(tuple, cells):
-        outcome = "passed" if report.passed else report.longrepr[2] if report.skipped else "FAILED"
+        outcome = "passed" if report.passed else report.longrepr[2]
         OUTCOMES.setdefault(cell, set()).add(outcome.removeprefix("Skipped: "))
 
 
 OUTCOMES = {}
-COUNTS = Counter()
+COUNTS, FAILED = Counter(), []
 NOTICE = ("test_mutations.py::test_it_is_noticed", "test_mistakes.py::test_the_tests_notice_it")
 
 
@@ -413,9 +416,8 @@ def pytest_sessionfinish(session):
     config = session.config
     if not config.getoption("record_coverage") or hasattr(config, "workerinput"):
         return
-    failed = sorted(cell for cell, outcomes in OUTCOMES.items() if "FAILED" in outcomes)
-    if failed or not OUTCOMES:
-        raise pytest.UsageError(f"nothing was recorded: {failed or 'no test ran'}")
+    if FAILED or not OUTCOMES:
+        raise pytest.UsageError(f"nothing was recorded: {', '.join(FAILED) or 'no test ran'}")
     drawn = {
         quantity: {
             check: "passed" if "passed" in outcomes else " ".join(sorted(outcomes))
