@@ -232,6 +232,7 @@ OPS = [
     (lambda: Softcap(10**400), ValueError, "cap: expected a positive number, got 1000…"),
     (lambda: Scale(True), ValueError, "factor: expected a finite number, or an array, got True"),
     (lambda: Scale(float("nan")), ValueError, "factor: expected a finite number, or an array, got nan"),
+    (lambda: Scale("2"), ValueError, "factor: expected a finite number, or an array, got '2'"),
     (lambda: Segments.packed([0, 5]), TypeError, "cu_seqlens_q: expected an array of integers, got list"),
     (lambda: Segments.packed(ones(2)), TypeError, "cu_seqlens_q: expected an array of integers, got float64"),
     (lambda: Segments.packed(np.array(5)), ValueError, f"cu_seqlens_q: expected {LENGTHS}, got 5"),
