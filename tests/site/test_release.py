@@ -22,7 +22,7 @@ from markdown_it import MarkdownIt
 from packaging.requirements import Requirement
 from packaging.version import Version
 from test_pages import blocks
-from test_workflows import PINNED, read, steps
+from test_workflows import read, steps
 
 import attnbook as ab
 
@@ -147,7 +147,8 @@ def test_the_lock_is_of_the_requirements():
     locked = {name: version.removesuffix("+cpu") for name, version in PIN.findall(LOCK)}
     assert re.search(r"^torch==\S+\+cpu ", LOCK, re.MULTILINE)
     assert not [name for name in locked if name.startswith(("nvidia-", "cuda-"))]
-    pinned = {re.sub(r"[_.]", "-", name.lower()): version for name, version in PIN.findall(PINNED)}
+    pins = "".join((folder / "requirements.txt").read_text(encoding="utf-8") for folder in (ROOT, ROOT / "tests"))
+    pinned = {re.sub(r"[_.]", "-", name.lower()): version for name, version in PIN.findall(pins)}
     assert pinned.items() <= locked.items()
     entries = re.split(r"^(?=[\w.-]+==)", LOCK, flags=re.MULTILINE)[1:]
     assert all("--hash=sha256:" in entry for entry in entries)
