@@ -306,6 +306,15 @@ def seen_ones(planted):
     ones = Q, K, V, np.ones_like(dO)
     assert not wrong_ones(planted[0]["head"](*ones), RIGHT["head"](*ones))
     assert wrong_ones(planted[0]["head"](Q, K, V, dO), right) == ["dQ", "dK"]
+    one, two = (planted[0]["head"](Q, K, V, size * dO) for size in (1, 2))  # "a gradient that does not double"
+    assert [np.allclose(2 * a, b) for a, b in zip(one[1:], two[1:], strict=True)] == [False, False, True]
+
+
+def seen_lengths(planted):
+    """How many keys the first row of P has, by corner."""
+    for n_q, corner, keys in ((5, True, 1), (5, "bottom-right", 3), (9, True, 1), (9, "bottom-right", 0)):
+        P = ab.attention(*draw(n_q)[:3], causal=corner, method="dense")[1].P
+        assert np.count_nonzero(P[0]) == keys
 
 
 def seen_nan(planted):
@@ -337,6 +346,22 @@ def seen_strides(planted):
     Q, K, V, dO = draw()
     turned = planted[0]["by_rows"](Q, K, V, np.asfortranarray(dO))
     assert wrong_ones(turned, RIGHT["head"](Q, K, V, dO)) == ["dQ", "dK", "dV"]
+    x, strides = torch.zeros(2, 3, requires_grad=True), []
+    y = 2 * x
+    y.register_hook(lambda g: strides.append(g.stride()))
+    y.sum().backward()
+    assert strides == [(0, 0)]
+
+
+def seen_dropout(planted):
+    """Where the backward draws anew; and where the keys' gradients still sum to 0."""
+    inputs, keep = draw(), np.random.default_rng(1).random((5, 7)) > 0.3
+    right = RIGHT["dropped"](*inputs, keep, 0.3)
+    assert wrong_ones(RIGHT["dropped"](*inputs, ~keep, 0.3), right)[1:] == ["dQ", "dK", "dV"]
+    for names, to_0 in zip(planted, (True, False, False), strict=True):
+        wrong = names["dropped"](*inputs, keep, 0.3)
+        assert wrong_ones(wrong, right) == ["dQ", "dK"]
+        assert np.allclose(wrong[2].sum(axis=0), 0) == to_0
 
 
 def seen_float64(planted):
