@@ -77,7 +77,7 @@ function entered() {
     try {
       input.removeAttribute("aria-invalid");
       const x = value(input);
-      input.setAttribute("aria-valuenow", x ?? numbers?.scale ?? 2 ** -0.5);
+      input.setAttribute("aria-valuenow", x ?? 2 ** -0.5);
       return x;
     } catch (error) {
       input.setAttribute("aria-invalid", true);
