@@ -7,7 +7,7 @@ from torch import func
 
 from attnbook.checks import close
 from attnbook.ops import ALiBi, Softcap, Window
-from attnbook.torch import attention
+from attnbook.torch import attention, scaled_dot_product_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
@@ -57,6 +57,25 @@ TRANSFORMS = {
 def test_transforms_inside_of_the_compiled_function(transform, backend):
     inputs = draw(*QKV, (3, 4))
     alike(compiled(transform(ours), backend)(*inputs), transform(plain)(*inputs))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms_outside_of_the_compiled_function_are_right_or_refused(transform):
+    inputs = draw(*QKV, (3, 4))
+    attend = compiled(lambda *x: (scaled_dot_product_attention(*x),))
+    try:
+        came = transform(attend)(*inputs)
+    except (RuntimeError, NotImplementedError, torch._dynamo.exc.Unsupported):
+        return
+    alike(came, transform(plain)(*inputs))
+
+
+def test_two_derivatives_of_compiled_code_are_refused():
+    """As torch refuses them."""
+    Q, K, V = (T.requires_grad_() for T in draw(*QKV))
+    (dQ,) = torch.autograd.grad(compiled(scaled_dot_product_attention)(Q, K, V).sum(), Q, create_graph=True)
+    with pytest.raises(RuntimeError):
+        dQ.sum().backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

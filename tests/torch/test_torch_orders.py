@@ -203,6 +203,34 @@ def test_ops_that_learn_are_differentiated_twice():
     assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True, fast_mode=True)
 
 
+@dataclass(frozen=True, eq=False)
+class Tilt(Op):
+    """S + a with an array of floats that is not said to learn."""
+
+    a: object
+    arrays = ("a",)
+
+    def forward(self, S, tile):
+        return S + tile.cut(self.a), None
+
+    def vjp(self, dS, saved, tile):
+        return dS, None
+
+    def jvp(self, tS, saved, tile, tparam=None):
+        return tS
+
+
+def test_an_array_that_does_not_learn_gets_its_gradient_too():
+    Q, K, V, a = (T.requires_grad_() for T in draw(*QKV, (3, 4)))
+    came = torch.autograd.grad(attention(Q, K, V, ops=[Tilt(a)]).sin().sum(), (Q, a))
+    wanted = torch.autograd.grad(plain(Q, K, V, a)[0].sin().sum(), (Q, a))
+    for T, right in zip(came, wanted, strict=True):
+        assert close(T, right)
+    tangent = a.detach().cos()
+    _, came = func.jvp(lambda a: attention(Q, K, V, ops=[Tilt(a)]), (a,), (tangent,))
+    assert close(came.detach(), func.jvp(lambda a: plain(Q, K, V, a)[0], (a,), (tangent,))[1].detach())
+
+
 @pytest.mark.parametrize(
     "ops",
     [

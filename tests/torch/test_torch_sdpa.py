@@ -139,6 +139,16 @@ def test_the_way_of_a_gpu_walked_here(case, monkeypatch):
     agree(*(func.jvp(lambda *x, f=f: f(*x, **options), tuple(draw(*shapes)), tuple(tangents)) for f in BOTH))
 
 
+def test_tensors_that_do_not_lie_in_order():
+    """Heads split off by a view, stretched keys, every other value, and a negative that torch has not yet computed."""
+    Q, K, V = draw((2, 5, 3, 11), (1, 3, 7, 11), (2, 3, 14, 13))
+    Q, K, V = Q.transpose(1, 2), K.expand(2, 3, 7, 11), V[:, :, ::2]
+    agrees_with_torch([Q, K, V], {})
+    negative = torch.view_as_complex(torch.stack([Q, -Q], dim=-1)).conj().imag
+    assert negative.is_neg()
+    assert close(scaled_dot_product_attention(negative, K, V), torchs(Q, K, V))
+
+
 @pytest.mark.parametrize("needed", [(), (0,), (1,), (2,), (3,), (0, 3), (1, 2), (0, 1, 2, 3)])
 def test_only_what_needs_a_gradient_gets_one(needed):
     inputs = draw(*THREE, (3, 1, 7))
