@@ -23,7 +23,7 @@ OLDEST := _build/oldest
 export PYTHONUNBUFFERED := 1
 quick oldest test thorough: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: package-lane site-lane help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors power compiled benchmarks gpu format lock clean
+.PHONY: package-lane chapters-lane site-lane help locked book pdf proofs quick oldest test thorough links lighthouse page-speed serve notebooks coverage atlas anchors power compiled benchmarks gpu format lock clean
 
 help:
 	@echo "make book       install what is needed into .venv, build the book, print where it is"
@@ -102,10 +102,10 @@ quick: .venv/tools
 thorough:
 	@$(MAKE) --no-print-directory test TIER="--hypothesis-profile=explore"
 
-# Two lanes beside each other, each with its own tests: the package; the site, from its build on.
+# Three lanes beside each other, each with its own tests: the package; the chapters; the site, from its build on.
 # Each line begins with its lane's name.
 test: .venv/tools book/node_modules/installed
-	@$(MAKE) --no-print-directory --keep-going -j2 lane-package lane-site
+	@$(MAKE) --no-print-directory --keep-going -j3 lane-package lane-chapters lane-site
 
 lane-%:
 	@bash -o pipefail -c '$(MAKE) --no-print-directory $*-lane 2>&1 | sed -u "s/^/$*: /"'
@@ -117,10 +117,13 @@ package-lane:
 	@echo "Testing the package ..."
 	@$(BIN)/python -m pytest $(PACKAGE) $(TIER) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-site-lane: book
-	@echo "Testing the built site, then comparing every stored output of the chapters ..."
-	@$(BIN)/python -m pytest tests/site $(TIER)
+chapters-lane:
+	@echo "Comparing every stored output of the chapters ..."
 	@$(BIN)/python -m pytest chapters $(NBVAL) --nbval-current-env -p no:cacheprovider
+
+site-lane: book
+	@echo "Testing the built site ..."
+	@$(BIN)/python -m pytest tests/site $(TIER)
 
 pdf: .venv/tools book
 	@echo "Printing the book ..."
