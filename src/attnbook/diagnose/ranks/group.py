@@ -35,6 +35,7 @@ class Group:
         one.device = "cuda" if "nccl" in dist.get_backend() else "cpu"
         # Of its own: a message that the function left behind must not be taken for an answer.
         self.aside = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit + 60))
+        dist.barrier(self.aside)  # a rank that ends at once must not cut off one that is still connecting
 
     def __enter__(self):
         return self
