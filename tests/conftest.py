@@ -6,7 +6,7 @@ from pathlib import Path
 
 import covers
 import pytest
-from built_site import address, browser, needs_chromium, pages  # noqa: F401 (fixtures)
+from built_site import address, browser, pages  # noqa: F401 (fixtures)
 from covers import (  # noqa: F401 (pytest finds its hooks here)
     pytest_addoption,
     pytest_runtest_logreport,
@@ -75,8 +75,16 @@ def route(request):
 
 
 def pytest_runtest_setup(item):
-    """Skip what needs a missing library: here, so that pytest reports it in one line and not in one for each test."""
-    needs_chromium(item)
+    """Skip what needs a missing library."""
     for library in item.callspec.params.values() if hasattr(item, "callspec") else ():
         if hasattr(library, "missing") and (reason := library.missing()):
             pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """What is missing is said in one line, and not in one for each place that needs it."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        report.longrepr = ("tests", None, report.longrepr[2])
+    return report

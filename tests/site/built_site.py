@@ -161,20 +161,18 @@ def chromium():
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def needs_chromium(item):
-    """Before any fixture of the test, so that pytest says it in one line and not in one for each."""
-    if "browser" in item.fixturenames and not chromium():
-        missing = "Chromium is not installed, so the pages were not opened: apt-get install chromium"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
-
-
 @pytest.fixture(scope="session")
 def browser():
+    if not (path := chromium()):
+        missing = "Chromium is not installed, so the pages were not opened: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
     from playwright.sync_api import sync_playwright  # likewise
 
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=quiet)
+        browser = playwright.chromium.launch(executable_path=path, args=quiet)
         yield browser
         browser.close()
 
