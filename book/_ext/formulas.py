@@ -102,7 +102,8 @@ def _rendered(node, latex, display):
     answer = render(latex, display)
     if "error" in answer:  # ends the build, which runs with -W
         logger.warning("%s", answer["error"], location=node)
-    return NOT_MATHML.sub("", answer.get("html", ""))
+    html = NOT_MATHML.sub("", answer.get("html", ""))
+    return html if INSTALLED or not display else f'<span class="katex-display">{html}</span>'
 
 
 def copy_katex(app):

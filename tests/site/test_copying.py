@@ -16,7 +16,7 @@ SELECT = """([label, further]) => {
     let end = formula;
     for (let i = 0; i < further; i++) end = end.nextElementSibling;
     const range = document.createRange();
-    range.setStart(formula.querySelector(".katex-html .mord"), 0);
+    range.setStart(formula.querySelector(".katex-html .mord, mi"), 0);
     range.setEndAfter(end);
     getSelection().removeAllRanges();
     getSelection().addRange(range);
