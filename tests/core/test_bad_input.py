@@ -21,7 +21,6 @@ from attnbook.ops import (
     BlockMask,
     Dropout,
     LogitScale,
-    Mask,
     RelativeBias,
     Scale,
     Segments,
@@ -63,27 +62,16 @@ jvp, hvp = ab.attention_jvp, ab.attention_hvp
 linear_attention, delta_rule, sigmoid_attention = ab.linear_attention, ab.delta_rule, ab.sigmoid_attention
 
 
-class Times(Gate):
-    """With an array that does not learn."""
-
-    arrays = ("A",)
-
-    def __init__(self, A):
-        object.__setattr__(self, "A", A)
-
-
 def mha(X, p, num_heads=2, **options):
     return ab.multi_head_attention(X, p, num_heads=num_heads, **options)
 
 
-SOFTMAX = [
+TABLE = {}
+TABLE["softmax"] = [
     (lambda: ab.softmax([1.0, 2.0]), TypeError, "S: expected an array, got list"),
     (lambda: ab.softmax(np.ma.ones((2, 3))), TypeError, "S: expected an array, got MaskedArray"),
     (lambda: ab.softmax(np.ndarray), TypeError, "S: expected an array, got the class ndarray itself"),
-    (lambda: ab.softmax(ab.softmax), TypeError, "S: expected an array, got the function softmax itself"),
-    (lambda: ab.softmax(np.array([1.0, None])), TypeError, "S: expected a floating dtype, got object"),
     (lambda: ab.softmax(np.ones(3, int)), TypeError, "S: expected a floating dtype, got int64"),
-    (lambda: ab.softmax(np.ones(3, complex)), TypeError, "S: expected a floating dtype, got complex128"),
     (lambda: ab.softmax(S, axis=3), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got 3"),
     (lambda: ab.softmax(S, axis=-4), ValueError, "axis: expected an axis of S, of shape (2, 3, 5), got -4"),
     (lambda: ab.softmax(S, axis=1.0), TypeError, "axis: expected an integer, got 1.0"),
@@ -93,7 +81,6 @@ SOFTMAX = [
     (lambda: ab.softmax_jacobian(ones()), ValueError, "axis: expected an axis of P, of shape (), got -1"),
     (lambda: ab.softmax_vjp([1.0], P), TypeError, "dP: expected an array, got list"),
     (lambda: ab.softmax_vjp(S, np.float32(P)), TypeError, "P: expected dtype float64 like dP, got float32"),
-    (lambda: ab.softmax_vjp(STRICT, P), TypeError, "P: expected an array_api_strict array like dP, got a numpy array"),
     (lambda: ab.softmax_vjp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
     (lambda: ab.softmax_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
     (lambda: ab.softmax_jvp(ones(3, 5), P), ValueError, "tS: expected shape (2, 3, 5), got (3, 5)"),
@@ -101,30 +88,24 @@ SOFTMAX = [
     (lambda: ab.logsumexp_vjp(1.0, P), TypeError, "dL: expected an array, got float"),
     (lambda: ab.logsumexp_jvp(ones(2, 3), P), ValueError, "tS: expected shape (2, 3, 5), got (2, 3)"),
     (lambda: ab.logsumexp_jvp(None, P), TypeError, "tS: expected an array, got NoneType"),
-    (lambda: ab.logsumexp_jvp(S, P, axis=3), ValueError, "axis: expected an axis of P, of shape (2, 3, 5), got 3"),
 ]  # fmt: skip
 
-LINEAR = [
+TABLE["linear"] = [
     (lambda: ab.linear([[1.0]], W), TypeError, "X: expected an array, got list"),
-    (lambda: ab.linear(X, None), TypeError, "W: expected an array, got NoneType"),
     (lambda: ab.linear(X, np.float32(W)), TypeError, "W: expected dtype float64 like X, got float32"),
-    (lambda: ab.linear(X, torch.ones(5, 7)), TypeError, "W: expected a numpy array like X, got a torch array"),
     (lambda: ab.linear(X, ones(2, 5, 7)), ValueError, "W: expected two axes (d_in, d_out), got shape (2, 5, 7)"),
     (lambda: ab.linear(X, W.T), ValueError, "X: expected a last axis of 7, the rows of W, got shape (2, 3, 5)"),
     (lambda: ab.linear(X, W, ones(1, 7)), ValueError, "b: expected shape (7,), the columns of W, got shape (1, 7)"),
     (lambda: ab.linear_vjp(None, X, W), TypeError, "dY: expected an array, got NoneType"),
     (lambda: ab.linear_vjp(ones(3, 7), X, W), ValueError, "dY: expected shape (2, 3, 7), got (3, 7)"),
     (lambda: ab.linear_jvp(None, W, b, X, W), TypeError, "tX: expected an array, got NoneType"),
-    (lambda: ab.linear_jvp(ones(3, 5), W, b, X, W), ValueError, "tX: expected shape (2, 3, 5), got (3, 5)"),
     (lambda: ab.linear_jvp(X, W, ones(5), X, W), ValueError, "tb: expected shape (7,), the columns of W, got …"),
 ]  # fmt: skip
 
-SHAPES = [
+TABLE["shapes"] = [
     (lambda: attention([1.0], K, V), TypeError, "Q: expected an array, got list"),
-    (lambda: attention(Q, K.tolist(), V), TypeError, "K: expected an array, got list"),
     (lambda: attention(Q, K, None), TypeError, "V: expected an array, got NoneType"),
     (lambda: attention(Q, K, np.float32(V)), TypeError, "V: expected dtype float64 like Q, got float32"),
-    (lambda: attention(Q, torch.tensor(K), V), TypeError, "K: expected a numpy array like Q, got a torch array"),
     (lambda: attention(ones(11), K, V), ValueError,
      "Q: expected at least two axes (..., tokens, width), got shape (11,)"),
     (lambda: attention(ones(5, 0), ones(7, 0), V), ValueError,
@@ -137,14 +118,12 @@ SHAPES = [
     (lambda: attention(Q, K, ones(2, 4, 7, 13)), ValueError, "V: …a head count that divides …got shape (2, 4, 7, 13)"),
 ]  # fmt: skip
 
-OPTIONS = [
+TABLE["options"] = [
     (lambda: attention(Q, K, V, mask=[True]), TypeError, "mask: expected a bool array (True = may attend), got list"),
-    (lambda: attention(Q, K, V, mask=True), TypeError, "mask: expected a bool array (True = may attend), got bool"),
     (lambda: attention(Q, K, V, mask=ones(5, 7)), TypeError, "mask: expected a bool array …as bias, got dtype float64"),
     (lambda: attention(Q, K, V, mask=ones(7, 5) > 0), ValueError,
      "mask: expected a shape that broadcasts …got shape (7, 5)"),
     (lambda: attention(Q, K, V, bias=ones(5, 7, dtype="float32")), TypeError, "bias: expected dtype …got float32"),
-    (lambda: attention(Q, K, V, bias=torch.ones(5, 7)), TypeError, "bias: expected a numpy array …got a torch array"),
     (lambda: attention(Q, K, V, bias=ones(7, 5)), ValueError, "bias: expected a shape that broadcasts …got shape …5)"),
     (lambda: attention(Q, K, V, causal="left"), ValueError,
      "causal: expected one of False, True, 'top-left', 'bottom-right', got 'left'"),
@@ -156,31 +135,24 @@ OPTIONS = [
     (lambda: attention(Q, K, V, ops=Scale(2.0)), TypeError, "ops: expected a sequence of ops, got Scale"),
     (lambda: attention(Q, K, V, ops=[Gate]), TypeError,
      "ops: expected objects of classes derived from attnbook.ops.Op, got the class Gate itself"),
-    (lambda: attention(Q, K, V, ops=[Bias([0.0])]), TypeError, "ops, Bias: expected an array, got list"),
     (lambda: attention(Q, K, V, ops=[Bias(ones(5, 7), fixed=1)]), TypeError,
      "ops, Bias, fixed: expected True or False, got 1"),
     (lambda: attention(Q, K, V, ops=[Bias([0.0], fixed=True)]), TypeError, "ops, Bias: expected an array, got list"),
     (lambda: attention(Q, K, V, ops=[Bias(ones(7) > 0, fixed=True)]), TypeError,
      "ops, Bias: expected float64 like Q, or a dtype that is widened to the same, got bool"),
-    (lambda: attention(Q, K, V, ops=[Times([1.0])]), TypeError, "ops, Times: expected an array, got list"),
-    (lambda: attention(Q, K, V, ops=[Times(torch.ones(7))]), TypeError, "ops, Times: expected a …got a torch array"),
     (lambda: attention(Q, K, V, ops=[Sink(ones(6, 1))]), ValueError, "ops, Sink: …(2, 6), got shape (6, 1)"),
-    (lambda: attention(Q, K, V, ops=[Sink(0.0)]), TypeError, "ops, Sink: expected an array, got float"),
     (lambda: attention(Q, K, V, ops=[Segments(np.arange(4), np.arange(7))]), ValueError,
      "ops, Segments, q_ids: expected 5 numbers in the last axis, got shape (4,)"),
     (lambda: attention(Q, K, V, ops=[Segments(np.arange(5), ones(7))]), TypeError,
      "ops, Segments, k_ids: expected integers, got float64"),
     (lambda: attention(Q, K, V, ops=[Segments(np.zeros((3, 5), int), np.arange(7))]), ValueError,
      "ops, Segments, q_ids: …the leading axes of the scores, (2, 6), got shape (3, 5)"),
-    (lambda: attention(Q, K, V, ops=[Segments(np.arange(5), torch.arange(7))]), TypeError,
-     "ops, Segments, k_ids: expected a numpy array like Q, got a torch array"),
     (lambda: attention(Q, K, V, ops=[Segments(np.arange(5), np.arange(7), np.arange(5))]), TypeError,
      "ops, Segments, places: expected those of queries and of keys, or none, got one of them"),
     (lambda: attention(Q, K, V, ops=[BlockMask(ones(3, 3) > 0, 2)]), ValueError,
      "ops, BlockMask: expected 3 × 4 blocks of (2, 2), got shape (3, 3)"),
     (lambda: attention(Q, K, V, ops=[BlockMask(ones(3, 4), 2)]), TypeError, "ops, BlockMask: expected a bool array …"),
     (lambda: attention(Q, K, V, ops=[BlockMask(ones(5, 3, 4) > 0, 2)]), ValueError, "ops, BlockMask: expected …"),
-    (lambda: attention(Q, K, V, ops=[Mask(ones(5, 7))]), TypeError, "ops, Mask: expected a bool array …dtype float64"),
     (lambda: attention(Q[0, 0], K[0, 0], V[0, 0], ops=[Dropout(0.1, np.arange(5))]), ValueError,
      "ops, Dropout: expected seeds for the first of the leading axes (), got shape (5,)"),
     (lambda: attention(Q, K, V, method="flash"), ValueError, "method: expected one of 'auto', 'dense', …got 'flash'"),
@@ -201,7 +173,7 @@ KEYS = "a whole number of keys, at least 0, or None"
 WHOLE = "a whole number, at least"
 LENGTHS = "numbers on one axis that begin with 0 and never fall"
 SIZE = "a number of tokens, at least 1, or a pair of them"
-OPS = [
+TABLE["ops"] = [
     (lambda: Window(1, 1, "top-left", -1), ValueError, "global_tokens: expected a whole number of keys, …, got -1"),
     (lambda: ALiBi(ones(6), "left"), ValueError, "corner: expected 'top-left', 'bottom-right' or None, got 'left'"),
     (lambda: RelativeBias(ones(3), 32), TypeError, "buckets: expected T5Buckets or None, got int"),
@@ -216,8 +188,6 @@ OPS = [
     *((lambda op=op: attention(Q, K, V, ops=[op]), ValueError, f"ops, {type(op).__name__}: expected {message}")
       for op, message in (
           (ALiBi(ones(2)), "a shape that broadcasts to the leading axes …, (2, 6), got shape (2,)"),
-          (ALiBi(ones(2, 1, 1)), "a shape that broadcasts to the scores, …, got shape (2, 1, 1)"),
-          (LogitScale(ones(5)), "a shape that broadcasts …, (2, 6), got shape (5,)"),
           (RelativeBias(ones(2, 3), None, "top-left"), "a shape that …, (2, 6), got (2,), of shape (2, 3)"),
           (RelativeBias(ones(), None, "top-left"), "1 or more axes, got shape ()"),
           (RelativeBias(ones(6, 4), None, "top-left"), "an odd number of entries, 2R + 1, got shape (6, 4)"),
@@ -250,22 +220,19 @@ OPS = [
     (lambda: Dropout(0.1, seed=True), TypeError, "seed: expected an integer, got True"),
 ]  # fmt: skip
 
-THREADS = [
+TABLE["threads"] = [
     (lambda: ab.set_num_threads(0), ValueError, "n: expected at least 1 thread, got 0"),
     (lambda: ab.set_num_threads(1.5), TypeError, "n: expected a whole number of threads, got 1.5"),
     (lambda: ab.set_num_threads(True), TypeError, "n: expected a whole number of threads, got True"),
     (lambda: ab.get_num_threads(), ValueError, "ATTNBOOK_NUM_THREADS: expected at least 1 thread, got 0"),
 ]  # fmt: skip
 
-DERIVATIVES = [
-    (lambda: vjp(None, RES), TypeError, "dO: expected an array, got NoneType"),
+TABLE["derivatives"] = [
     (lambda: vjp(np.float32(dO), RES), TypeError, "dO: expected dtype float64 like Q, got float32"),
-    (lambda: vjp(torch.tensor(dO), RES), TypeError, "dO: expected a numpy array like Q, got a torch array"),
     (lambda: vjp(Q, RES), ValueError, "dO: expected shape (2, 6, 5, 13), got (2, 6, 5, 11)"),
     (lambda: vjp(dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
     (lambda: vjp(dO, RES, np.float32(dL)), TypeError, "dL: expected dtype float64 like res.L, got float32"),
     (lambda: vjp(dO, RES, dL[:, :1]), ValueError, "dL: expected shape (2, 6, 5), got (2, 1, 5)"),
-    (lambda: jvp(Q, K, V, dO), TypeError, "res: expected the residuals that attention returned, got ndarray"),
     (lambda: jvp(None, K, V, RES), TypeError, "tQ: expected an array, got NoneType"),
     (lambda: jvp(Q[0], K, V, RES), ValueError, "tQ: expected shape (2, 6, 5, 11), got (6, 5, 11)"),
     (lambda: jvp(Q, K, V, RES, tbias=ones(7, 5)), ValueError, "tbias: expected shape (5, 7), got (7, 5)"),
@@ -278,15 +245,11 @@ DERIVATIVES = [
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),
     (lambda: jvp(Q, K, V, BARE, with_L=1), TypeError, "with_L: expected True or False, got 1"),
     (lambda: hvp(Q, K, V, dO, BARE, with_O=None), TypeError, "with_O: expected True or False, got None"),
-    (lambda: hvp(Q, K, V, dO, None), TypeError, "res: expected the residuals that attention returned, got NoneType"),
     (lambda: hvp(Q, K, V, dO, RES, tdO=dO[0]), ValueError, "tdO: expected shape (2, 6, 5, 13), got (6, 5, 13)"),
-    (lambda: hvp(Q, K, V, dO, RES, dL=dL[:, :1]), ValueError, "dL: expected shape (2, 6, 5), got (2, 1, 5)"),
 ]  # fmt: skip
 
-MERGE = [
-    (lambda: ab.merge(None, dL, dO, dL), TypeError, "O1: expected an array, got NoneType"),
+TABLE["merge"] = [
     (lambda: ab.merge(dO, dL, np.float32(dO), dL), TypeError, "O2: expected dtype float64 like O1, got float32"),
-    (lambda: ab.merge(dO, dL, dO, torch.tensor(dL)), TypeError, "L2: expected a numpy array like …got a torch array"),
     (lambda: ab.merge(np.float16(dO), np.float16(dL), np.float16(dO), np.float16(dL)), TypeError,
      "L1: expected the dtype of O1, or float32 where that has 16 bits, got float16"),
     (lambda: ab.merge(dO, dL, dO[..., :4, :], dL[..., :4]), ValueError, "O2: expected shape (2, 6, …got (2, 6, 4, 13)"),
@@ -304,10 +267,9 @@ MERGE = [
     (lambda: ab.merge_jvp(dO, None, dO, dL, dO, dL, dO, dL), TypeError, "tL1: expected an array, got NoneType"),
 ]  # fmt: skip
 
-NORM = [
+TABLE["norm"] = [
     (lambda: ab.rms_norm(ones(3, 0)), ValueError, "X: expected a last axis of at least 1, got shape (3, 0)"),
     (lambda: ab.l2_norm(np.float64(3.0)), ValueError, "X: expected a last axis of at least 1, got shape ()"),
-    (lambda: ab.rms_norm(ones(3, 5), [1.0] * 5), TypeError, "gain: expected an array, got list"),
     (lambda: ab.l2_norm(ones(3, 5), ones(4)), ValueError, "gain: expected a shape that broadcasts to …got shape (4,)"),
     (lambda: ab.rms_norm(ones(3, 5), ones(5, dtype="float32")), TypeError, "gain: expected dtype float64 …got float32"),
     (lambda: ab.rms_norm(ones(3, 5), eps=-1.0), ValueError, "eps: expected a finite number of at least 0, got -1.0"),
@@ -325,17 +287,14 @@ NORM = [
 ]  # fmt: skip
 
 AT = np.arange(5)
-NAN_PLACES = ab.Rotary(np.array([0.0, np.nan, 2.0]))
-ROTARY = [
+TABLE["rotary"] = [
     (lambda: ab.rotary(None), TypeError, "X: expected an array, got NoneType"),
     (lambda: ab.rotary(ones(4)), ValueError, "X: expected at least two axes (..., tokens, width), got shape (4,)"),
     (lambda: ab.rotary(ones(5, 11)), ValueError,
      "dims: expected an even number of columns, of the 11 that X has, got 11, its width"),
-    (lambda: ab.rotary(ones(5, 11), dims=5), ValueError, "dims: expected an even number of columns, …got 5"),
-    (lambda: ab.rotary(ones(5, 11), dims=12), ValueError, "dims: expected an even number of columns, …got 12"),
-    (lambda: ab.rotary(ones(5, 11), dims=0), ValueError, "dims: expected an even number of columns, …got 0"),
+    *((lambda dims=dims: ab.rotary(ones(5, 11), dims=dims), ValueError,
+       f"dims: expected an even number of columns, …got {dims}") for dims in (5, 12, 0)),
     (lambda: ab.rotary(ones(5, 4), [0, 1, 2, 3, 4]), TypeError, "positions: expected an array, got list"),
-    (lambda: ab.rotary(ones(5, 4), torch.arange(5)), TypeError, "positions: expected a numpy array …got a torch array"),
     (lambda: ab.rotary(ones(5, 4), AT > 0), TypeError, "positions: expected integers or floats, got bool"),
     (lambda: ab.rotary(ones(2, 5, 4), AT[:4]), ValueError,
      "positions: expected a position for each of the 5 tokens, and axes that broadcast to (2, 5), got shape (4,)"),
@@ -358,18 +317,15 @@ ROTARY = [
     (lambda: YaRN(4.0, float("nan")), ValueError, "length: expected a positive finite number, got nan"),
     (lambda: Linear(0.0), ValueError, "factor: expected a positive finite number, got 0.0"),
     (lambda: YaRN(4.0, 64, temperature=0.0), ValueError, "temperature: expected a positive finite number, got 0.0"),
-    (lambda: Llama3(4.0, -64), ValueError, "length: expected a positive finite number, got -64"),
     (lambda: Llama3(4.0, 64, slow=4.0), ValueError, "fast − slow: expected a positive finite number, got 0.0"),
     (lambda: ab.rotary_vjp(None), TypeError, "dY: expected an array, got NoneType"),
     (lambda: ab.rotary_vjp(ones(5, 4), AT[:3]), ValueError, "positions: …5 tokens, …got shape (3,)"),
-    (lambda: ab.rotary_vjp(ones(5, 7)), ValueError, "dims: expected an even number of columns, of …got 7, its width"),
 ]  # fmt: skip
 
-MULTI_HEAD = [
+TABLE["multi-head"] = [
     (lambda: mha(None, PARAMS), TypeError, "X: expected an array, got NoneType"),
     (lambda: mha(ones(5), PARAMS), ValueError, "X: expected at least two axes (..., tokens, width), got shape (5,)"),
     (lambda: mha(X, tuple(PARAMS)), TypeError, "p: expected a MultiHeadParams, got tuple"),
-    (lambda: mha(X, PARAMS._replace(W_V=torch.ones(5, 22))), TypeError, "W_V: expected a numpy …got a torch array"),
     (lambda: mha(X, PARAMS._replace(W_Q=ones(5, 6, dtype="float32"))), TypeError, "W_Q: expected dtype …got float32"),
     (lambda: mha(X, PARAMS._replace(W_Q=ones(6))), ValueError,
      "W_Q: expected two axes (rows, columns), got shape (6,)"),
@@ -387,7 +343,6 @@ MULTI_HEAD = [
     (lambda: mha(X[0], PARAMS, memory=ones(5)), ValueError, "memory: expected at least two axes …, got shape (5,)"),
     (lambda: mha(X, PARAMS, num_heads=2.0), TypeError, "num_heads: expected an integer, got float"),
     (lambda: mha(X, PARAMS, num_heads=0), ValueError, "num_heads: expected a number of heads of at least 1, got 0"),
-    (lambda: mha(X, PARAMS, num_kv_heads=1.0), TypeError, "num_kv_heads: expected an integer, got float"),
     (lambda: mha(X, PARAMS, num_kv_heads=0), ValueError, "num_kv_heads: expected a number of heads …, got 0"),
     (lambda: mha(X, PARAMS, num_kv_heads=3), ValueError, "num_kv_heads: expected a divisor of num_heads, 2, got 3"),
     (lambda: mha(X, PARAMS, qk_norm="layer"), ValueError, "qk_norm, kind: expected one of 'rms', 'l2', got 'layer'"),
@@ -395,25 +350,19 @@ MULTI_HEAD = [
     (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(ones(6))), ValueError, "qk_norm, g_Q: expected shape (3,), got (6,)"),
     (lambda: mha(X, PARAMS, qk_norm=ab.QKNorm(None, 1.0)), TypeError, "qk_norm, g_K: expected an array, got float"),
     (lambda: mha(X, PARAMS, rotary=True), TypeError, "rotary: expected a Rotary, got bool"),
-    (lambda: mha(ones(2, 3, 4), PARAMS._replace(W_Q=ones(4, 8), W_K=ones(4, 8), W_V=ones(4, 22)), rotary=NAN_PLACES),
-     ValueError,
-     "rotary, positions: expected finite numbers, got nan"),
     (lambda: mha(X, PARAMS, rotary=ab.Rotary()), ValueError, "dims: expected an even number of …got 3, its width"),
     (lambda: mha(X, PARAMS, memory=ones(2, 7, 5), rotary=ab.Rotary(None, AT, dims=2)), ValueError,
      "rotary, k_positions: expected a position for each of the 7 tokens, …broadcast to (2, 7), got shape (5,)"),
     (lambda: mha(X, PARAMS, gate=ones(5, 2)), TypeError, "gate: expected a Gate, got ndarray"),
-    (lambda: mha(X, PARAMS, gate=ab.Gate(None)), TypeError, "gate, W: expected an array, got NoneType"),
     (lambda: mha(X, PARAMS, gate=ab.Gate(ones(5, 6))), ValueError,
      "gate, W: expected 5 rows, the width of X, and 2 columns, one a head, or 22, one …columns, got shape (5, 6)"),
     (lambda: mha(X, PARAMS, gate=ab.Gate(ones(5, 2), ones(1))), ValueError, "gate, b: expected shape (2,), got (1,)"),
-    (lambda: ab.multi_head_attention_vjp(None, MULTI), TypeError, "dY: expected an array, got NoneType"),
     (lambda: ab.multi_head_attention_vjp(ones(2, 3, 13, dtype="float32"), MULTI), TypeError, "dY: expected …"),
     (lambda: ab.multi_head_attention_vjp(X, MULTI), ValueError, "dY: expected shape (2, 3, 13), got (2, 3, 5)"),
     (lambda: ab.multi_head_attention_vjp(X, RES), TypeError, "res: …that multi_head_attention returned, got Residuals"),
 ]  # fmt: skip
 
-RECURRENT = [
-    (lambda: linear_attention(None, k, v), TypeError, "Q: expected an array, got NoneType"),
+TABLE["recurrent"] = [
     (lambda: linear_attention(q, ones(2, 3, 7, 11), v), ValueError, "V: expected one row for each of the 7 …got …"),
     (lambda: linear_attention(q, K, V), ValueError, "K: expected a key for each of the 5 queries, as causal, got …"),
     (lambda: linear_attention(q, k, v, causal="top-left"), ValueError, "causal: expected one of False, …got 'top…"),
@@ -431,8 +380,6 @@ RECURRENT = [
     (lambda: linear_attention(q, k, v, state=ones(2, 6, 11, 13)), ValueError, "state: expected …"),
     (lambda: linear_attention(*(np.float16(T) for T in (q, k, v)), state=ones(11, 14, dtype="float16")), TypeError,
      "state: expected the dtype of Q, or float32 where that has 16 bits, got float16"),
-    (lambda: linear_attention(q, k, v, state=0), TypeError, "state: expected an array, got int"),
-    (lambda: delta_rule(q, k, v, None), TypeError, "beta: expected an array, got NoneType"),
     (lambda: delta_rule(q, k, v, np.float32(beta)), TypeError, "beta: expected dtype float64 like Q, got float32"),
     (lambda: delta_rule(q, k, v, ones(2, 6, 5, 1)), ValueError, "beta: expected a shape that …got shape (2, 6, 5, 1)"),
     (lambda: delta_rule(q, k, v, beta, state=ones(2, 6, 13, 11)), ValueError, "state: expected …"),
@@ -440,25 +387,22 @@ RECURRENT = [
     (lambda: ab.linear_attention_vjp(dO[..., 1:], LINEAR_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
     (lambda: ab.delta_rule_vjp(dO, DELTA_RES, ones(11, 13)), ValueError, "dstate: expected shape (2, 6, 11, …got …"),
     (lambda: ab.delta_rule_vjp(None, DELTA_RES), TypeError, "dO: expected an array, got NoneType"),
-    (lambda: ab.delta_rule_vjp(dO, DELTA_RES, torch.ones(2, 6, 11, 13)), TypeError, "dstate: expected …got a torch …"),
     (lambda: ab.linear_attention_jvp(q, k, q, LINEAR_RES), ValueError, "tV: expected shape (2, 3, 5, 13), got …"),
     (lambda: ab.linear_attention_jvp(q, k, v, LINEAR_RES, tgate=beta), ValueError,
      "tgate: expected None, as there was no gate, got an array"),
     (lambda: ab.delta_rule_jvp(q, k, v, beta, DELTA_RES, tstate=ones(11, 13)), ValueError, "tstate: expected …"),
 ]  # fmt: skip
 
-SIGMOID = [
+TABLE["sigmoid"] = [
     (lambda: sigmoid_attention(Q, K[..., :5], V), ValueError, "K: expected the head width of Q, 11, got shape …"),
     (lambda: sigmoid_attention(Q, K, V, method="fused"), ValueError, "method: expected one of 'auto', 'dense', ……"),
     (lambda: sigmoid_attention(Q, K, V, mask=ones(5, 7)), TypeError, "mask: expected a bool array …"),
     (lambda: sigmoid_attention(Q, K, V, ops=[Sink(ones(6))]), ValueError,
      "ops, Sink: expected an op on the scores or the weights: no sum of weights is there to add to, got one on …"),
     (lambda: ab.sigmoid_attention_vjp(dO, RES), TypeError, "res: …that sigmoid_attention returned, got Residuals"),
-    (lambda: ab.sigmoid_attention_vjp(np.float32(dO), SIGMOID_RES), TypeError, "dO: expected dtype …got float32"),
     (lambda: ab.sigmoid_attention_vjp(dO[..., :2], SIGMOID_RES), ValueError, "dO: expected shape (2, 6, 5, 13), got …"),
     (lambda: ab.sigmoid_attention_jvp(Q, K, K, SIGMOID_RES), ValueError, "tV: expected shape (2, 3, 7, 13), got …"),
     (lambda: ab.sigmoid_attention_jvp(Q, K, V, BARE), TypeError, "res: …that sigmoid_attention …got Residuals"),
-    (lambda: ab.sigmoid_attention_jvp(Q, K, V, SIGMOID_RES, tbias=Q), ValueError, "tbias: expected None, because …"),
 ]  # fmt: skip
 
 of_latent = layers.LatentParams(
@@ -477,13 +421,11 @@ _, DIFFERENTIAL = layers.differential_attention(Q2, K2, V2, LAM)
 VECTORS = 4 * (ones(6, 3),)
 TALK = ones(2, 3, 5, 11), ones(2, 3, 7, 11), ones(2, 2, 7, 13), ones(3, 4), ones(4, 2)
 _, TALKING = layers.talking_heads(*TALK)
-LAYERS = [
+TABLE["layers"] = [
     (lambda: mla(X, PARAMS), TypeError, "p: expected a LatentParams, got MultiHeadParams"),
     (lambda: mla(X, num_heads=4), ValueError, "W_UQ: expected …of columns that 4 heads divide, got shape (7, 6)"),
-    (lambda: mla(X, rotary="half"), TypeError, "rotary: expected a Rotary, got str"),
     (lambda: mla(ones(3, 7)), ValueError, "W_DQ: expected shape (7, 7), got (5, 7)"),
     (lambda: mla(X, of_latent._replace(g_KV=ones(5))), ValueError, "g_KV: expected shape (11,), got (5,)"),
-    (lambda: mla(X, of_latent._replace(W_KR=None)), TypeError, "W_KR: expected an array, got NoneType"),
     (lambda: mla(X, of_latent._replace(W_KR=ones(5, 3), W_QR=ones(7, 6))), ValueError, "dims: expected …"),
     (lambda: layers.latent_attention_vjp(ones(2, 3, 5), LATENT), ValueError, "dY: expected shape (2, 3, 13), …"),
     (lambda: layers.latent_attention_vjp(X, MULTI), TypeError, "res: …latent_attention …got MultiHeadResiduals"),
@@ -495,36 +437,29 @@ LAYERS = [
      "differential_attention() got an unexpected keyword argument 'caual'"),
     (lambda: layers.differential_lambda(*VECTORS, "a"), ValueError, "init: expected a finite number, got 'a'"),
     (lambda: mla(X, absorbed="no"), TypeError, "absorbed: expected True or False, got 'no'"),
-    (lambda: layers.talking_heads_jvp(*(T.astype("f") for T in TALK), TALKING), TypeError,
-     "tQ: expected dtype float64 like Q, got float32"),
     (lambda: layers.differential_attention_vjp(V2, DIFFERENTIAL), ValueError, "dO: expected shape (2, 6, 5, 13), …"),
     (lambda: layers.differential_attention_vjp(dO, RES), TypeError, "res: …differential_attention …got Residuals"),
     (lambda: layers.differential_attention_jvp(Q2, K2, V2, ones(), DIFFERENTIAL), ValueError, "tlam: expected …got ()"),
     (lambda: layers.differential_attention_jvp(Q2, K2, V2, 0.8, DIFFERENTIAL), TypeError, "tlam: expected …got float"),
     (lambda: layers.differential_lambda(None, *VECTORS[1:], 0.8), TypeError, "q1: expected an array, got NoneType"),
     (lambda: layers.differential_lambda_vjp(1.0, *VECTORS), TypeError, "dlam: expected an array, got float"),
-    (lambda: layers.differential_lambda(ones(), *VECTORS[1:], 0.8), ValueError, "q1: expected at least one axis …"),
     (lambda: layers.differential_lambda(*VECTORS[:3], ones(3), 0.8), ValueError, "k2: expected shape (6, 3), got (3,)"),
     (lambda: layers.differential_lambda_vjp(ones(3), *VECTORS), ValueError, "dlam: expected shape (6,), got (3,)"),
     (lambda: layers.talking_heads(*TALK[:3], ones(2, 4), TALK[4]), ValueError, "W_S: expected shape (3, …got (2, 4)"),
     (lambda: layers.talking_heads(*TALK[:4], ones(4)), ValueError,
      "W_P: expected two axes (heads, heads), got shape (4,)"),
-    (lambda: layers.talking_heads(Q[0, 0], *TALK[1:]), ValueError, "Q: expected at least three axes …got shape …11)"),
     (lambda: layers.talking_heads(*TALK[:2], TALK[2][:, :1], *TALK[3:]), ValueError, "V: expected …got (2, 1, 7, 13)"),
     (lambda: layers.talking_heads(*TALK, scale="1"), TypeError, "scale: expected a real number or None, got str"),
     (lambda: layers.talking_heads_vjp(TALK[2], TALKING), ValueError, "dO: expected shape (2, 2, 5, …got (2, 2, 7, 13)"),
-    (lambda: layers.talking_heads_vjp(np.float32(TALK[2]), TALKING), TypeError, "dO: expected dtype float64 …"),
     (lambda: layers.talking_heads_vjp(X, RES), TypeError, "res: …that talking_heads returned, got Residuals"),
     (lambda: layers.talking_heads_jvp(*TALK[:4], ones(2), TALKING), ValueError, "tW_P: expected shape (4, …got (2,)"),
     (lambda: layers.talking_heads_jvp(*TALK[:4], None, TALKING), TypeError, "tW_P: expected an array, got NoneType"),
 ]  # fmt: skip
 
-CHECKS = [
+TABLE["checks"] = [
     (lambda: checks.check_vjp(1.0, S, at=S, cotangent=S), TypeError,
      "f: expected a function of the arrays in at, got float"),
-    (lambda: checks.check_vjp(np.sin, S, at=S, cotangent=S, seed=-1), ValueError, "seed: expected an integer, …got -1"),
     (lambda: checks.check_vjp(lambda S: S.tolist(), S, at=S, cotangent=S), TypeError, f"{OUTPUT}, got list"),
-    (lambda: checks.check_vjp(np.float32, S, at=S, cotangent=S), TypeError, f"{OUTPUT}, got float32 in a ndarray"),
     (lambda: checks.check_jvp(lambda S: S * 1j, S, at=S, tangents=S), TypeError,
      f"{OUTPUT}, got complex128 in a ndarray"),
     (lambda: checks.check_jvp(None, S, at=S, tangents=S), TypeError, "f: expected a function of the …got NoneType"),
@@ -533,35 +468,14 @@ CHECKS = [
     (lambda: checks.check_adjoint(S, ones(5), S, S), ValueError,
      "tangent: expected the shape of its cotangent, (2, 3, 5), got (5,)"),
     (lambda: checks.check_adjoint(S, S, None, S), TypeError, "grads: expected float64 NumPy arrays, got NoneType"),
-    (lambda: checks.check_vjp(np.sin, [S, S], at=S, cotangent=S), ValueError,
-     "grads: expected 1 arrays, one for each input, got 2"),
     (lambda: checks.check_vjp(np.sin, S, at=np.float32(S), cotangent=S), TypeError, "at: expected …got float32"),
     (lambda: checks.check_vjp(np.sin, S, at=S, cotangent=ones(5)), ValueError,
      "cotangent: expected the shape of the output, (2, 3, 5), got (5,)"),
     (lambda: checks.check_jvp(np.sin, S, at=S, tangents=[S, S]), ValueError,
      "tangents: expected 1 arrays, one for each input, got 2"),
-    (lambda: checks.check_jvp(np.sin, S, at=S, tangents=ones(5)), ValueError,
-     "tangents: expected the shape of the input, (2, 3, 5), got (5,)"),
     (lambda: checks.check_jvp(np.sin, STRICT, at=S, tangents=S), TypeError, "tangent: expected float64 …got Array"),
 ]  # fmt: skip
 
-TABLE = {
-    "softmax": SOFTMAX,
-    "linear": LINEAR,
-    "shapes": SHAPES,
-    "options": OPTIONS,
-    "ops": OPS,
-    "threads": THREADS,
-    "derivatives": DERIVATIVES,
-    "merge": MERGE,
-    "norm": NORM,
-    "recurrent": RECURRENT,
-    "sigmoid": SIGMOID,
-    "rotary": ROTARY,
-    "multi-head": MULTI_HEAD,
-    "layers": LAYERS,
-    "checks": CHECKS,
-}
 ROWS = [
     pytest.param(*row, id=f"{room}-{row[2]}")
     for room, rows in TABLE.items()

@@ -1,6 +1,7 @@
 """Workers: what they are told, that nothing of them is left behind, and that errors and interrupts reach the caller."""
 
 import contextlib
+import importlib
 import itertools
 import os
 import subprocess
@@ -39,20 +40,14 @@ def set_threads(n):
 @pytest.fixture
 def said(monkeypatch):
     """Sets the environment variable, as a process would find it at its start."""
+    clear = number._said.cache_clear
 
     def say(threads):
         monkeypatch.setenv("ATTNBOOK_NUM_THREADS", threads)
-        number._said.cache_clear()
+        clear()
 
     yield say
-    number._said.cache_clear()
-
-
-def threads_of(code, **variables):
-    """What a new process prints that runs ``code`` with these environment variables."""
-    environment = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name} | variables
-    command = [sys.executable, "-c", f"import attnbook as ab; {code}"]
-    return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    clear()
 
 
 LIFTED_BY_ANOTHER = """
@@ -92,18 +87,37 @@ def test_the_limit_is_lifted_by_a_thread_that_did_not_set_it():
     assert line.startswith("True")
 
 
-@pytest.mark.thorough
-def test_openmp_and_torch_are_heard_where_nothing_else_is_said():
-    asked, cores = "print(ab.get_num_threads())", len(os.sched_getaffinity(0))
-    assert threads_of(asked) == cores
-    assert threads_of(asked, OMP_NUM_THREADS="3") == 3
-    assert threads_of(asked, OMP_NUM_THREADS="3,2") == 3
-    assert threads_of(asked, OMP_NUM_THREADS="many") == cores
-    assert threads_of(asked, OMP_NUM_THREADS="3", ATTNBOOK_NUM_THREADS="5") == 5
-    of_torch = f"import torch, attnbook.torch; torch.set_num_threads(1); {asked}"
-    assert threads_of(of_torch, OMP_NUM_THREADS="3") == 1
-    assert threads_of(of_torch, ATTNBOOK_NUM_THREADS="5") == 5
-    assert threads_of(f"ab.set_num_threads(4); {of_torch}") == 4
+def threads_are_set():
+    with set_threads(7):
+        assert ab.get_num_threads() == 7
+
+
+def test_who_says_the_number_of_threads(said, monkeypatch):
+    """Who sets it; else the environment variable; else torch, once its door is open; else OpenMP, or the cores."""
+    torch = pytest.importorskip("torch")
+    importlib.import_module("attnbook.torch")
+    assert number._settings["followed"] is torch.get_num_threads
+    said("3")
+    threads_are_set()
+    assert ab.get_num_threads() == 3
+    for came, error, message in (
+        ("-1", ValueError, "at least 1 thread, got -1"),
+        ("--1", TypeError, "a whole number of threads, got '--1'"),
+        ("", TypeError, "a whole number of threads, got ''"),
+    ):
+        said(came)
+        with pytest.raises(error, match=f"^ATTNBOOK_NUM_THREADS: expected {message}$"):
+            ab.get_num_threads()
+    monkeypatch.setattr(number, "_said", lambda: None)
+    monkeypatch.setitem(number._settings, "followed", lambda: 6)
+    assert ab.get_num_threads() == 6
+    monkeypatch.setitem(number._settings, "followed", None)
+    monkeypatch.setattr(number, "_default", number._default.__wrapped__)
+    monkeypatch.setattr(number.os, "sched_getaffinity", lambda _: range(2), raising=False)
+    monkeypatch.setattr(number, "_CGROUP", Path("nowhere"))
+    for of_openmp, threads in (("3", 3), ("3,2", 3), ("many", 2), ("0", 2)):
+        monkeypatch.setenv("OMP_NUM_THREADS", of_openmp)
+        assert ab.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(
@@ -130,25 +144,6 @@ def test_no_more_workers_than_a_container_has_time_for(groups, files, threads, t
     monkeypatch.setattr(number.os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert number._default.__wrapped__() == threads
-
-
-def test_threads_are_as_many_as_set():
-    with set_threads(7):
-        assert ab.get_num_threads() == 7
-
-
-def test_the_number_of_threads_is_what_was_said(said):
-    said("3")
-    test_threads_are_as_many_as_set()
-    assert ab.get_num_threads() == 3
-    for came, error, message in (
-        ("-1", ValueError, "at least 1 thread, got -1"),
-        ("--1", TypeError, "a whole number of threads, got '--1'"),
-        ("", TypeError, "a whole number of threads, got ''"),
-    ):
-        said(came)
-        with pytest.raises(error, match=f"^ATTNBOOK_NUM_THREADS: expected {message}$"):
-            ab.get_num_threads()
 
 
 @pytest.mark.parametrize("threads", [1, 5])
@@ -232,7 +227,7 @@ def test_two_callers_at_once():
     with taking("tiled on NumPy"), set_threads(3):
         alone = [both(*arrays) for arrays in inputs]
         with ThreadPoolExecutor(2) as pool:
-            for _ in range(5):
+            for _ in range(2):
                 for wanted, found in zip(alone, pool.map(lambda arrays: both(*arrays), inputs), strict=True):
                     assert all(map(np.array_equal, wanted, found))
     assert blas_threads() == before
