@@ -41,11 +41,6 @@ def masks(tasks=2, threads=2, between=lambda: None, apart=True):
     return found
 
 
-def rest(seconds, began):
-    now = time.monotonic()
-    cores._last.update(worked=now - seconds, began=now - began)
-
-
 def free_again(threads=2):
     """Whether the caller and the helpers may go to either core, in a run that holds nobody."""
     return all(mask >= PAIR for mask in [os.sched_getaffinity(0), *masks(threads, threads, apart=False)])
@@ -61,7 +56,8 @@ def test_after_a_rest_each_keeps_to_its_own(monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "began", "held"), [(100.0, 1e9, True), (0.0, 1e9, False), (0.0, 1.0, True)])
 def test_without_a_rest_only_in_its_first_moments(seconds, began, held):
-    rest(seconds, began)
+    now = time.monotonic()
+    cores._last.update(worked=now - seconds, began=now - began)
     one, other = masks()
     assert (not one & other) == held
 
@@ -84,11 +80,8 @@ def test_who_is_not_held(monkeypatch):
 
 
 def test_an_error_frees_them():
-    def broken():
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        masks(between=broken)
+        masks(between=lambda: 1 / 0)
     assert free_again()
 
 

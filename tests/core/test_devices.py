@@ -13,7 +13,6 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
-from compare import draw
 from planting import by_turns
 from public_calls import CALLS, PASSES, READ, flat
 from routes import taking
@@ -193,19 +192,6 @@ def test_a_device_that_is_not_known_yet_agrees_with_all(monkeypatch):
         arrays.agree_on_place("mask", mask, "Q", Q)
 
 
-def test_jax_traces_beside_what_it_does_not_trace():
-    jax = pytest.importorskip("jax")
-    Q, K, V, dO = (jax.numpy.asarray(T) for T in draw((5, 3), (7, 3), (7, 2), (5, 2)))
-    B, mask = (jax.numpy.asarray(T) for T in (*draw((5, 7)), np.tri(5, 7, 2, dtype=bool)))
-
-    def both(Q):
-        O, res = ab.attention(Q, K, V, bias=B, mask=mask)
-        return O, *ab.attention_vjp(dO, res)[:3]
-
-    for wanted, found in zip(both(Q), jax.jit(both)(Q), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch):
     """CuPy puts results on the current device, whatever the arrays' own. Shown on array-api-strict under its name."""
     first, second = map(array_api_strict.Device, ("CPU_DEVICE", "device1"))
@@ -221,6 +207,3 @@ def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch)
         arrays.agree(T=T)
     cupy.cuda.Device = lambda: second
     assert arrays.agree(T=T) is cupy
-
-
-# --- tiles --------------------------------------------------------------------------------------------------------

@@ -214,8 +214,7 @@ def test_every_library_gives_the_same(xp, name):
     same_everywhere(xp, all_passes, *inputs, *draw(O.shape, res.state.shape, seed=2))
 
 
-@pytest.mark.parametrize("form", ["chunk", "recurrent"])
-@pytest.mark.parametrize("chunk", [1, 64])
+@pytest.mark.parametrize(("form", "chunk"), [("chunk", 1), ("recurrent", 64)])
 def test_it_is_qwen3_next(form, chunk):
     modeling = pytest.importorskip(
         "transformers.models.qwen3_next.modeling_qwen3_next", reason="transformers is not installed"

@@ -12,7 +12,7 @@ from naive import naive_heads, naive_scores
 
 import attnbook as ab
 from attnbook import sigmoid
-from attnbook.checks import check_adjoint, check_jvp, close
+from attnbook.checks import check_adjoint, close
 from attnbook.checks.autograd import autograd_jvp
 from attnbook.ops import Dropout, Tile
 from attnbook.spines import Way
@@ -59,6 +59,7 @@ def test_values_and_derivatives(case, method):
     tensors = [torch.tensor(T, requires_grad=True) for T in inputs]
     wanted = naive(case, *tensors)
     assert close(O, wanted.detach())
+    assert not np.any(O[~case.allowed().any(axis=-1)]), "a row with no allowed key is exactly 0"
     (dO,) = draw(O.shape, seed=2)
     wanted.backward(torch.tensor(dO))
     grads = pull(case, dO, res)
@@ -66,15 +67,6 @@ def test_values_and_derivatives(case, method):
     tO = push(case, tangents, res)
     check_adjoint(dO, tO, grads, tangents)
     assert close(tO, autograd_jvp(partial(naive, case), inputs, tangents))
-
-
-@pytest.mark.parametrize("name", ["plain", "bias for all queries", "causal, more keys"])
-def test_differences(name):
-    case = CASE[name]
-    inputs = case.draw()
-    tangents = draw(*(T.shape for T in inputs), seed=1)
-    tO = push(case, tangents, attend(case, *inputs)[1])
-    check_jvp(lambda *T: attend(case, *T), tO, at=inputs, tangents=tangents)
 
 
 @pytest.mark.parametrize("name", ["plain", "no key", "all at once", "grouped, masked and biased"])
@@ -88,16 +80,6 @@ def test_every_library_gives_the_same(xp, name, method):
         return O, pull(case, dO, res), push(case, inputs, res)
 
     same_everywhere(xp, passes, *draw((*case.scores[:-1], case.v[-1])), *inputs)
-
-
-def test_a_dead_row_is_exactly_0_and_gives_nothing():
-    case = CASE["mask with a dead row"]
-    O, res = attend(case, *case.draw())
-    dead = ~case.allowed().any(axis=-1)
-    assert dead.any()
-    assert not np.any(O[np.broadcast_to(dead, O.shape[:-1])])
-    dQ = ab.sigmoid_attention_vjp(draw(O.shape)[0], res).dQ
-    assert not np.any(dQ[np.broadcast_to(dead, dQ.shape[:-1])])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
