@@ -34,7 +34,6 @@ LONGEST = (
     "test_attention",
     "test_torch_sdpa",
     "test_fused",
-    "test_fused_refuses",
     "test_grade",
     "test_torch_compile",
     "test_diagnose",

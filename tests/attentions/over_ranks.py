@@ -6,14 +6,7 @@ What each runs is one rank's part: its rows of Q, K, V and dO, and a ``comm`` to
 import numpy as np
 
 import attnbook as ab
-
-
-def mT(T):
-    return np.swapaxes(T, -1, -2)
-
-
-def rowsum(T):
-    return T.sum(axis=-1, keepdims=True)
+from attentions.of_symptoms import mT, rowsum
 
 
 def share(T, h):

@@ -14,6 +14,11 @@ def by_steps(Q, K, V, dO, **options):
     return Steps(Q, K, V, dO, **options).run()
 
 
+def ours(Q, K, V, dO, **options):
+    O, res = ab.attention(Q, K, V, **options)
+    return O, *ab.attention_vjp(dO, res)[:3]
+
+
 def with_ops(Q, K, V, dO, *, dropout=0.0, dL=None, cos=None, sin=None, sink=None, bias=None, **options):
     """Ours with every option that ``diagnose`` asks for, made of the package's own ops; (O, dQ, dK, dV, dbias, dsink),
     the last two where there are some.
@@ -33,9 +38,8 @@ def with_ops(Q, K, V, dO, *, dropout=0.0, dL=None, cos=None, sin=None, sink=None
 
 def single_precision(Q, K, V, dO, **options):
     """float32 inside, whatever comes; and float32 out."""
-    bias = {"bias": options.pop("bias").astype(np.float32)} if "bias" in options else {}
-    O, res = ab.attention(*(T.astype(np.float32) for T in (Q, K, V)), **options, **bias)
-    return O, *ab.attention_vjp(dO.astype(np.float32), res)[:3]
+    options |= {"bias": options["bias"].astype(np.float32)} if "bias" in options else {}
+    return ours(*(T.astype(np.float32) for T in (Q, K, V, dO)), **options)
 
 
 def single_precision_inside(Q, K, V, dO, **options):

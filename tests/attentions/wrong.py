@@ -10,11 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from attentions.of_symptoms import mT
+
 TILE = 64
-
-
-def mT(T):
-    return np.swapaxes(T, -1, -2)
 
 
 def tile(n, size):

@@ -322,7 +322,7 @@ CLAIMS = [
     ("test_attention.py::test_what_is_forbidden_is_unseen", output, ["properties"]),
     ("test_attention.py::test_low_precision", ["O", "dQ", "dK", "dV"], dtype),
     ("test_attention.py::test_large_scores_do_not_overflow", ["O", "dQ", "dK", "dV"], dtype),
-    ("test_torch_samples.py::test_samples_of_our_own", ["O", "dQ", "dK", "dV", "dbias"], ["other library"]),
+    ("test_torch_sdpa.py::test_values_and_gradients", ["O", "dQ", "dK", "dV", "dbias"], ["other library"]),
     ("test_multi_head.py::test_values", output, ["other library"]),
     ("test_multi_head.py::test_gradients", gradients, ["differences", "autograd"]),
     ("test_multi_head.py::test_a_backward_may_run_twice_and_is_linear", gradients, ["properties"]),

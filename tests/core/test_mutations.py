@@ -1,8 +1,7 @@
 """The tests, tried by mistakes: each is planted in a line of the package, and the tests beside it must fail.
 
 They are the very tests that stand in their files, each on one case. Wrong formulas for attention and its gradient are
-planted by test_mistakes, from the catalogue, those of the kernels by test_fused_refuses; here stands what else can go
-wrong.
+planted by test_mistakes, from the catalogue; here stands what else can go wrong.
 """
 
 import inspect

@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from attentions.right import with_ops
+from attentions.right import by_steps as right
+from attentions.right import ours, with_ops
 
 import attnbook as ab
 from attnbook.arrays import mT
@@ -14,20 +15,9 @@ from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.learn.caller import Caller
-from attnbook.diagnose.learn.convention import Convention
 from attnbook.diagnose.steps import Steps
 
 BY_NAME = {case.name: case for case in battery()}
-
-TRITON = Convention(
-    axes=(4,), equal_lengths=True, length_of=128, length_from=128, equal_widths=True, widths=(16, 32, 64, 128, 256),
-    grouped=False, dtypes=("float16",),
-)  # fmt: skip
-FLASH = Convention(axes=(4,), layout="heads third", equal_widths=True, width_of=8, width_from=8, dtypes=("float16",))
-
-
-def right(Q, K, V, dO, **options):
-    return Steps(Q, K, V, dO, **options).run()
 
 
 def where(fn, about):
@@ -38,10 +28,6 @@ def where(fn, about):
 
 
 def test_roundings_are_no_error():
-    def ours(Q, K, V, dO, **options):
-        O, res = ab.attention(Q, K, V, **options)
-        return O, *ab.attention_vjp(dO, res)[:3]
-
     assert not any(where(ours, name) for name in ("O", "dQ", "dK", "dV"))
 
 
@@ -84,64 +70,7 @@ def test_no_right_result_is_beyond_its_dtype(dtype):
             assert np.max(a.products, initial=0) < 11, case.name  # e¹¹ is the largest of float16
 
 
-# --- what a function takes ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("convention", [TRITON, FLASH], ids=["as the Triton tutorial", "as flash-attn"])
-def test_cases_fit_what_a_function_takes(convention):
-    asked = [case for case in battery(0, "float16", convention) if not case.why_not]
-    assert len(asked) >= 40
-    for case in asked:
-        Q, K, V, dO = case.inputs
-        assert Q.ndim == 4
-        assert Q.shape[-1] == V.shape[-1]
-        if 0 not in (Q.size, K.size):
-            assert convention.sizes(Q.shape[-2], K.shape[-2], Q.shape[-1], V.shape[-1]) == (
-                *(T.shape[-2] for T in (Q, K)), Q.shape[-1], V.shape[-1],
-            )  # fmt: skip
-        assert convention.grouped or not case.grouped
-        assert dO.shape == (*Q.shape[:-1], V.shape[-1])
-        assert all(T.ndim == 4 for name, T in case.options.items() if name in ("mask", "bias"))
-
-
-def test_what_cannot_be_asked_says_why():
-    cases = {case.name: case.why_not for case in battery(0, "float16", TRITON)}
-    assert cases["one query"] == "it does not take a length of 1"
-    assert cases["causal, more keys"] == "it takes as many queries as keys only"
-    assert cases["grouped heads"] == "it does not take key heads that are shared"
-    assert cases["128 queries and keys, causal"].startswith("at the sizes that it takes, it is ")
-    two = {case.name: case.why_not for case in battery(0, "float64", Convention(axes=(2,)))}
-    assert two["sink"] == "it takes no axis of heads"
-    assert not two["plain"]
-
-
 # --- what only they show ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrong", "cases"),
-    [
-        # the last tile that is not full is left out
-        (lambda n_q, n_k: (slice(n_q - n_q % 64 if n_q > 64 else None), slice(None)), "65 queries, 63 keys, causal"),
-        # the second block of rows of 128 is left out
-        (lambda n_q, n_k: (slice(128), slice(None)), "129 queries, 127 keys, causal"),
-        # keys from the third tile on are left out
-        (lambda n_q, n_k: (slice(None), slice(256)), "257 queries, 300 keys"),
-    ],
-    ids=["ragged tile", "second block", "third tile"],
-)  # fmt: skip
-def test_tiles(wrong, cases):
-    def tiled(Q, K, V, dO, causal=False):
-        O, dQ, dK, _ = right(Q, K, V, dO, causal=causal)
-        rows, cols = wrong(Q.shape[-2], K.shape[-2])
-        a = Steps(Q, K, V, dO, causal=causal)
-        a.P_backward = np.zeros_like(a.P)
-        a.P_backward[..., rows, cols] = a.P[..., rows, cols]
-        return O, dQ, dK, a.dV
-
-    found = where(tiled, "dV")
-    assert cases in found
-    assert not found & {"plain", "all axes equal", "batch and heads", "64 queries and keys"}
 
 
 @pytest.mark.parametrize("name", ["window", "softcap", "sink", "slopes", "cos", "dropout", "dL"])
@@ -271,57 +200,38 @@ def test_no_mistake_of_the_catalogue_passes_for_less_precision(dtype):
         assert imprecise(wrong, compared) == ({}, []), mistake.slug
 
 
-class Flash(torch.autograd.Function):
-    """As fused kernels do it in 16 bits: sums in float32, but P and dS are rounded before they are multiplied."""
-
-    @staticmethod
-    def forward(ctx, Q, K, V):
-        S = (Q.float() @ K.float().mT) * Q.shape[-1] ** -0.5
-        L = S.logsumexp(-1, keepdim=True)
-        O = ((S - L).exp().to(Q.dtype).float() @ V.float()).to(Q.dtype)
-        ctx.save_for_backward(Q, K, V, O, L)
-        return O
-
-    @staticmethod
-    def backward(ctx, dO):
-        Q, K, V, O, L = ctx.saved_tensors
-        s, dtype = Q.shape[-1] ** -0.5, Q.dtype
-        P = ((Q.float() @ K.float().mT) * s - L).exp()
-        D = (dO.float() * O.float()).sum(-1, keepdim=True)
-        dS = (P * (dO.float() @ V.float().mT - D)).to(dtype).float()
-        grads = s * (dS @ K.float()), s * (dS.mT @ Q.float()), P.to(dtype).float().mT @ dO.float()
-        return tuple(T.to(dtype) for T in grads)
+def matmul(A, B):
+    return (A.float() @ B.float()).to(A.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.thorough)])
-def test_a_kernel_that_rounds_weights_to_16_bits_is_right(dtype):
-    report = ab.diagnose(Flash.apply, library="torch", dtype=dtype)
-    assert report.ok, str(report)
-    assert len(report.compared) >= 25
-    assert not any("16 bits" in note for note in report.notes)
-
-
-def test_a_sum_that_is_kept_in_16_bits_is_a_note():
+def summed(A, B):
     """zhuzilin/ring-flash-attention#42 at its worst, a term at a time: no error of the formula, and worth knowing."""
+    out = torch.zeros((*A.shape[:-1], B.shape[-1]), dtype=A.dtype)
+    for j in range(A.shape[-1]):
+        out += A[..., j : j + 1] * B[..., j : j + 1, :]
+    return out
 
-    def summed(A, B):
-        out = torch.zeros((*A.shape[:-1], B.shape[-1]), dtype=A.dtype)
-        for j in range(A.shape[-1]):
-            out += A[..., j : j + 1] * B[..., j : j + 1, :]
-        return out
+
+@pytest.mark.parametrize(
+    ("product", "dtype", "noted"),
+    [(matmul, "bfloat16", ""), pytest.param(matmul, "float16", "", marks=pytest.mark.thorough),
+     (summed, "bfloat16", "O, dV: ")],
+)  # fmt: skip
+def test_a_kernel_that_rounds_weights_to_16_bits_is_right(product, dtype, noted):
+    """As fused kernels do it: P and dS are rounded before they are multiplied. Sums in 16 bits are a note."""
 
     def fn(Q, K, V, dO):
         P = ((Q.float() @ K.float().mT) * Q.shape[-1] ** -0.5).softmax(-1)
         dP = dO.float() @ V.float().mT
         dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * Q.shape[-1] ** -0.5
         P, dS = P.to(Q.dtype), dS.to(Q.dtype)
-        return summed(P, V), summed(dS, K), summed(dS.mT, Q), summed(P.mT, dO)
+        return product(P, V), product(dS, K), product(dS.mT, Q), product(P.mT, dO)
 
-    report = ab.diagnose(fn, library="torch", dtype="bfloat16")
+    report = ab.diagnose(fn, library="torch", dtype=dtype)
     assert report.ok, str(report)
-    (note,) = (note for note in report.notes if "16 bits" in note)
-    assert note.startswith("O, dV: ")
-    assert '"long sums"' in note
+    assert len(report.compared) >= 25
+    notes = [note for note in report.notes if "16 bits" in note]
+    assert [note.startswith(noted) and '"long sums"' in note for note in notes] == [True] * bool(noted)
 
 
 def test_ours_with_ops_is_asked_everything():

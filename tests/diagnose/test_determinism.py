@@ -9,7 +9,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from attentions.of_symptoms import detached as by_torch
 from attentions.right import OURS, Eager
+from attentions.right import by_steps as right
 from attentions.wrong import kernel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -32,10 +34,6 @@ def shown(fn, library="numpy", names=NAMES):
     return {each.kind: each for each in found}, notes
 
 
-def right(Q, K, V, dO, **options):
-    return Steps(Q, K, V, dO, **options).run()
-
-
 def forward(Q, K, V, **options):
     return Steps(Q, K, V, np.zeros((*Q.shape[:-1], V.shape[-1])), **options).O, (Q, K, V, options)
 
@@ -43,10 +41,6 @@ def forward(Q, K, V, **options):
 def backward(dO, res):
     Q, K, V, options = res
     return Steps(Q, K, V, dO, **options).run()[1:]
-
-
-def by_torch(Q, K, V):
-    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1) @ V
 
 
 # --- what is right ------------------------------------------------------------------------------------------------
@@ -92,18 +86,13 @@ def test_nothing_of_the_process_stays_changed(capsys):
 # --- each kind, planted -------------------------------------------------------------------------------------------
 
 
-def every(n):
-    """Whether this is one of every n calls of it."""
+def off_by(share, every):
+    """dQ is, in one of so many calls."""
     count = itertools.count(1)
-    return lambda: next(count) % n == 0
-
-
-def spoiled(factor):
-    """dQ times a factor that is asked for at each call."""
 
     def fn(Q, K, V, dO, **options):
         O, dQ, dK, dV = right(Q, K, V, dO, **options)
-        return O, dQ * factor(), dK, dV
+        return O, dQ * (1 + share * (next(count) % every == 0)), dK, dV
 
     return fn
 
@@ -194,14 +183,9 @@ def dropping(Q, K, V, dO, dropout=0.0):
     return Steps(Q, K, V, dO, dropout=dropout, kept=kept if dropout else None).run()
 
 
-def race():
-    """flash-attention PR#2481: D from a dO that is written half, now and then."""
-    third = every(3)
-    return spoiled(lambda: 1 + 0.1 * third())
-
-
 SHOWN = {
-    "a race": (race(), "numpy", "unsteady", "(dQ, "),
+    # flash-attention PR#2481: D from a dO that is written half, now and then
+    "a race": (off_by(0.1, every=3), "numpy", "unsteady", "(dQ, "),
     "rows never written": (Unwritten.apply, "torch", "memory", "(dQ)"),
     "residuals written over": ((of_a_copy, writes_over), "numpy", "twice", "the second backward differs"),
     "a graph walked once": (Once.apply, "torch", "twice", ""),
@@ -244,16 +228,11 @@ def needs_graph(Q, K, V):
     return by_torch(Q, K, V)
 
 
-def other_bits():
-    """flash-attention#2244: sums in another order."""
-    second = every(2)
-    return spoiled(lambda: 1 + 2.0**-51 * second())
-
-
 @pytest.mark.parametrize(
     ("fn", "library", "words"),
     [
-        (other_bits(), "numpy", "dQ differ from call to call by roundings"),
+        # flash-attention#2244: sums in another order
+        (off_by(2.0**-51, every=2), "numpy", "dQ differ from call to call by roundings"),
         (Refuses.apply, "torch", "only once"),
         (needs_graph, "torch", "for training only"),
         ((keeping, lambda dO, res: backward(dO, (res[0], HERE.keys, *res[2:]))), "numpy",
@@ -301,16 +280,7 @@ def test_a_gradient_that_is_absent_in_one_case():
 
 
 def test_a_report_says_it_in_plain_words():
-    def careless(dO, res):
-        grads = backward(dO, res)
-        res[1][...] = 0
-        return grads
-
-    def kept(Q, K, V, **options):
-        O, res = forward(Q, K.copy(), V, **options)
-        return O, res
-
-    report = ab.diagnose((kept, careless))
+    report = ab.diagnose((of_a_copy, writes_over))
     assert not report.ok
     assert report.mistakes == ()
     assert [(f.about, f.kind) for f in report.findings] == [("the call", "twice")]

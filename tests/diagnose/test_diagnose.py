@@ -1,6 +1,5 @@
 """diagnose: silent about what is right, plain about what is wrong, and never thrown by what it is given."""
 
-import json
 import re
 import sys
 import textwrap
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from attentions import told
-from attentions.right import RIGHT_ONES, configurations
+from attentions.right import OURS, RIGHT_ONES, configurations, ours
 from equations import ROOT
 from libraries import CuPy
-from torch.nn.functional import scaled_dot_product_attention
 
 import attnbook as ab
 from attnbook.diagnose.cases.battery import battery
@@ -21,16 +19,10 @@ from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.learn.adapters import adapter
 from attnbook.diagnose.links import BOOK
 
-OURS = ab.attention, ab.attention_vjp
 CASES = [case.name for case in battery()]
 NEWER = {"window", "softcap", "sink", "slopes", "cos", "sin", "dropout", "dL"}
 """Options that few functions take."""
 LINK = "https://attnbook.github.io/attnbook/chapters/in_the_wild.html#mistake-"
-
-
-def ours(Q, K, V, dO, **options):
-    O, res = ab.attention(Q, K, V, **options)
-    return O, *ab.attention_vjp(dO, res)[:3]
 
 
 def taken(*newer, library="numpy"):
@@ -90,28 +82,11 @@ def test_float32_is_a_note_and_no_mistake():
     assert "precision" in str(report)
 
 
-def test_torch_takes_its_own_names():
-    report = ab.diagnose(scaled_dot_product_attention, library="torch")
-    assert report.ok
-    assert list(report.compared) == taken("dropout", library="torch")
-
-
 # --- what is wrong, as others write it ----------------------------------------------------------------------------
 
 
 def causes(fn, **options):
     return ab.diagnose(fn, **options).mistakes
-
-
-def test_many_mistakes_at_once():
-    def beginner(Q, K, V, dO):
-        P = ab.softmax(Q @ K.T / np.sqrt(Q.shape[-1]))
-        dS = P * (dO @ V.T)
-        dS -= dS.mean(axis=-1, keepdims=True)
-        return P @ V, dS @ K / np.sqrt(Q.shape[-1]), Q.T @ dS, P.T @ dO
-
-    wanted = {"all-axes-transposed", "ds-mean", "dk-transposed", "scale-missing-in-dk"}
-    assert set(causes(beginner)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -234,10 +209,12 @@ def test_what_is_not_as_asked_is_told_plainly(fn, words):
 def test_the_wrong_shape_and_nan():
     def off(Q, K, V, dO):
         O, dQ, dK, dV = ours(Q, K, V, dO)
-        return O[..., :1], dQ * np.nan, dK, np.where(dV > 0, np.inf, dV)
+        return O.sum(), dQ * np.nan, dK, np.where(dV > 0, np.inf, dV)
 
-    text = str(ab.diagnose(off))
-    assert re.search(r'O: in \d+ cases, first in "plain": shape \(5, 1\), expected \(5, 13\)', text)
+    report = ab.diagnose(off)
+    text = str(report)
+    assert [f.causes for f in report.findings] == [()] * 3
+    assert re.search(r'O: in \d+ cases, first in "plain": shape \(\), expected \(5, 13\)', text)
     assert re.search(r'dQ: in \d+ cases, first in "plain": NaN', text)
     assert re.search(r'dV: in \d+ cases, first in "plain": infinite entries', text)
     assert "right: dK\n" in text
@@ -344,16 +321,6 @@ def test_it_prints_what_why_and_where_to_read_on():
         from symptom to cause: {BOOK}book/symptoms.html#symptom-dk""")
 
 
-def test_as_json():
-    report = json.loads(told(MISTAKE["scale-missing-in-dq"].run).as_json())
-    assert report["ok"] is False
-    assert [finding["about"] for finding in report["findings"]] == ["dQ"]
-    assert report["findings"][0]["causes"] == [["scale-missing-in-dq"]]
-    assert report["mistakes"]["scale-missing-in-dq"]["link"] == LINK + "scale-missing-in-dq"
-    assert report["compared"] == CASES
-    assert json.loads(told(OURS).as_json())["ok"] is True
-
-
 def test_the_links_lead_to_the_book():
     (address,) = re.findall(r"baseurl: (\S+)", (ROOT / "_config.yml").read_text(encoding="utf-8"))
     assert address == BOOK
@@ -371,14 +338,3 @@ def test_a_dO_that_is_refused_is_worth_a_note():
     (note,) = (note for note in report.notes if note.startswith("it refuses"))
     assert all(f'"dO {how} in memory"' in note for how in ("transposed", "sliced", "of one number, expanded"))
     assert not any(note.startswith("it refuses") for note in told(OURS).notes)
-
-
-def test_a_shape_that_no_known_mistake_gives():
-    def fn(Q, K, V, dO):
-        O, dQ, dK, dV = ours(Q, K, V, dO)
-        return O, dQ, dK, dV.sum()
-
-    (finding,) = ab.diagnose(fn).findings
-    assert (finding.about, finding.causes) == ("dV", ())
-    assert "expected (7, 13)" in finding.text
-    assert "P" not in finding.likely

@@ -51,23 +51,6 @@ def fits_steps(case):
 PLAIN = [case for case in CASES if fits_steps(case)]
 
 
-def options_of(case, bias):
-    """The options of ``case.attend``, as the plain steps take them."""
-    options = {"causal": case.causal, "scale": case.scale}
-    if case.mask is not None:
-        options["mask"] = case._pattern(case.mask)
-    return options | ({"bias": bias[0]} if bias else {})
-
-
-@pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_the_steps_are_right(case):
-    Q, K, V, *bias = case.draw()
-    O, res = case.attend(Q, K, V, *bias)
-    (dO,) = draw(O.shape)
-    came = Steps(Q, K, V, dO, **options_of(case, bias)).run()
-    assert all(map(checks.close, came, (O, *ab.attention_vjp(dO, res)[:3])))
-
-
 @every_mistake
 def test_an_entry_is_complete(mistake):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", mistake.slug)

@@ -60,16 +60,6 @@ def test_the_name_that_a_rubric_knows_is_shown_with_the_title():
             assert f"{TITLES[A[0]]} (scale-twice)" in text
 
 
-def test_a_name_with_a_typo_has_a_hint_and_no_list_of_all(tmp_path):
-    (tmp_path / "r.toml").write_text("[points]\nO = 2\n[costs]\nds-men = 3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"names of known mistakes.*got 'ds-men' \(is it ds-mean\?\)") as raised:
-        rubric(EXERCISES["attention-vjp"], tmp_path / "r.toml")
-    assert len(str(raised.value)) < 150
-
-
-# --- the table ----------------------------------------------------------------------------------------------------
-
-
 # --- a page of a class, and JUnit ---------------------------------------------------------------------------------
 
 CLASS = [

@@ -6,9 +6,6 @@ law stand for what else would be a test for each option.
 
 from functools import partial
 
-import kernels
-import numpy as np
-import test_extremes as extremes
 import torch
 from cases import CASES, Case, Slopes
 from compare import draw
@@ -18,7 +15,7 @@ from naive import naive_attention, naive_scores
 
 import attnbook as ab
 from attnbook.checks.tolerances import LOW_PRECISION
-from attnbook.ops import ALiBi, Bias, Sink, Softcap, Window
+from attnbook.ops import ALiBi, Sink, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.capability import kernel_of
 
@@ -165,22 +162,3 @@ def attend(case, dtype=FLOAT32, seed=0):
     return O, res, torch.tensor(draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
 
 
-def large_scores_in_any_order(case):
-    """The backward finds M again, to the bit, although a product lying down is not what it is upright."""
-    with kernels.upright_and_lying_products_differ():
-        holds(case, size=1000.0)
-
-
-def bias_at_the_ends(name, dtype, of_bias=None):
-    """A bias of the lowest or the highest number of its dtype: no NaN, and what a textbook's lines in float64 give."""
-    of_bias = of_bias or dtype
-    numpy = [getattr(np, str(T).removeprefix("torch.")) for T in (dtype, of_bias)]
-    *given, B = *extremes.inputs(numpy[0]), extremes.bias_of(name, numpy[1])
-    Q, K, V, dO, bias = (torch.tensor(T, device=DEVICE) for T in (*given, B))
-    how = {"bias": bias} if of_bias == dtype else {"ops": [Bias(bias, fixed=True)]}
-    with np.errstate(over="ignore"):  # of the interpreter: a score minus the highest may be −∞
-        O, res = ab.attention(Q, K, V, method="fused", **how)
-        *grads, dbias, _ = ab.attention_vjp(dO, res)
-    wanted = extremes.reference(*given, B)
-    found = [T.cpu() for T in (O, res.L, *grads)]
-    extremes.agree([*found, wanted[-1] if dbias is None else dbias.cpu()], wanted, numpy[0])

@@ -7,10 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
-import itertools
-import linecache
 import os
-import textwrap
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +18,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 NO_TRITON = "Triton is not installed here"
-NUMBERS = itertools.count()
 
 
 def triton_or_skip():
@@ -112,26 +108,4 @@ def wired(calls):
         patch.setattr(launch, "vjp", counted(launch.vjp))
         homes = {"auto": ("kernels", "torch"), "fused": ("kernels",)}
         patch.setattr(passes, "homes", lambda Q, method: homes.get(method, ("torch",)))
-        yield
-
-
-@contextlib.contextmanager
-def mistake(function, right, wrong):
-    """The kernels, or their launcher, with a mistake in one line. For the interpreter: what is compiled stays so."""
-    from attnbook.spines.fused import backward_kernels, forward_kernel, launch, tile
-
-    modules = [tile, forward_kernel, backward_kernels, launch]
-    own = [(module, getattr(module, function, None)) for module in modules]
-    home = next(module for module, f in own if getattr(getattr(f, "fn", f), "__module__", None) == module.__name__)
-    old = getattr(home, function)
-    source = textwrap.dedent(inspect.getsource(getattr(old, "fn", old)))
-    assert source.count(right) == 1, f"{function} has no such line, or more than one: {right}"
-    source = source.replace(right, wrong)
-    name, made = f"mistake {next(NUMBERS)}", {}
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    exec(compile(source, name, "exec"), vars(home), made)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in modules:
-            if getattr(module, function, None) is old:
-                patch.setattr(module, function, made[function])
         yield

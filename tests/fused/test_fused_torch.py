@@ -7,6 +7,7 @@ import kernels
 import pytest
 import torch
 from kernels import DEVICE
+from test_torch_compile import compiled
 from test_torch_sdpa import CASES as TORCH_CASES
 from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
 from torch import func
@@ -125,11 +126,6 @@ def test_a_sink_and_documents_are_done_on_the_kernels(calls):
 
 
 # --- the compiler -------------------------------------------------------------------------------------------------
-
-
-def compiled(f):
-    torch._dynamo.reset()
-    return torch.compile(f, fullgraph=True, backend="aot_eager")
 
 
 def test_compiled_code_reaches_the_kernels(calls):

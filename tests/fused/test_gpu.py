@@ -191,14 +191,6 @@ def test_results_are_on_the_device_of_the_inputs(method, two, xp):
     assert {device(T) for T in came} == {device(second[0])}
 
 
-def test_gpu_and_host_do_not_mix(xp):
-    Q, K, V, _ = inputs(xp)
-    host = xp.numpy(K) if xp.name == "CuPy" else K.cpu()
-    error, said = (TypeError, "K: expected a cupy array") if xp.name == "CuPy" else (ValueError, "K: expected device")
-    with pytest.raises(error, match=said):
-        ab.attention(Q, host, V)
-
-
 # --- tiles as they are on a GPU -----------------------------------------------------------------------------------
 
 

@@ -382,19 +382,6 @@ def late(where, folder):
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-class Model(torch.nn.Module):
-    """One layer of attention, which is that of one process or that of ranks."""
-
-    def __init__(self, attend, d=12, h=3):
-        super().__init__()
-        self.attend, self.h = attend, h
-        self.qkv, self.out = torch.nn.Linear(d, 3 * d), torch.nn.Linear(d, d)
-
-    def forward(self, X):
-        each = (T.unflatten(-1, (self.h, -1)).movedim(-2, -3) for T in self.qkv(X).chunk(3, -1))
-        return X + self.out(self.attend(*each).movedim(-3, -2).flatten(-2))
-
-
 def train(rings):
     """The losses of some steps, of all rows: ``rings`` groups of ranks train on a part of the batch each, and in a
     group each rank has its rows. Without ranks enough, one process.
@@ -404,16 +391,21 @@ def train(rings):
     groups = [dist.new_group(list(range(i * size, (i + 1) * size))) for i in range(rings)]
     how = {"placement": "zigzag", "group": groups[r // size], "timeout": 60}
     torch.manual_seed(0)
-    model = Model(lambda *T: attention(*T, causal=True) if size == 1 else ring_attention(*T, causal=True, **how))
-    model = model.double()
+    model = torch.nn.Linear(12, 36, dtype=torch.float64)
     if R > 1:
         model = torch.nn.parallel.DistributedDataParallel(model)  # in one line, and over the rows of a ring too
+
+    def attend(X):
+        each = (T.unflatten(-1, (3, -1)).movedim(-2, -3) for T in model(X).chunk(3, -1))
+        O = attention(*each, causal=True) if size == 1 else ring_attention(*each, causal=True, **how)
+        return O.movedim(-3, -2).flatten(-2)
+
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     part, mine = slice(r // size * 4 // rings, (r // size + 1) * 4 // rings), positions(24, size, "zigzag")[r % size]
     X, wanted = (T[part][:, mine] for T in drawn((4, 24, 12), (4, 24, 12)))
     losses = []
     for _ in range(8):
-        loss = (model(X) - wanted).square().mean()
+        loss = (attend(X) - wanted).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -9,7 +9,6 @@ from cases import CASES
 from compare import draw
 from covering import cover
 from libraries import Strict, Torch
-from planting import planted
 
 import attnbook as ab
 from attnbook.arrays import widen
@@ -201,60 +200,6 @@ def test_a_rank_that_is_gone():
 
     with pytest.raises(RuntimeError, match=r"ring, backward: .*rank 3 waits at step 1 for rank 2"):
         simulate("ring", Q, K, V, ranks=4, dO=Q, network=network)
-
-
-# --- mistakes are seen ----------------------------------------------------------------------------------------------
-
-BLOCKS, LINES = "parallel/score_blocks.py", "parallel/schemes.py"
-AGAIN = "SPINES[spine].forward(q, k, v, plan)"
-MISTAKES = {
-    "L of the block": (BLOCKS, "Part.meet_vjp", "_shifts(spine, L)", f"_shifts(spine, {AGAIN}[1].L)"),
-    "D of the block": (BLOCKS, "Part.meet_vjp", "Residuals(q, k, v, O,", f"Residuals(q, k, v, {AGAIN}[0],"),
-    "dQ of the first keys alone": (BLOCKS, "Part.meet_vjp", "_zeros(Q) if dQ is None else dQ", "_zeros(Q)"),
-    "dL in every block but none": (BLOCKS, "Part.meet_vjp", "dL[0] if dL else None", "None"),
-    "places of the block": (BLOCKS, "At._there",
-                            "range(run.start + run.step * r.start, run.start + run.step * r.stop, run.step)", "r"),
-    "heads of the block": (BLOCKS, "At._there", "            lead = own\n", "            pass\n"),
-    "outputs added": (BLOCKS, "Part.meet", "merge(*found[i], O, res.L)",
-                      "(found[i][0] + O, merge(*found[i], O, res.L)[1])"),
-    "a sink in every block": (BLOCKS, "Part._each", "scores=cutting, columns=()", "scores=cutting"),
-    "the same keys at every hop": (LINES, "ring", "block = yield from arrived(coming)", "yield from arrived(coming)"),
-    "dK, dV stay": (LINES, "ring_vjp", "*((yield from arrived(homeward)) or home)", "*home"),
-    "dK, dV of the last rank alone": (LINES, "_add", "mine += theirs", "pass"),
-    "keys stale in the backward": (LINES, "ring_vjp", "block = yield from arrived(onward)",
-                                   "yield from arrived(onward)"),
-    "rows as they came": (LINES, "_to_heads", "np.argsort(part.order(name))", "part.order(name)"),
-    "one of the heads that share": (LINES, "_summed", "g[-1] + 1", "g[0] + 1"),
-    "one rank's share": ("parallel/collectives.py", "reduce_scatter", "reduce(lambda a, b: a + b, arrays)",
-                         "arrays[0]"),
-    "dQ of a rank's own keys": (LINES, "tree_vjp", "[a[0] + b[0]]", "a"),
-    "a sink on every rank": (LINES, "tree_vjp", "if part.rank == 0:", "if True:"),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def errors():
-    """Those of all schemes, one by one."""
-    *inputs, dL = inputs_of((10, 12, 5), (2, 12, 5), (2, 12, 7))
-    ops = [Sink(draw((10,))[0]), ALiBi(0.1 * draw((10,), seed=2)[0]), ab.ops.Dropout(0.2)]
-    wanted = one_process(*inputs, dL, causal=True, ops=ops)
-
-    def each():
-        for scheme, placement in product(SCHEMES, ("contiguous", "zigzag")):
-            options = {"ranks": 3, "causal": True, "ops": ops, "placement": placement}
-            try:
-                yield error(over_ranks(scheme, *inputs, dL, **options)[1], wanted)
-            except ValueError:  # the shapes of some blocks do not fit
-                yield np.inf
-
-    assert max(each()) <= UP_TO
-    return each
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_planted_mistake_is_seen(name, errors):
-    with planted(*MISTAKES[name]):
-        assert any(e > 1e-3 for e in errors())
 
 
 # --- placements -----------------------------------------------------------------------------------------------------

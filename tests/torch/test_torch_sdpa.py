@@ -4,9 +4,10 @@ import gc
 import math
 import weakref
 
-import compare
 import pytest
 import torch
+from test_torch_compile import compiled
+from test_torch_orders import agree, draw
 from torch import func
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
@@ -32,10 +33,6 @@ def torchs(*inputs, **options):
 
 
 BOTH = scaled_dot_product_attention, torchs
-
-
-def draw(*shapes, seed=0, device="cpu"):
-    return [torch.tensor(T, device=device) for T in compare.draw(*shapes, seed=seed)]
 
 
 def some(*shape, dead=1):
@@ -97,16 +94,6 @@ def gradients(attend, inputs, options, dO):
     return O.detach(), *torch.autograd.grad(O, inputs, dO.to(O.dtype))
 
 
-def agree(ours, theirs):
-    for T, wanted in zip(ours, theirs, strict=True):
-        assert T.shape == wanted.shape
-        assert T.dtype == wanted.dtype
-        if wanted.dtype == torch.float32:  # a float32 mask in float64: rounded once, at the end
-            assert torch.allclose(T, wanted, rtol=1e-6, atol=1e-6)
-        else:
-            assert close(T.detach().cpu(), wanted.detach().cpu())
-
-
 def agrees_with_torch(inputs, options):
     O = torchs(*inputs, **options)
     (dO,) = draw(tuple(O.shape), seed=2, device=O.device)
@@ -166,8 +153,8 @@ def test_only_what_needs_a_gradient_gets_one(needed):
 # --- low precision ------------------------------------------------------------------------------------------------
 
 
-def errors(inputs, options, dtype):
-    """For O and each gradient: our errors, those of torch's own lines in that dtype, and what float64 gives."""
+def as_exact_as_torch(inputs, options, dtype):
+    """No result is off by more than twice what torch's own lines in that dtype are off, and its last bit."""
     low, mask = [T.to(dtype) for T in inputs], options.get("attn_mask")
     if mask is not None and mask.dtype != torch.bool:
         options, mask = options | {"attn_mask": mask.to(dtype)}, mask.to(dtype).double()
@@ -178,14 +165,8 @@ def errors(inputs, options, dtype):
     true = gradients(torchs, [T.double() for T in low], exact, dO.double())
     for T, other, right in zip(ours, theirs, true, strict=True):
         assert T.dtype == other.dtype
-        yield T.double() - right, other.double() - right, right
-
-
-def as_exact_as_torch(inputs, options, dtype):
-    """No result is off by more than twice what torch's is off, and its last bit."""
-    for ours, theirs, right in errors(inputs, options, dtype):
         if right.numel():
-            off, allowed, size = (T.abs().max().item() for T in (ours, theirs, right))
+            off, allowed, size = (T.abs().max().item() for T in (T.double() - right, other.double() - right, right))
             assert off <= 2 * allowed + torch.finfo(dtype).eps * size, f"off by {off:.1e}, torch by {allowed:.1e}"
 
 
@@ -274,8 +255,6 @@ def test_dropout_repeats_with_the_seed_of_torch_alone():
 
 SMALL = (2, 2, 3, 2), (2, 2, 4, 2), (2, 2, 4, 3)
 DIFFERENTIATED = {
-    "plain": (SMALL, {}),
-    "causal": (SMALL, {"is_causal": True}),
     "float mask": ((*SMALL, (2, 1, 4)), {}),
     "shared heads": (((2, 3, 2), (1, 4, 2), (2, 4, 3)), {"enable_gqa": True}),
     "bool mask with a dead row": (SMALL, {"attn_mask": some(3, 4)}),
@@ -284,24 +263,17 @@ DIFFERENTIATED = {
 }
 
 
-def seeded(**options):
+@pytest.mark.parametrize(("shapes", "options"), DIFFERENTIATED.values(), ids=DIFFERENTIATED)
+def test_gradcheck_and_gradgradcheck(shapes, options):
+    """Along one random direction."""
+
     def attend(*inputs):
         torch.manual_seed(3)
         return scaled_dot_product_attention(*inputs, **options)
 
-    return attend
-
-
-def passes_gradchecks(shapes, options, **more):
     inputs = [T.requires_grad_() for T in draw(*shapes)]
-    assert gradcheck(seeded(**options), inputs, check_forward_ad=True, **more)
-    assert gradgradcheck(seeded(**options), inputs, check_fwd_over_rev=True, **more)
-
-
-@pytest.mark.parametrize("case", DIFFERENTIATED.values(), ids=DIFFERENTIATED)
-def test_gradcheck_and_gradgradcheck(case):
-    """Along one random direction."""
-    passes_gradchecks(*case, fast_mode=True)
+    assert gradcheck(attend, inputs, check_forward_ad=True, fast_mode=True)
+    assert gradgradcheck(attend, inputs, check_fwd_over_rev=True, fast_mode=True)
 
 
 @pytest.mark.parametrize("bits", [True, False])
@@ -353,10 +325,6 @@ def vmap_of_vmap(f):
 TRANSFORMS = {
     "jacrev": (lambda f: func.jacrev(f, ALL), ONE),
     "jacfwd": (lambda f: func.jacfwd(f, ALL), ONE),
-    "reverse over reverse": (lambda f: func.jacrev(func.jacrev(sin_sum(f), ALL), ALL), ONE),
-    "reverse over forward": (lambda f: func.jacrev(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
-    "forward over forward": (lambda f: func.jacfwd(func.jacfwd(sin_sum(f), ALL), ALL), ONE),
-    "third order": (lambda f: func.grad(lambda *x: func.hessian(sin_sum(f), 0)(*x).sin().sum(), ALL), ONE),
     "vmap, other axes": (lambda f: func.vmap(f, (0, None, 2, 1), 1), ((5, 3, 2), (4, 2), (4, 3, 5), (3, 5, 4))),
     "vmap of the mask alone": (lambda f: func.vmap(f, (None, None, None, 0)), (*ONE[:3], MANY[3])),
     "vmap of vmap": (vmap_of_vmap, ((2, *MANY[0]), MANY[1], (5, 2, 4, 3), MANY[3])),
@@ -367,24 +335,17 @@ TRANSFORMS = {
 }  # fmt: skip
 
 
-def agrees_transformed(transform, shapes, options=None):
-    inputs = draw(*shapes)
-    of_ours, of_torchs = (transform(lambda Q, K, V, mask, f=f: f(Q, K, V, attn_mask=mask))(*inputs) for f in BOTH)
-    leaves = torch.utils._pytree.tree_leaves
-    agree(leaves(of_ours), leaves(of_torchs))
-
-
 @pytest.mark.parametrize(("transform", "shapes"), TRANSFORMS.values(), ids=TRANSFORMS)
 def test_function_transforms(transform, shapes):
-    agrees_transformed(transform, shapes)
+    inputs = draw(*shapes)
+    agree(*(transform(lambda Q, K, V, mask, f=f: f(Q, K, V, attn_mask=mask))(*inputs) for f in BOTH))
 
 
 def test_many_gradients_of_one_forward():
     """On tiles, where one head has large scores, and the heads of its task are others once there is one more axis."""
     Q, K, V, dO = draw(*[(11, 48, 32, 4)] * 3, (2, 11, 48, 32, 4))
     Q[1, 0] *= 200
-    ours, theirs = (func.vmap(func.vjp(lambda Q, f=f: f(Q, K, V), Q)[1])(dO)[0] for f in BOTH)
-    assert close(ours, theirs)
+    agree(*(func.vmap(func.vjp(lambda Q, f=f: f(Q, K, V), Q)[1])(dO)[0] for f in BOTH))
 
 
 def test_vmap_over_inputs_with_axes_of_their_own():
@@ -394,9 +355,7 @@ def test_vmap_over_inputs_with_axes_of_their_own():
     def each(attend):
         return lambda Q, K, V, mask: attend(Q, K.expand(2, 2, 4, 2), V[:, :2], attn_mask=mask, enable_gqa=True)
 
-    dims = 0, None, 0, None
-    ours, theirs = (func.vmap(func.jacrev(each(f), ALL), dims)(Q, K, V, mask) for f in BOTH)
-    agree(ours, theirs)
+    agree(*(func.vmap(func.jacrev(each(f), ALL), (0, None, 0, None))(Q, K, V, mask) for f in BOTH))
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
@@ -424,10 +383,7 @@ def test_dropout_under_vmap_is_that_of_each_call(randomness):
         lambda f: func.grad(sin_sum(f), (0, 1, 2)),
         lambda f: func.jacfwd(func.grad(sin_sum(f), (0, 1, 2)), (0, 1, 2), randomness="same"),
     ):
-        ours = run(transform(drop), *stacked)
-        wanted = func.vmap(transform(with_R))(*stacked, R)
-        leaves = torch.utils._pytree.tree_leaves
-        agree(leaves(ours), leaves(wanted))
+        agree(run(transform(drop), *stacked), func.vmap(transform(with_R))(*stacked, R))
 
 
 def test_dropout_under_vmap_asks_how_as_torch_does():
@@ -460,19 +416,12 @@ def test_what_is_changed_before_the_backward_is_noticed(shapes):
             O.sum().backward()
 
 
-def saved(inputs):
-    """How many numbers torch keeps for the backward."""
-    sizes = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda T: (sizes.append(T.numel()), T)[1], lambda T: T):
-        O = scaled_dot_product_attention(*inputs)
-    O.sum().backward()
-    return sum(sizes)
-
-
 def test_what_is_kept_is_saved_by_torch_and_no_table_where_it_is_large():
     for shapes, kept in ((THREE, 6 * 5 * (7 + 13)), (LARGE, 2 * 401 * (13 + 2))):  # P and O; O, M and Z
-        inputs = [T.requires_grad_() for T in draw(*shapes)]
-        assert saved(inputs) == sum(T.numel() for T in inputs) + kept
+        inputs, sizes = [T.requires_grad_() for T in draw(*shapes)], []
+        with torch.autograd.graph.saved_tensors_hooks(lambda T: (sizes.append(T.numel()), T)[1], lambda T: T):  # noqa: B023
+            scaled_dot_product_attention(*inputs)
+        assert sum(sizes) == sum(T.numel() for T in inputs) + kept
     for mode in (torch.no_grad(), torch.inference_mode()):
         with mode:
             assert scaled_dot_product_attention(*inputs).grad_fn is None
@@ -503,22 +452,16 @@ def test_a_graph_holds_no_mask_after_its_backward(method, keep):
 # --- the compiler -------------------------------------------------------------------------------------------------
 
 
-def compiled(f):
-    torch._dynamo.reset()
-    return torch.compile(f, fullgraph=True, backend="aot_eager")
-
-
-@pytest.mark.parametrize("name", ["bool mask with a dead row", "large"])
-def test_compiled(name):
+@pytest.mark.parametrize(
+    ("name", "of_a_gpu"), [("bool mask with a dead row", False), ("large", False), ("large", True)]
+)
+def test_compiled(name, of_a_gpu, monkeypatch):
+    if of_a_gpu:
+        monkeypatch.setattr(passes, "homes", lambda Q, method: ("torch",))
     shapes, options = CASES[name]
     inputs, (dO,) = draw(*shapes), draw((*shapes[0][:-1], 13), seed=2)
     ours = gradients(compiled(scaled_dot_product_attention), inputs, options, dO)
     agree(ours, gradients(torchs, inputs, options, dO))
-
-
-def test_the_compiled_way_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(passes, "homes", lambda Q, method: ("torch",))
-    test_compiled("large")
 
 
 def test_exported():
@@ -572,9 +515,6 @@ def test_it_is_refused(inputs, options, error, message):
     with pytest.raises(error, match=message) as caught:
         scaled_dot_product_attention(*inputs, **options)
     assert isinstance(caught.value, RuntimeError)  # as torch raises it
-
-
-# --- planted mistakes: the checks above notice them ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["scale", "dropout_p"])

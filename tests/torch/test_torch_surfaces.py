@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from test_torch_orders import draw
+from test_torch_orders import agree, draw
 from torch import func
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from attnbook.checks import close
 from attnbook.ops import Softcap
@@ -25,9 +25,7 @@ BOTH = scaled_dot_product_attention, F.scaled_dot_product_attention
 
 def alike(f, *inputs):
     """f of our function and of torch's."""
-    came, wanted = (tree_leaves(f(attend, *inputs)) for attend in BOTH)
-    for T, right in zip(came, wanted, strict=True):
-        assert close(T, right)
+    agree(*(f(attend, *inputs) for attend in BOTH))
 
 
 class Sub(torch.Tensor):
