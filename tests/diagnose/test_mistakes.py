@@ -9,11 +9,10 @@ import pytest
 import test_attention
 from attentions.right import four_axes_only
 from cases import CASES, Case
-from compare import draw
 from equations import CHAPTERS, equations
 
 import attnbook as ab
-from attnbook import checks, spines
+from attnbook import spines
 from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.links import BOOK, SYMPTOM

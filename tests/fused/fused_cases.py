@@ -160,5 +160,3 @@ def attend(case, dtype=FLOAT32, seed=0):
     inputs = [torch.tensor(T, dtype=dtype, device=DEVICE) for T in case.draw(seed)]
     O, res = ab.attention(*inputs[:3], method="fused", **case.options(inputs[0], *inputs[3:]))
     return O, res, torch.tensor(draw(tuple(O.shape))[0], dtype=dtype, device=DEVICE), inputs
-
-

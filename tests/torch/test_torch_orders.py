@@ -88,7 +88,7 @@ class Temperature(Op):
 MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)  # the second row is dead
 
 
-def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, R=1.0, sigma=None):
+def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, sigma=None):
     """O and L, by the definition."""
     S = Q @ K.mT / Q.shape[-1] ** 0.5
     S = S if cap is None else cap * torch.tanh(S / cap)
@@ -101,7 +101,7 @@ def plain(Q, K, V, B=0.0, t=None, mask=None, cap=None, R=1.0, sigma=None):
     dead = torch.zeros(S.shape[:-1], dtype=torch.bool) if mask is None else ~mask.any(-1)
     S = S.masked_fill(dead[..., None], 0.0)
     P = torch.softmax(S, dim=-1).masked_fill(dead[..., None], 0.0)
-    return (P * R) @ V, torch.logsumexp(S, dim=-1).masked_fill(dead, 0.0)
+    return P @ V, torch.logsumexp(S, dim=-1).masked_fill(dead, 0.0)
 
 
 def ours(Q, K, V, B=None, t=None, mask=None, cap=None, sigma=None, **options):

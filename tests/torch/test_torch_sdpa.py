@@ -213,17 +213,10 @@ def kept(inputs, options, seed):
     return scaled_dot_product_attention(Q, K, ones, **options) != 0
 
 
-def naive(Q, K, V, R, dropout_p, is_causal=False, attn_mask=None, scale=None, enable_gqa=False):
-    """The definition with a given R, for autograd."""
-    if enable_gqa:
-        K, V = (T.repeat_interleave(Q.shape[-3] // T.shape[-3], -3) for T in (K, V))
-    S = Q @ K.mT * (Q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        S = S.masked_fill(~torch.ones_like(S, dtype=torch.bool).tril(), -torch.inf)
-    if attn_mask is not None:
-        S = S.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else S + attn_mask
-    dead = (-torch.inf == S).all(-1, keepdim=True)
-    P = torch.softmax(S.masked_fill(dead, 0), dim=-1).masked_fill(dead, 0)
+def naive(Q, K, V, R, dropout_p, **options):
+    """The definition with a given R, for autograd; P is torch's."""
+    P = torchs(Q, K, torch.eye(K.shape[-2], dtype=V.dtype).expand(*V.shape[:-1], -1), **options)
+    V = V.repeat_interleave(Q.shape[-3] // V.shape[-3], -3) if options.get("enable_gqa") else V
     return (R * P / (1 - dropout_p)) @ V
 
 
