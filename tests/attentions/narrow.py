@@ -51,24 +51,20 @@ def flash_attn(backward=by_steps):
     ):  # fmt: skip
         if q.dtype not in (torch.float16, torch.bfloat16):
             raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
-        if q.ndim != 4:
-            raise RuntimeError("q must have shape (batch_size, seqlen_q, num_heads, head_size)")
-        if q.shape[-1] % 8 or q.shape[-1] > 256:
-            raise RuntimeError("head_size should be a multiple of 8, and at most 256")
-        if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
-            raise RuntimeError("k and v must have shape (batch_size, seqlen_k, num_heads_k, head_size)")
-        if q.shape[2] % k.shape[2]:
-            raise RuntimeError("Number of heads in key/value must divide number of heads in query")
-        if dropout_p:
-            raise RuntimeError("this build has no dropout")
+        assert q.ndim == 4
+        assert q.shape[-1] % 8 == 0
+        assert q.shape[-1] <= 256
+        assert k.shape == v.shape
+        assert (q.shape[0], q.shape[-1]) == (k.shape[0], k.shape[-1])
+        assert q.shape[2] % k.shape[2] == 0
+        assert not dropout_p
         options = {"causal": "bottom-right" if causal else False, "scale": softmax_scale}
         if tuple(window_size) != (-1, -1):
             options["window"] = tuple(10**6 if bound < 0 else bound for bound in window_size)
         if softcap:
             options["softcap"] = softcap
         if alibi_slopes is not None:
-            if alibi_slopes.dtype != torch.float32:
-                raise RuntimeError("ALiBi slopes must have dtype fp32")
+            assert alibi_slopes.dtype == torch.float32
             options["slopes"] = alibi_slopes.double().numpy()
         O = _Flash.apply(*(T.transpose(1, 2) for T in (q, k, v)), None, options, backward)
         return O.transpose(1, 2)
@@ -88,8 +84,8 @@ def flash_attn_varlen(backward=by_steps):
             raise RuntimeError("q must have shape (total_q, num_heads, head_size)")
         options = {"dropout_p": dropout_p, "softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
         starts = [list(map(int, cu)) for cu in (cu_seqlens_q, cu_seqlens_k)]
-        if max(np.diff(starts[0])) > max_seqlen_q or max(np.diff(starts[1])) > max_seqlen_k:
-            raise RuntimeError("a sequence is longer than max_seqlen")
+        assert max(np.diff(starts[0])) <= max_seqlen_q
+        assert max(np.diff(starts[1])) <= max_seqlen_k
         parts = []
         for a, b, c, d in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], strict=False):
             parts.append(one(q[None, a:b], k[None, c:d], v[None, c:d], **options)[0])
@@ -104,14 +100,12 @@ def xformers(backward=by_steps):
     def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None):
         if query.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise NotImplementedError("No operator found: dtype=torch.float64 (supported: bf16, f16, f32)")
-        if query.ndim != 4 or query.shape[2] != key.shape[2] or query.shape[-1] % 4:
-            raise ValueError("Invalid shape for query")
-        if p:
-            raise NotImplementedError("dropout")
+        assert query.ndim == 4
+        assert query.shape[2] == key.shape[2]
+        assert query.shape[-1] % 4 == 0
+        assert not p
         Q, K, V = (T.transpose(1, 2) for T in (query, key, value))
-        scores = (*Q.shape[:-1], K.shape[-2])
-        if attn_bias is not None and tuple(attn_bias.shape) != scores:
-            raise ValueError(f"Invalid shape for attention bias: {tuple(attn_bias.shape)} (expected {scores})")
+        assert attn_bias is None or attn_bias.shape == (*Q.shape[:-1], K.shape[-2])
         return _Flash.apply(Q, K, V, attn_bias, {"scale": scale}, backward).transpose(1, 2)
 
     return memory_efficient_attention
@@ -141,16 +135,12 @@ def limited(backward=by_steps, *, dtypes=("float16",), axes=(4,), width_of=1, le
     """In NumPy, ``fn(Q, K, V, dO, ...)``, with limits that are checked."""
 
     def fn(Q, K, V, dO, *, causal=False, scale=None):
-        if Q.dtype.name not in dtypes:
-            raise TypeError(f"{Q.dtype} is not supported")
-        if Q.ndim not in axes:
-            raise ValueError(f"{Q.ndim} axes")
-        if any(T.shape[-1] % width_of or (widths and T.shape[-1] not in widths) for T in (Q, V)):
-            raise ValueError("head dimension is not supported")
-        if any(T.shape[-2] % length_of for T in (Q, K)):
-            raise ValueError("sequence length is not supported")
-        if ("widths" in equal and Q.shape[-1] != V.shape[-1]) or ("lengths" in equal and Q.shape[-2] != K.shape[-2]):
-            raise ValueError("sizes differ")
+        assert Q.dtype.name in dtypes
+        assert Q.ndim in axes
+        assert not any(T.shape[-1] % width_of or (widths and T.shape[-1] not in widths) for T in (Q, V))
+        assert not any(T.shape[-2] % length_of for T in (Q, K))
+        assert "widths" not in equal or Q.shape[-1] == V.shape[-1]
+        assert "lengths" not in equal or Q.shape[-2] == K.shape[-2]
         wide = (T.astype(np.float64) for T in (Q, K, V, dO))
         return tuple(T.astype(Q.dtype) for T in backward(*wide, causal=causal, scale=scale))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attentions.cs336 import TILED
+from attentions.cs336 import RIGHT as FLASH
 
 from attnbook.diagnose.cases.battery import battery
 from attnbook.grade import BOOK, EXERCISES, Rubric, as_csv, as_json, as_table, exercise, feedback, grade, remote, rubric
@@ -275,33 +275,33 @@ def test_a_head_that_takes_no_mask_is_not_right_where_masks_are_asked_for(tmp_pa
 
 
 SAVED = "        L, Q, K, V, O = ctx.saved_tensors\n"
-FORWARD = TILED.partition(SAVED)[0]
+FORWARD = FLASH.partition(SAVED)[0]
 RAISES = FORWARD + "        raise NotImplementedError('later')\n"
-SAVES = "save_for_backward(L,"
+SAVES, AGAIN = "save_for_backward(L,", "P = torch.exp(S - L[..., None])"
 DETACHED = "def attention(Q, K, V):\n    return (Q @ K.mT * Q.shape[-1] ** -0.5).softmax(-1).detach() @ V"
 
 OF_TORCH = {
-    ("cs336-flash-torch", "right"): (TILED, 10, ""),
+    ("cs336-flash-torch", "right"): (FLASH, 10, ""),
     ("cs336-flash-torch", "backward raises"): (
         RAISES, 5, 'dQ, dK, dV: in 25 cases, first in "plain": the backward raised NotImplementedError: later (line',
     ),
     ("cs336-flash-torch", "raises at times"): (
-        TILED.replace(SAVED, SAVED + "        assert not ctx.is_causal\n"), 5,
+        FLASH.replace(SAVED, SAVED + "        assert not ctx.is_causal\n"), 5,
         'first in "causal": the backward raised AssertionError',
     ),
     ("cs336-flash-torch", "forward wrong too"): (
-        RAISES.replace("= o / z,", "= 2 * o / z,"), 1, 'O: in 25 cases, first in "plain": relative error 1',
+        RAISES.replace("O = ", "O = 2 * "), 1, 'O: in 25 cases, first in "plain": relative error 1',
     ),
     ("cs336-flash-torch", "L in bits"): (
-        TILED.replace("z.log())[..., 0]", "z.log())[..., 0] / 0.6931").replace("L[..., None]", "L[..., None] * 0.6931"),
+        FLASH.replace(SAVES, "save_for_backward(L / 0.6931,").replace(AGAIN, "P = torch.exp(S - 0.6931 * L[..., None])"),
         9, "L: the saved tensor is not the log-sum-exp of the scores",
     ),
     ("cs336-flash-torch", "no L"): (
-        TILED.replace(SAVES, "save_for_backward(L[..., None],").replace("S - L[..., None]", "S - L"),
+        FLASH.replace(SAVES, "save_for_backward(L[..., None],").replace(AGAIN, "P = torch.exp(S - L)"),
         9, "L: str, expected one saved tensor",
     ),
     ("cs336-flash-torch", "mean for sum"): (
-        TILED.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "d-mean",
+        FLASH.replace("(dO * O).sum(-1, keepdim=True)", "(P * (dO @ V.mT)).mean(-1, keepdim=True)"), 6, "d-mean",
     ),
     ("cs336-flash-torch", "nothing"): ("import torch\n\n\nclass A(torch.autograd.Function):\n    pass", 0, ""),
     ("attention-torch", "detached"): (DETACHED, 4, 'first in "plain": None, expected an array'),

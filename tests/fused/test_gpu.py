@@ -1,4 +1,4 @@
-"""What only a GPU can tell: copies, streams, devices and memory. Skipped without one.
+"""What only a GPU can tell: copies, streams and memory. Skipped without one.
 
 That the results are right on a GPU is tested where they are tested on all libraries.
 """
@@ -10,7 +10,6 @@ import kernels
 import numpy as np
 import pytest
 import torch
-from array_api_compat import device
 from libraries import CuPy, TorchCUDA
 from public_calls import CALLS, PASSES
 from routes import taking
@@ -135,7 +134,7 @@ def test_the_kernels_copy_nothing_and_never_wait(xp, counted):
     assert not counted(lambda: forward_and_backward(Q, K, V, dO, **options))
 
 
-# --- streams and devices ------------------------------------------------------------------------------------------
+# --- streams ------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -163,32 +162,6 @@ def test_work_is_queued_on_the_current_stream(method, xp):
         assert busy(), "the call waited for the GPU"
         synchronize()
         assert all(np.array_equal(xp.numpy(T), W) for T, W in zip(came, wanted, strict=True))
-
-
-@contextlib.contextmanager
-def current_device(xp, index):
-    with xp.namespace.cuda.Device(index) if xp.name == "CuPy" else torch.cuda.device(index):
-        yield
-
-
-@pytest.fixture
-def two(xp):
-    """Inputs on the first GPU and on the second."""
-    cuda = xp.namespace.cuda
-    if (cuda.runtime.getDeviceCount() if xp.name == "CuPy" else cuda.device_count()) < 2:
-        pytest.skip("one GPU only")
-    made = []
-    for index in (0, 1):
-        with current_device(xp, index):
-            made.append([T if xp.name == "CuPy" else T.to(f"cuda:{index}") for T in inputs(xp)])
-    return made
-
-
-def test_results_are_on_the_device_of_the_inputs(method, two, xp):
-    _, second = two
-    with current_device(xp, 1 if xp.name == "CuPy" else 0):
-        came = forward_and_backward(*second, method=method)
-    assert {device(T) for T in came} == {device(second[0])}
 
 
 # --- tiles as they are on a GPU -----------------------------------------------------------------------------------

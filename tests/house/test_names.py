@@ -1,4 +1,4 @@
-"""What diagnose names: forty attentions that people could have written, mistakes by chance, and never a wrong name."""
+"""What diagnose names: attentions that people could have written, mistakes by chance, and never a wrong name."""
 
 import json
 from itertools import islice, product
@@ -14,7 +14,7 @@ from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.causes.registry import CAUSES, KNOWN, PAGES, TITLES
 from attnbook.diagnose.steps import Steps, with_mistakes
 
-SAMPLE = (2,)
+SAMPLE = (1,)
 """The rows that are asked each time, of the threads that people met them in."""
 
 MORE = (
