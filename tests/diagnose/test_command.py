@@ -47,7 +47,7 @@ MINE = """
 """
 
 
-MADE = ("mine", "one", "broken", "kernel", "pack", "ran")
+MADE = ("mine", "one", "broken", "pack", "ran")
 """What the tests write and import."""
 
 FEW = ("plain", "batch and heads", "all axes equal", "mask", "mask with a dead row", "causal, more keys")
@@ -106,14 +106,14 @@ def test_what_a_target_may_be(run, target):
         ("diagnose mine", "expected module:function, got 'mine'"),
         ("diagnose mine.py", "expected module:function, got 'mine.py': it has"),
         ("diagnose one.py", "write one.py:head"),
-        ("diagnose mine:wright", "has no attribute 'wright'; it has right"),
+        ("diagnose mine:wright", "has no attribute 'wright'; it has Head, Wide"),
         ("diagnose mine:Wide", "Wide is a class, and cannot be made without arguments (TypeError:"),
         ("diagnose nowhere.py:f", "there is no file nowhere.py"),
         ("diagnose not_there:f", "No module named 'not_there'"),
         ("diagnose broken.py:f", "broken.py could not be imported: ZeroDivisionError: division by zero"),
         ("diagnose mine:right --limit 0", "limit: expected a number of seconds above 0"),
         ("diagnose mine:right --library numpy --dtype bfloat16", "none of NumPy"),
-        ("diagnose kernel.py:old --at-least -1", "--at-least: expected 0 or more, got '-1'"),
+        ("diagnose mine:right --at-least -1", "--at-least: expected 0 or more, got '-1'"),
         ("grade a.py", "expected FILES and --exercise NAME"),
         ("grade a.py --exercise nothing", "exercise: expected one of softmax"),
         ("grade a.py --exercise softmax --limit -1", "limit: expected a number above 0"),
@@ -217,31 +217,14 @@ def test_junit_where_nothing_ran():
     assert suite.find("testcase[@name='all cases']/error") is not None
 
 
-OLD = """
-    import attnbook as ab
-
-
-    def old(Q, K, V, dO, mask=None):
-        O, res = ab.attention(Q, K, V, mask=mask)
-        return O, *ab.attention_vjp(dO, res)[:3]
-
-
-    def new(Q, K, V, dO, mask=None):
-        if mask is not None:
-            raise TypeError("unsupported mask")
-        return old(Q, K, V, dO)
-"""
-
-
 def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(run, tmp_path):
-    (tmp_path / "kernel.py").write_text(textwrap.dedent(OLD), encoding="utf-8")
-    status, out, err = run("diagnose", "kernel.py:old", "--json")
+    status, out, err = run("diagnose", "mine:right", "--json")
     before = len(json.loads(out)["compared"])
     asked = ("--at-least", before, "--junit", "report.xml")
     assert (status, err) == (0, "")
-    assert run("diagnose", "kernel.py:old", *asked)[0] == 0
+    assert run("diagnose", "mine:right", *asked)[0] == 0
     assert not ElementTree.parse(tmp_path / "report.xml").findall("testcase/failure")
-    status, out, err = run("diagnose", "kernel.py:new", *asked)
+    status, out, err = run("diagnose", "mine:Head", *asked)  # which takes no mask
     assert (status, out.splitlines()[0]) == (1, "right: O, dQ, dK, dV")
     assert re.fullmatch(rf"compared in \d+ of {len(FEW)} cases, expected at least {before}\n", err)
     suite = ElementTree.parse(tmp_path / "report.xml").getroot()

@@ -15,7 +15,7 @@ import pytest
 from attentions.cs336 import RIGHT as FLASH
 
 from attnbook.diagnose.cases.battery import battery
-from attnbook.grade import BOOK, EXERCISES, Rubric, as_csv, as_json, as_table, exercise, feedback, grade, remote, rubric
+from attnbook.grade import BOOK, EXERCISES, Rubric, as_csv, as_json, exercise, feedback, grade, remote, rubric
 from attnbook.grade.grading import NOT_APART
 from attnbook.grade.judging import assignment
 from attnbook.grade.wire import HEAD as HEADER
@@ -366,12 +366,6 @@ def test_a_rubric_that_cannot_be_used(text, words, tmp_path):
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=words):
         rubric(EXERCISES["attention-vjp"], tmp_path / "r.toml")
-
-
-def test_the_table_says_who_has_what_wrong_and_why(graded):
-    lines = as_table(graded).splitlines()
-    assert all(words in lines[1] for words in ("wrong", "the scale is missing in dQ", "9.5 of 10"))
-    assert lines[-1] == "1 right, 2 wrong, 1 not graded"
 
 
 def test_csv_and_json(graded):

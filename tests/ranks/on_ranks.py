@@ -243,12 +243,6 @@ def _of_attention():
     return dict(zip("QKV", qkv(), strict=True)) | {"f": ring_attention, "timeout": 20}
 
 
-def _mask(*dead):
-    mask = torch.ones(12, dtype=torch.bool)
-    mask[list(dead)] = False
-    return mask
-
-
 FORGOT = "expected the same on all ranks, got"
 DIFFERENT = {  # what a call has in another way on rank 1, where ``one`` is True, and what both are told
     "widths": (lambda a, one: {"Q": a["Q"][..., : 5 - one], "K": a["K"][..., : 5 - one]},
@@ -258,7 +252,7 @@ DIFFERENT = {  # what a call has in another way on rank 1, where ``one`` is True
     "scheme": (lambda a, one: {"f": gather_attention} if one else {},
                f"scheme: {FORGOT} ring on rank 0; gather on rank 1"),
     "causal": (lambda a, one: {"causal": one}, f"causal: {FORGOT} False on rank 0; True on rank 1"),
-    "mask": (lambda a, one: {"mask": _mask(*[3] * one)}, f"mask: {FORGOT} Mask"),
+    "mask": (lambda a, one: {"mask": torch.arange(12) != (3 if one else 12)}, f"mask: {FORGOT} Mask"),
     "grad": (lambda a, one: {"Q": a["Q"].requires_grad_(one)}, f"gradients: {FORGOT} False on rank 0; True on rank 1"),
     "no tensor": (lambda a, one: {"Q": a["Q"].tolist() if one else a["Q"]}, "Q: expected a tensor, got list"),
     "queries of a tree": (lambda a, one: {"f": tree_attention, "Q": a["Q"] + one}, f"Q: {FORGOT} (4, 6, 5), checksum"),

@@ -14,13 +14,12 @@ import attnbook as ab
 from attnbook.diagnose import Ranks
 from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.causes.registry import TITLES
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.ranks._likely_rank import likely
 from attnbook.diagnose.ranks.catalogue import MISTAKES, OF_RANKS
 from attnbook.diagnose.ranks.comm import simulate
 from attnbook.diagnose.ranks.over_ranks import OverRanks
 from attnbook.diagnose.ranks.splits import cases
-
-NAMES = ("O", "dQ", "dK", "dV")
 
 
 def names(report):
@@ -251,13 +250,6 @@ def waits(Q, K, V, dO, comm):
     return gathered(Q, K, V, dO, comm)
 
 
-def waits_for_one_that_returns(Q, K, V, dO, comm):
-    result = gathered(Q, K, V, dO, comm)
-    if comm.rank == 1:
-        comm.receive(0)
-    return result
-
-
 def fewer_collectives(Q, K, V, dO, comm):
     if comm.rank == 1:
         comm.barrier()
@@ -277,7 +269,7 @@ def fewer_collectives(Q, K, V, dO, comm):
         (lambda *args: 1 / 0, 'first in "plain, 1 rank": raised ZeroDivisionError: division by zero'),
         (lambda Q, K, V, dO, comm: comm.send(K, comm.rank + 1), "ValueError: to: expected a rank from 0 to 0, got 1"),
         (waits, "deadlock: rank 0 waits to receive from rank 1, rank 1 waits to receive from rank 0"),
-        (waits_for_one_that_returns, "deadlock: rank 1 waits to receive from rank 0, which has returned"),
+        (on_rank(1, lambda comm, *right: comm.receive(0)), "rank 1 waits to receive from rank 0, which has returned"),
         (fewer_collectives, "deadlock: rank 0 calls all_gather where rank 1 calls barrier"),
     ],
 )  # fmt: skip
