@@ -156,20 +156,16 @@ def test_diagnose_names_it(mistake):
         assert str(report).endswith(f"\n\nfrom symptom to cause: {BOOK}book/symptoms.html{SYMPTOM[mistake.spoils]}")
 
 
-@each(24, 1)
-def test_diagnose_names_it_where_only_four_axes_are_taken(mistake):
-    assert names(ab.diagnose(four_axes_only(mistake.run))) == ((mistake.slug,), mistake.spoils)
-
-
 @each(24, 3)
 def test_diagnose_names_it_in_the_package(mistake, monkeypatch):
     plant(monkeypatch, mistake, dbias=True)
     assert names(ab.diagnose((ab.attention, ab.attention_vjp))) == ((mistake.slug,), mistake.spoils)
 
 
-@each(24, 5)
-def test_diagnose_names_it_in_float32_and_at_other_sizes(mistake):
-    assert ab.diagnose(mistake.run, dtype="float32", seed=1).mistakes == (mistake.slug,)
+@each(12, 1)
+def test_diagnose_names_it_in_float32_where_only_four_axes_are_taken(mistake):
+    report = ab.diagnose(four_axes_only(mistake.run), dtype="float32", seed=1)
+    assert names(report) == ((mistake.slug,), mistake.spoils)
 
 
 @pytest.mark.parametrize(
