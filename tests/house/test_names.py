@@ -12,6 +12,7 @@ import attnbook as ab
 from attnbook.diagnose.causes.faults import FAULTS
 from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
 from attnbook.diagnose.causes.registry import CAUSES, KNOWN, PAGES, TITLES
+from attnbook.diagnose.causes.search import BASIC
 from attnbook.diagnose.steps import Steps, with_mistakes
 
 SAMPLE = (1,)
@@ -49,6 +50,32 @@ def test_it_names_what_people_write(row):
     assert not report.ok
     assert set() < set(report.mistakes) <= set(row.names), str(report)
     assert max(map(len, str(report).splitlines())) <= 100
+
+
+APART = (
+    *(
+        "strides-",
+        "dq-tail",
+        "dkv-tail",
+        "softcap-after",
+        "padding-counts",
+        "sink-forgotten-in-forward",
+        "sink-not-in-l",
+    ),
+    *("dropout-drawn", "causal-forced-in-forward", "merge-without-factor"),
+)
+"""How the names begin of what a function of these steps does not show, or shows as another."""
+
+FORMS = [way for way in BASIC if way.slug not in MISTAKE and not way.slug.startswith(APART)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(way, id=way.slug, marks=[pytest.mark.thorough] * (i % 24 > 0)) for i, way in enumerate(FORMS)],
+)
+def test_it_names_a_fault_by_its_own_steps(fault):
+    fn = lambda *inputs, **options: tuple(with_mistakes(fault)(*inputs, **options).results().values())  # noqa: E731
+    assert ab.diagnose(fn, "numpy").mistakes == (fault.slug,)
 
 
 def test_what_no_case_tells_apart_is_said():
