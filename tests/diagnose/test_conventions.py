@@ -23,12 +23,11 @@ from attnbook.diagnose.learn.adapters import adapter
 from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.convention import Convention
 
-FLASH = {"dtypes": ("float16",), "width_of": 8, "equal": ("widths",)}
 TRITON = {"dtypes": ("float16",), "widths": (16, 32, 64, 128, 256), "length_of": 128, "equal": ("widths", "lengths")}
 
 
 def flash_in_numpy(backward=by_steps):
-    return limited(backward, **FLASH)
+    return limited(backward, dtypes=("float16",), width_of=8, equal=("widths",))
 
 
 NARROW = {

@@ -61,14 +61,10 @@ def small_tiles():
     from attnbook.spines.fused.sizes import Blocks, Tiles
 
     empty = torch.empty
-
-    def not_a_number(*args, **kwargs):
-        return empty(*args, **kwargs).fill_(torch.nan)
-
     most = Blocks(16, 32, 4, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(WAYS, "fused", Way("fused", Tiles(most, most, most, bias=Blocks(32, 16, 4, 1))))
-        patch.setattr(torch, "empty", not_a_number)
+        patch.setattr(torch, "empty", lambda *args, **options: empty(*args, **options).fill_(torch.nan))
         yield
 
 
@@ -96,16 +92,10 @@ def wired(calls):
     from attnbook.spines.fused import launch
     from attnbook.torch import _passes as passes
 
-    def counted(run):
-        def counting(*args):
-            calls.append(run.__name__)
-            return run(*args)
-
-        return counting
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "forward", counted(launch.forward))
-        patch.setattr(launch, "vjp", counted(launch.vjp))
+        for run in (launch.forward, launch.vjp):
+            name = run.__name__
+            patch.setattr(launch, name, lambda *args, run=run, name=name: (calls.append(name), run(*args))[1])
         homes = {"auto": ("kernels", "torch"), "fused": ("kernels",)}
         patch.setattr(passes, "homes", lambda Q, method: homes.get(method, ("torch",)))
         yield
