@@ -9,7 +9,7 @@ import torch
 from kernels import DEVICE
 from test_torch_compile import compiled
 from test_torch_sdpa import CASES as TORCH_CASES
-from test_torch_sdpa import as_exact_as_torch, draw, gradients, torchs
+from test_torch_sdpa import as_exact_as_torch, draw, gradients, on, torchs
 from torch import func
 
 from attnbook.ops import Segments, Sink, Softcap
@@ -34,11 +34,6 @@ def calls():
         yield found
 
 
-def to_device(inputs, options):
-    options = {name: T.to(DEVICE) if isinstance(T, torch.Tensor) else T for name, T in options.items()}
-    return [T.to(DEVICE) for T in inputs], options
-
-
 BESIDE = {name: case for name, case in TORCH_CASES.items() if not name.startswith(("large", "one number"))}
 # By the interpreter, those that differ in what the kernels are given; each takes half a second.
 SOME = (
@@ -53,7 +48,7 @@ SOME = (
 )
 def test_torchs_function_takes_the_kernels(name, calls):
     shapes, options = BESIDE[name]
-    as_exact_as_torch(*to_device(draw(*shapes), options), FLOAT32)
+    as_exact_as_torch(*on(DEVICE, draw(*shapes), options), FLOAT32)
     assert calls == ["forward", "vjp"]
 
 

@@ -234,15 +234,6 @@ def told(f):
     return "nothing"
 
 
-def _of_layer():
-    X, *weights = drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)
-    return {"f": layer_attention, "X": X, "p": MultiHeadParams(*weights), "num_heads": 3, "timeout": 20}
-
-
-def _of_attention():
-    return dict(zip("QKV", qkv(), strict=True)) | {"f": ring_attention, "timeout": 20}
-
-
 FORGOT = "expected the same on all ranks, got"
 DIFFERENT = {  # what a call has in another way on rank 1, where ``one`` is True, and what both are told
     "widths": (lambda a, one: {"Q": a["Q"][..., : 5 - one], "K": a["K"][..., : 5 - one]},
@@ -282,7 +273,10 @@ DIFFERENT = {  # what a call has in another way on rank 1, where ``one`` is True
 
 def refused(case):
     """What each rank is told, in how many seconds; the call after it works."""
-    a = _of_layer() if case.startswith("layer") else _of_attention()
+    X, *weights = drawn((2, 5, 12), *[(12, 12)] * 4, *[(12,)] * 4)
+    of_layer = {"f": layer_attention, "X": X, "p": MultiHeadParams(*weights), "num_heads": 3}
+    of_attention = {"f": ring_attention} | dict(zip("QKV", qkv(), strict=True))
+    a = (of_layer if case.startswith("layer") else of_attention) | {"timeout": 20}
     a |= DIFFERENT[case][0](a, dist.get_rank() == 1)
     f, start = a.pop("f"), time.monotonic()
     came = told(lambda: f(**a))
