@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -16,7 +15,7 @@ from attnbook.diagnose.links import BOOK, link
 from evidence.atlas import CAUSES, KINDS, incidents, threads
 from evidence.atlas.entries import Cause, Setting
 from evidence.atlas.options import RIGHT_ROTARY
-from evidence.atlas.page import counts, counts_table, filters, table
+from evidence.atlas.page import counts_table, filters, table
 from evidence.atlas.plant import planted
 from evidence.atlas.recorded import ANSWERS, Watched, run, today
 from evidence.atlas.topics import TOPICS, topics
@@ -137,14 +136,6 @@ def test_a_row_has_the_words_that_people_look_for():
         assert all(words in text for words in topics(slug))
     grouped = {slug for slug, cause in CAUSES.items() if cause.shows.key_heads not in (None, cause.shows.heads)}
     assert grouped == set(TOPICS["GQA, MQA"]) == {slug for slug, text in rows.items() if "GQA" in text}
-
-
-def test_the_counts_are_computed():
-    *rows, last = counts(record())
-    assert last[1:3] == (len(CAUSES), len(incidents()))
-    answers = Counter(of["answer"] for of in record()["causes"].values())
-    assert last[3:] == tuple(answers[answer] for answer in ANSWERS)
-    assert [row[1] for row in rows] == [len(causes) for causes in KINDS.values()]
 
 
 @every_cause

@@ -8,7 +8,7 @@ from datetime import date
 from itertools import zip_longest
 from pathlib import Path
 
-from power import choose, draw, reach, run, server
+from power import draw, reach, run, server, told
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -31,7 +31,7 @@ def reached(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("do", choices=["draw", "reach", "run", "table", "choose", "record"])
+    parser.add_argument("do", choices=["draw", "reach", "run", "table", "record"])
     parser.add_argument("tests", nargs="*", help="files of tests")
     parser.add_argument("--rooms", nargs="*", default=["core", "ops", "spines"], choices=draw.ROOMS)
     parser.add_argument("--mutants", type=int, default=60, help="of each room")
@@ -65,12 +65,10 @@ def main():
     else:
         known, rows = reached(folder), run.results(folder)
         if asked.do == "table":
-            print(*choose.table(rows.values()), "", *choose.survivors(rows.values()), sep="\n")
-        elif asked.do == "choose":
-            print(*choose.choose(known, rows), sep="\n")
+            print(*told.table(rows.values()), "", *told.survivors(rows.values()), sep="\n")
         else:
             said = {"date": str(date.today()), "seed": asked.seed, "seconds": asked.seconds, "sources": folder.name}
-            choose.record(Path(__file__).with_name("record.json"), known, rows, said)
+            told.record(Path(__file__).with_name("record.json"), known, rows, said)
 
 
 if __name__ == "__main__":

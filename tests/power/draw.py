@@ -78,10 +78,6 @@ def room_of(file):
     return "kernels" if file.startswith("spines/fused") else first
 
 
-def _is_axis(node, parent):
-    return isinstance(parent, ast.keyword) and parent.arg in ("axis", "axes")
-
-
 def changes(node, parent):
     """(kind, another node or text) for every change of this one node."""
 
@@ -112,8 +108,9 @@ def changes(node, parent):
         case ast.Constant(bool(value)):
             yield "boolean", ast.Constant(not value)
         case ast.Constant(int(value)):
-            yield ("axis" if _is_axis(node, parent) else "constant"), ast.Constant(value + 1)
-            yield ("axis" if _is_axis(node, parent) else "constant"), ast.Constant(value - 1)
+            kind = "axis" if isinstance(parent, ast.keyword) and parent.arg in ("axis", "axes") else "constant"
+            yield kind, ast.Constant(value + 1)
+            yield kind, ast.Constant(value - 1)
         case ast.Constant(float(value)):
             yield "constant", ast.Constant(2 * value + 1)
         case ast.IfExp(test, body, orelse):
@@ -155,14 +152,11 @@ def _nodes(tree):
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.AnnAssign | ast.Import | ast.ImportFrom):
             return
         yield node, parent, function
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        children = ast.iter_child_nodes(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             children = node.body
         elif isinstance(node, ast.Lambda):
             children = [node.body]
-        elif isinstance(node, ast.ClassDef):
-            children = node.body
-        else:
-            children = ast.iter_child_nodes(node)
         for child in children:
             yield from walk(child, node, function)
 

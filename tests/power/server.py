@@ -1,7 +1,6 @@
 """A process that has collected the tests, and forks a child for each mutant: so no child pays for the imports."""
 
 import gc
-import json
 import os
 import resource
 import select
@@ -130,7 +129,3 @@ def serve(files, work, marks="not thorough"):
     options = ["-q", "-s", "-p", "no:cacheprovider", "--assert=plain", "--tb=native", "-m", marks]
     sys.stdout.flush()
     return pytest.main([*options, *map(str, files)], plugins=[Server(work)])
-
-
-def dump(path, value):
-    path.write_text(json.dumps(value), encoding="utf-8")

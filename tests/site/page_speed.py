@@ -1,9 +1,9 @@
 """What a visitor waits for: ``make page-speed``. Run it where nothing else runs: it measures speed.
 
 Seconds from a press on "Run" to the result, Python not yet kept by the browser, and kept, where a visit ends 5 s after
-its result; milliseconds from a key in the search to its places; kilobytes of a first view. A phone: 390 px, its
-processor four times slower. That is Chromium's throttle, which does not reach a worker; nor would one of the network,
-so none is set.
+its result; milliseconds from a key in the search to its places. A phone: 390 px, its processor four times slower. That is
+Chromium's throttle, which does not reach a worker; nor would one of the network, so none is set. What a first view
+weighs, ``make lighthouse`` says.
 """
 
 import statistics
@@ -13,27 +13,25 @@ from playwright.sync_api import sync_playwright
 from tqdm import tqdm
 
 FEW_PACKAGES = "chapters/05_multi_head.html"  # a chapter whose first cells need NumPy and no matplotlib
-VIEWS = "index.html", FEW_PACKAGES, "chapters/07_cross.html", "search.html", "questions.html"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LAPTOP = {"viewport": {"width": 1280, "height": 800}}
 VISITS = {"first visit": 0, "second visit": 0, "third visit, after 8 s of reading": 8}
 TYPED = "dL/dW_K", "softmax backward", "why is db_K zero"
 
 
-def tab_of(browser, phone, keeps="allow"):
-    """A tab of its own context, and its line to the browser's own tools."""
-    context = browser.new_context(**(PHONE if phone else LAPTOP), service_workers=keeps)
+def tab_of(browser, phone):
+    """A tab of its own context."""
+    context = browser.new_context(**(PHONE if phone else LAPTOP))
     context.set_default_timeout(120_000)
     tab = context.new_page()
-    told = context.new_cdp_session(tab)
     if phone:
-        told.send("Emulation.setCPUThrottlingRate", {"rate": 4})
-    return tab, told
+        context.new_cdp_session(tab).send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    return tab
 
 
 def seconds_to_a_result(browser, address, phone):
     """After a press on the second cell, for each of ``VISITS``."""
-    tab, _ = tab_of(browser, phone)
+    tab = tab_of(browser, phone)
     found = []
     for reads in VISITS.values():
         tab.goto(address + FEW_PACKAGES)
@@ -60,7 +58,7 @@ def seconds_to_a_result(browser, address, phone):
 
 def milliseconds_of_keys(browser, address):
     """From each key to the next frame after the list has changed, on a phone; the index is there."""
-    tab, _ = tab_of(browser, phone=True)
+    tab = tab_of(browser, phone=True)
     tab.goto(address + "search.html")
     field = tab.locator(".bd-search-container input")
     field.fill("softmax")
@@ -83,24 +81,6 @@ def milliseconds_of_keys(browser, address):
     return found
 
 
-def kilobytes(browser, address, page):
-    """What comes over the network until a page is quiet, and with the search opened."""
-    tab, told = tab_of(browser, phone=True, keeps="block")
-    told.send("Network.enable")
-    sizes = []
-    told.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
-    tab.goto(address + page)
-    tab.wait_for_load_state("networkidle")
-    first = sum(sizes)
-    if page != "search.html":
-        tab.keyboard.press("Control+k")
-    tab.keyboard.type("a") if page != "search.html" else tab.locator(".bd-search-container input").fill("a")
-    tab.wait_for_load_state("networkidle")
-    tab.wait_for_timeout(500)
-    tab.context.close()
-    return first / 1000, sum(sizes) / 1000
-
-
 def main(rounds=5):
     with served() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
@@ -111,9 +91,6 @@ def main(rounds=5):
         keys = sorted(ms for _ in range(rounds) for ms in milliseconds_of_keys(browser, address))
         at = {part: keys[int(part / 100 * (len(keys) - 1))] for part in (50, 90, 100)}
         print("a key of the search, phone: " + ", ".join(f"{part} %: {ms:.0f} ms" for part, ms in at.items()))
-        for page in VIEWS:
-            print("{}: {:.0f} kB, with the search {:.0f} kB".format(page, *kilobytes(browser, address, page)))
-        browser.close()
 
 
 if __name__ == "__main__":
