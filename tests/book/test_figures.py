@@ -1,18 +1,16 @@
-"""Figures: valid SVG, the same each time, with alt text, in colours that the page decides, and with right numbers.
+"""Figures: valid SVG, the same each time, with alt text, in colours that the page decides.
 
-What they look like and say stands in the chapters, and nbval compares it with what is drawn today.
+What they look like and say, each number of it, stands in the chapters, and nbval compares it with what is drawn today.
 """
 
 import json
 import re
-from itertools import product
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
-from attnbook.attention import attention, attention_vjp
 from attnbook.figures import (
     Control,
     Shape,
@@ -20,8 +18,6 @@ from attnbook.figures import (
     arrows,
     flow,
     interactive,
-    jacobian,
-    masked_gradients,
     matrices,
     plot,
     programs,
@@ -31,7 +27,6 @@ from attnbook.figures import (
 from attnbook.figures.plots import STAND_INS
 from attnbook.figures.svg import PALETTE, document, text
 from attnbook.ops import Causal
-from attnbook.softmax import softmax, softmax_jacobian
 
 ALT = 'Weights "P" & scores, n < m'
 
@@ -117,19 +112,6 @@ def read(figure):
     return html, {e["data-part"]: e for e in html.select("svg [data-part]")}, json.loads(html.script.string)
 
 
-def at(figure, *positions):
-    """What a browser shows with the controls there: (part, attribute) to value, for all that changes."""
-    html, _, data = read(figure)
-    controls = html.form.find_all(["div", "fieldset"], recursive=False)
-    sizes = [int(c.input["max"]) + 1 if c.input["type"] == "range" else len(c.find_all("input")) for c in controls]
-    return {
-        (name, key): data["values"][
-            places[np.ravel_multi_index([positions[a] for a in axes], [sizes[a] for a in axes])]
-        ]
-        for name, key, axes, places in data["parts"]
-    }
-
-
 class TestInteractive:
     """Controls, the first picture, and for every state what differs from it."""
 
@@ -167,48 +149,3 @@ class TestInteractive:
     def test_what_does_not_fit_is_refused(self, change, message):
         with pytest.raises(ValueError, match=message):
             interactive(*change(*mixed()), alt=ALT)
-
-
-class TestJacobian:
-    """The softmax of one row and its Jacobian, while one score and the temperature move."""
-
-    temperatures = (0.25, 1, 8)
-
-    def drawn(self):
-        return jacobian([2, 1, 0], moving=1, values=[-2, 2], temperatures=self.temperatures, start=(1, 1), alt=ALT)
-
-    def test_each_position_shows_the_numbers_of_the_package(self):
-        for (i, value), (k, tau) in product(enumerate([-2, 2]), enumerate(self.temperatures)):
-            p = softmax(np.array([2, value, 0]) / tau)
-            shown = at(self.drawn(), i, k)
-            assert [shown[f"p {j} n", "text"] for j in range(3)] == [f"{weight:.3f}" for weight in p]
-            numbers = [[float(shown[f"J {j} {l} n", "text"].replace("−", "-")) for l in range(3)] for j in range(3)]
-            np.testing.assert_allclose(numbers, softmax_jacobian(p), atol=5.1e-4)
-
-
-HEAD = [np.random.default_rng(3).normal(size=shape) for shape in ((3, 2), (4, 2), (4, 5), (3, 5))]  # Q, K, V, dO
-MASKS = {
-    "none": np.ones((3, 4), dtype=bool),
-    "causal": np.tri(3, 4, dtype=bool),
-    "no key for query 1": np.tile(np.array([[True], [False], [True]]), 4),
-}
-
-
-class TestMaskedGradients:
-    """What becomes exactly 0 under each mask, and why, in words."""
-
-    def drawn(self):
-        return masked_gradients(*HEAD, MASKS, start=1, alt=ALT)
-
-    def test_its_numbers_are_those_of_the_package(self):
-        *inputs, dO = HEAD
-        for m, M in enumerate(MASKS.values()):
-            shown = at(self.drawn(), m, 0)
-            _, res = attention(*inputs, mask=M)
-            g = attention_vjp(dO, res)
-            for name, T in {"P": res.P, "dQ": g.dQ, "dK": g.dK, "dV": g.dV}.items():
-                for place, value in np.ndenumerate(T):
-                    text = shown.get((f"{name} {place[0]} {place[1]} n", "text"), f"{value:.2f}")
-                    assert abs(float(text.replace("−", "-")) - value) < 0.0051
-                    grey = shown.get((f"{name} {place[0]} {place[1]}", "fill")) == PALETTE["grey"]
-                    assert grey == (text == "0") == (value == 0)

@@ -184,10 +184,7 @@ def test_the_reader_sees_letters_strangers_and_two_meanings():
         assert ",".join(map(str, letters(latex))) == said
     cell = {"id": "here", "cell_type": "markdown", "source": r"Be $$\sum_{\beta} S_\beta$$."}
     assert len(list(strangers([cell], HOMES.of(1)))) == 1
-    for old, new, fault in (
-        ("| $L$ | `L`", "| $D$ | `L`", "D has two rows"),
-        ("| $c$ | 3", "| $m$ | 3", "m has a meaning in all of the book, and one in [3"),
-        ("| $E$ | 3", "| $c$ | 3", "c has two rows for chapter 3"),
-    ):
-        assert PAGE.count(old) == 1
-        assert any(said.startswith(fault) for said in collisions(homes(PAGE.replace(old, new)))), fault
+    spoiled = homes(PAGE.replace("| $L$ | `L`", "| $D$ | `L`").replace("| $c$ | 3", "| $m$ | 3"))
+    assert [said.partition(",")[0] for said in collisions(spoiled)] == [
+        "D has two rows", "m has a meaning in all of the book",
+    ]  # fmt: skip

@@ -35,6 +35,12 @@ def test_the_toc_and_the_folder_agree():
     assert pages == {f"book/{path.stem}" for path in (ROOT / "book").glob("*.md")}
 
 
+def test_every_chapter_has_its_run_time():
+    assert list(json.loads((ROOT / "book" / "run_times.json").read_text(encoding="utf-8"))) == [
+        path.stem for path in NOTEBOOKS
+    ], "run `make notebooks`"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 class TestNotebook:
     def test_every_code_cell_was_executed_once_and_in_order_and_stores_what_nbval_compares(self, path):

@@ -26,25 +26,15 @@ def run(code, **names):
     return names
 
 
-def test_the_page_runs_and_checks():
+def test_the_page_runs_and_checks_and_notices_a_wrong_op():
     code = "\n".join(blocks("book/adding_a_variant.md"))
     for check in ("check_vjp(", "check_jvp(", "check_adjoint(", "assert same_in_every_way("):
         assert check in code
     run(code)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("return dS * (1 - y * y), None", "return dS, None"),
-        ("return tS * (1 - y * y)", "return tS * self.c"),
-    ],
-)
-def test_its_checks_notice_a_wrong_op(right, wrong):
-    code = "\n".join(blocks("book/adding_a_variant.md"))
+    right = "return tS * (1 - y * y)"
     assert code.count(right) == 1
     with pytest.raises(AssertionError, match="disagrees"):
-        run(code.replace(right, wrong))
+        run(code.replace(right, "return tS * self.c"))
 
 
 def test_the_example_of_the_readme_and_what_it_asks_diagnose(capsys):

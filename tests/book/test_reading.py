@@ -44,7 +44,7 @@ def test_every_term_is_explained_before_it_is_used():
 
 
 class TestTheReader:
-    """The reader itself must see what is missing."""
+    """The reader itself must see what is missing: the build warns of what it sees."""
 
     def chapter(self, tmp_path, *cells):
         path = tmp_path / "chapters" / "01_x.ipynb"

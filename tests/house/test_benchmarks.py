@@ -61,13 +61,9 @@ def test_figures_made_of_measured_ones():
     assert common.error([R * np.nan], [R]) == math.inf
     theirs = {"torch SDPA": {"median": 2.0}}
     found = ratios([{"seconds": theirs | {"a": {"median": 3.0}}}, {"seconds": theirs | {"a": None}}], "a")
-    assert found[0] == 1.5
-    assert math.isnan(found[1])
-    assert gpu.flops((2, 3, 5, 7), causal=False) == {
-        "forward": 4200,
-        "backward": 10500,
-        "both": 14700,
-    }  # FlashAttention
+    assert str(found) == "[1.5, nan]"
+    flops = {"forward": 4200, "backward": 10500, "both": 14700}  # as FlashAttention counts
+    assert gpu.flops((2, 3, 5, 7), causal=False) == flops
     assert gpu.flops((2, 3, 5, 7), causal=True)["both"] == 7350
 
 
@@ -167,11 +163,10 @@ def check_head(text):
     """What a reader needs to believe a record or to repeat it."""
     record = json.loads(text)
     older = "revised" in record  # of the time before all this was recorded
-    assert record.keys() >= {"what", "command", "date"} | (set() if older else {"load", "environment", "commit"})
+    assert older or record.keys() >= {"load", "environment", "commit"}
+    assert record.keys() >= {"what", "command", "date"}
     assert record.keys() & {"threads", "gpu"}, "what it ran on"
-    assert record["machine"].keys() >= {"cpu", "cores", "memory"} | (
-        set() if older else {"usable", "quota", "governor"}
-    )
+    assert record["machine"].keys() >= {"cpu", "cores", "memory", *(() if older else ("usable", "quota", "governor"))}
     assert record["versions"].keys() >= {"python", "numpy", "attnbook"}
     assert record["blas"]["numpy"]
     assert record["command"].startswith("python benchmarks/")
@@ -229,20 +224,18 @@ def test_what_is_recorded_holds_what_it_promises(path):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_says_what_it_does_and_refuses_an_option_that_does_not_exist(name, script, capsys):
-    for words, code in ((["--help"], 0), (["--no-such-option"], 2)):
-        with pytest.raises(SystemExit) as ended:
-            script(name, *words)
-        assert ended.value.code == code
-    said = capsys.readouterr()
-    assert f"python benchmarks/{name}.py" in said.out
-    assert "--quick" in said.out
-    assert "unrecognized arguments: --no-such-option" in said.err
+def test_a_script_says_what_it_does(name, script, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        script(name, "--help")
+    said = capsys.readouterr().out
+    assert f"python benchmarks/{name}.py" in said
+    assert "--quick" in said
 
 
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
+        ("rates", ["--no-such-option"], "unrecognized arguments: --no-such-option"),
         ("cpu", ["--contenders", "nobody"], "no contender named nobody"),
         ("cpu", ["--shapes", "1,2"], "expected four positive numbers"),
         ("gpu", ["--quick", "--contenders", "nobody", "--device", "cpu"], "no contender named nobody"),
@@ -295,19 +288,11 @@ def test_a_contender_that_is_wrong_ends_the_run():
 # --- the GPU's ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_gpu_nothing_is_written(script, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(SystemExit, match=r"^No GPU here: gpu\.py measures on one\. Nothing was written\.$"):
-        script("gpu")
-
-
 def test_the_call_for_all_knows_every_test_of_all_libraries():
     said = re.search(r"for name in (gpu .*?); do", (FOLDER / "gpu_all.sh").read_text(encoding="utf-8"), re.DOTALL)
     asks = re.compile(r"^def test_\w+\([^)]*\bxp\b", re.MULTILINE)
     others = re.compile(r"parametrize\([^)]*\bxp\b(?![^)]*indirect)")  # than the fixture of all libraries
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py")}
-    needed = {
-        name.removeprefix("test_") for name, text in texts.items() if asks.search(text) and not others.search(text)
-    }
+    texts = {path.stem[5:]: path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("test_*.py")}
+    needed = {name for name, text in texts.items() if asks.search(text) and not others.search(text)}
     assert len(needed) > 10
     assert needed <= set(said[1].replace("\\", "").split())

@@ -71,12 +71,9 @@ def test_without_torch_its_doors_say_what_to_install(code, what):
 
 
 DOORS = (
-    "import attnbook as ab; f = ab.diagnose",
     "from attnbook import diagnose as f",
-    "import attnbook as ab; from attnbook.diagnose import Ranks; f = ab.diagnose",
     "import attnbook as ab; import attnbook.diagnose.steps; f = ab.diagnose",
     "import attnbook.diagnose as f",
-    "import attnbook.diagnose.cases.battery as b; assert b.battery; import attnbook as ab; f = ab.diagnose",
 )
 
 

@@ -1,8 +1,8 @@
 """What a visitor waits for: ``make page-speed``. Run it where nothing else runs: it measures speed.
 
 Seconds from a press on "Run" to the result, Python not yet kept by the browser, and kept, where a visit ends 5 s after
-its result; milliseconds from a key in the search to its places. A phone: 390 px, its processor four times slower. That is
-Chromium's throttle, which does not reach a worker; nor would one of the network, so none is set. What a first view
+its result; milliseconds from a key in the search to its places. A phone: 390 px, its processor four times slower. That
+is Chromium's throttle, which does not reach a worker; nor would one of the network, so none is set. What a first view
 weighs, ``make lighthouse`` says.
 """
 

@@ -95,29 +95,24 @@ class TestTheCellThatFetches:
         assert self.run(tmp_path, monkeypatch) == []
 
     @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this copy is no git repository, so nothing was cloned")
-    def test_where_it_is_not_it_fetches_the_repository_with_the_chapters(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "attnbook", None)  # as if it were not installed
-        clone, install, enter = self.run(tmp_path, monkeypatch)
+    @pytest.mark.parametrize("chapter", [CHAPTERS[0], WITH_EVIDENCE[0]], ids=lambda path: path.stem)
+    def test_where_something_is_missing_it_fetches_the_repository_once(self, chapter, tmp_path, monkeypatch):
+        """The package, or evidence, which is in no wheel: beside the package alone, and so not where it stands."""
+        if chapter in WITH_EVIDENCE:
+            (tmp_path / "chapters").mkdir()
+            (tmp_path / "book" / "evidence").mkdir(parents=True)
+            assert self.run(tmp_path / "chapters", monkeypatch, chapter) == []
+            assert sys.path[-1] == f"{tmp_path / 'book'}"
+            monkeypatch.undo()
+        else:
+            monkeypatch.setitem(sys.modules, "attnbook", None)  # as if it were not installed
+        clone, install, enter = self.run(tmp_path, monkeypatch, chapter)
         assert clone.startswith("git clone ")
         folder = tmp_path / install.removeprefix("%pip install --quiet ").removesuffix("[figures]")
         assert (folder / "pyproject.toml").exists()
-        assert (tmp_path / enter.removeprefix("%cd -q ") / CHAPTERS[0].name).exists()
+        assert (tmp_path / enter.removeprefix("%cd -q ") / chapter.name).exists()
+        assert sys.path[-1] == str(folder / "book") or chapter not in WITH_EVIDENCE
         # After a restart the package is there, but the folder has to be entered again.
-        monkeypatch.undo()
-        assert self.run(tmp_path, monkeypatch) == [enter]
-
-    @pytest.mark.parametrize("chapter", WITH_EVIDENCE, ids=lambda path: path.stem)
-    def test_a_chapter_with_evidence_finds_it(self, chapter, tmp_path, monkeypatch):
-        """In the repository at once; beside the package alone it fetches the repository first, and only once."""
-        (tmp_path / "chapters").mkdir()
-        (tmp_path / "book" / "evidence").mkdir(parents=True)
-        found = f"{tmp_path / 'book'}"
-        assert self.run(tmp_path / "chapters", monkeypatch, chapter) == []
-        assert sys.path[-1] == found
-        monkeypatch.undo()
-        clone, _, enter = self.run(tmp_path, monkeypatch, chapter)
-        assert clone.startswith("git clone ")
-        assert sys.path[-1] == str(tmp_path / "attnbook-repository" / "book")
         monkeypatch.undo()
         assert self.run(tmp_path, monkeypatch, chapter) == [enter]
 

@@ -1,7 +1,6 @@
 """Finding things: the picker, the index of symbols, addresses that last, previews, the feed, the citation."""
 
 import datetime
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -12,13 +11,10 @@ import pytest
 import yaml
 from anchors import published, recorded
 from answer import UNITS
-from bs4 import BeautifulSoup
 from built_site import PAGES, SITE, anchors, soup
-from changelog_feed import ATOM, CHANGELOG, entries, feed
+from changelog_feed import ATOM, CHANGELOG, entries
 from citation import CITATION, bibtex
-from equations import equations
 from PIL import Image
-from plain_math import html, plain
 from previews import SIZE, descriptions
 from test_docstrings import TOOLS
 from test_hints import ROOMS
@@ -28,55 +24,33 @@ import attnbook as ab
 
 HOME = "https://attnbook.github.io/attnbook/"
 
-# --- a formula in a line ----------------------------------------------------------------------------------------------
-
-
-def test_a_formula_in_a_line():
-    assert plain(r"\begin{aligned} S' &= c\,S \\ dS &= c\,dS' \end{aligned}") == "S' = c S; dS = c dS'"
-    assert html("dX_{ij} < e^{S_{ij}}") == "dX<sub>ij</sub> &lt; e<sup>S<sub>ij</sub></sup>"
-    for equation in equations():
-        assert BeautifulSoup(html(plain(equation.latex)), "html.parser").get_text().strip()
-
-
 # --- from the front page to an equation ---------------------------------------------------------------------------
 
 
-class TestWhichGradient:
-    page = "book/intro.html"
-
-    def test_every_choice_leads_to_its_equation(self):
-        box = soup(SITE / self.page).select_one(".which-gradient")
-        tabs = box.select(".sd-tab-content")
-        assert len(tabs) == len(LAYERS)
-        for tab, layer in zip(tabs, LAYERS, strict=True):
-            wanted = [label for *_, label in choices(layer)]
-            links = [a["href"] for a in tab.select("a")]
-            assert [link.partition("#equation-")[2] for link in links] == [label.lower() for label in wanted]
-            for file, anchor in map(urldefrag, links):
-                assert anchor in anchors((SITE / self.page).parent.joinpath(file).resolve())
-
-    def test_no_gradient_of_the_answer_is_missing(self):
-        offered = {layer: {of for _, of, _ in choices(layer)} for layer in LAYERS}
-        assert [len(offered[x]) for x in ("Self-attention", "Masked", "Cross-attention")] == [
-            len(UNITS[x].backward) for x in ("self", "masked", "cross")
-        ]
+def test_every_choice_of_a_gradient_leads_to_its_equation():
+    page = SITE / "book" / "intro.html"
+    tabs = soup(page).select(".which-gradient .sd-tab-content")
+    for tab, layer in zip(tabs, LAYERS, strict=True):
+        wanted = [label for *_, label in choices(layer)]
+        links = [a["href"] for a in tab.select("a")]
+        assert [link.partition("#equation-")[2] for link in links] == [label.lower() for label in wanted]
+        for file, anchor in map(urldefrag, links):
+            assert anchor in anchors(page.parent.joinpath(file).resolve())
+    offered = [len({of for _, of, _ in choices(x)}) for x in ("Self-attention", "Masked", "Cross-attention")]
+    assert offered == [len(UNITS[x].backward) for x in ("self", "masked", "cross")]
 
 
 # --- letters ------------------------------------------------------------------------------------------------------
 
 
-class TestTheIndexOfSymbols:
-    @property
-    def rows(self):
-        return soup(SITE / "book/notation.html").select(".symbols tbody tr")
-
-    def test_each_row_has_an_address_and_leads_on(self):
-        assert len(self.rows) > 40
-        for row in self.rows:
-            assert row["id"].startswith("symbol-")
-            _, _, _, _, derived, package, _ = row.select("td")
-            assert derived.select_one('a[href*="#equation-"]'), row["id"]
-            assert all(a["href"].startswith("api/attnbook.") for a in package.select("a"))
+def test_each_row_of_the_index_of_symbols_has_an_address_and_leads_on():
+    rows = soup(SITE / "book/notation.html").select(".symbols tbody tr")
+    assert len(rows) > 40
+    for row in rows:
+        assert row["id"].startswith("symbol-")
+        _, _, _, _, derived, package, _ = row.select("td")
+        assert derived.select_one('a[href*="#equation-"]'), row["id"]
+        assert all(a["href"].startswith("api/attnbook.") for a in package.select("a"))
 
 
 # --- there and back ------------------------------------------------------------------------------------------------
@@ -190,42 +164,27 @@ def test_a_missing_page_leads_back_from_any_depth():
 # --- the feed and the citation ------------------------------------------------------------------------------------
 
 
-class TestTheFeed:
-    def test_it_holds_the_changelog(self):
-        root = ElementTree.parse(SITE / "changelog.xml").getroot()
-        changelog = entries(CHANGELOG.read_text(encoding="utf-8"))
-        found = root.findall(f"{{{ATOM}}}entry")
-        assert len(found) == len(changelog) == CHANGELOG.read_text(encoding="utf-8").count("\n## ") > 0
-        for node, entry in zip(found, changelog, strict=True):
-            assert node.find(f"{{{ATOM}}}updated").text == f"{entry.date}T00:00:00Z"
-            assert "<li>" in node.find(f"{{{ATOM}}}content").text
-
-    def test_an_edit_makes_no_entry_new(self):
-        text = "# C\n\n## 0.2.0 - 2027-02-01\n\n- b\n\n## 0.1.0 - 2026-12-01\n\n- a\n"
-        ids = [re.findall("<id>(.*)</id>", feed(t, "B", "A", HOME)) for t in (text, text.replace("- a", "- a, and c"))]
-        assert ids[0] == ids[1]
-        assert len(set(ids[0])) == 3
-
-    def test_a_page_names_it(self):
-        for page in ("book/intro.html", "search.html"):
-            link = soup(SITE / page).select_one('link[rel=alternate][type="application/atom+xml"]')
-            assert (SITE / page).parent.joinpath(link["href"]).resolve() == (SITE / "changelog.xml").resolve()
+def test_the_feed_holds_the_changelog_and_a_page_names_it():
+    root = ElementTree.parse(SITE / "changelog.xml").getroot()
+    changelog = entries(CHANGELOG.read_text(encoding="utf-8"))
+    found = root.findall(f"{{{ATOM}}}entry")
+    assert len(found) == len(changelog) == CHANGELOG.read_text(encoding="utf-8").count("\n## ") > 0
+    for node, entry in zip(found, changelog, strict=True):
+        assert node.find(f"{{{ATOM}}}updated").text == f"{entry.date}T00:00:00Z"
+        assert "<li>" in node.find(f"{{{ATOM}}}content").text
+    assert len({node.find(f"{{{ATOM}}}id").text for node in found}) == len(found)
+    link = soup(SITE / "book/intro.html").select_one('link[rel=alternate][type="application/atom+xml"]')
+    assert (SITE / "book" / link["href"]).resolve() == (SITE / "changelog.xml").resolve()
 
 
-def test_the_citation_is_the_file():
+def test_the_citation_is_the_file_valid_and_claims_no_release_that_is_not_there():
     cff = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
     block = soup(SITE / "book/intro.html").select_one(".highlight-bibtex pre").get_text().strip()
     assert block == bibtex(cff)
     released = bibtex(cff | {"version": "1.2.3", "date-released": datetime.date(2027, 1, 31)})
     assert "\n  version = {1.2.3},\n  year = {2027},\n" in released
-
-
-def test_the_citation_is_valid_and_claims_no_release_that_is_not_there():
     checked = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.citation-file-format", CITATION]
     assert not subprocess.run(checked, check=False, capture_output=True).returncode
-    cff = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
     said = cff.get("version"), f"{cff.get('date-released')}"
-    released = [
-        entry[:2] for entry in entries(CHANGELOG.read_text(encoding="utf-8")) if entry.version == ab.__version__
-    ]
-    assert said == (released[0] if released else (None, "None"))
+    known = [entry[:2] for entry in entries(CHANGELOG.read_text(encoding="utf-8")) if entry.version == ab.__version__]
+    assert said == (known[0] if known else (None, "None"))

@@ -29,13 +29,13 @@ def texts(pdf):
     return [page.extract_text() for page in pdf.pages]
 
 
-@pytest.fixture(scope="module")
-def text(texts):
-    return "\n".join(texts)
+@pytest.fixture
+def page():
+    """A tree of its own: the tests take it apart."""
+    return BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser")
 
 
-def test_all_sections_are_there_with_the_page_on_which_they_are(pdf, texts):
-    page = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser")
+def test_all_sections_are_there_with_the_page_on_which_they_are(pdf, texts, page):
     contents = " ".join(texts[1].split())  # a title may take two lines
     sections = page.select("article h1, article h2")
     assert len(sections) > 5
@@ -49,7 +49,8 @@ def test_all_sections_are_there_with_the_page_on_which_they_are(pdf, texts):
     assert len(pdf.outline) > 0
 
 
-def test_formulas_are_set_and_not_written_as_tex(text):
+def test_formulas_are_set_and_not_written_as_tex(texts):
+    text = "\n".join(texts)
     assert not re.findall(r"\\(?:frac|mathsf|top|sum|begin|operatorname|text|partial)\b", text)
     assert "softmax" in text
 
@@ -63,37 +64,39 @@ def test_its_fonts_are_embedded(pdf):
         assert drawn or {"/FontFile", "/FontFile2", "/FontFile3"} & set(inner["/FontDescriptor"]), font["/BaseFont"]
 
 
-def test_solutions_are_open(pdf, text):
-    solutions = BeautifulSoup((SITE / f"{CHAPTER}.html").read_text(encoding="utf-8"), "html.parser").select(".solution")
+def test_solutions_are_open(texts, page):
+    solutions = page.select(".solution")
     assert len(solutions) >= 4
     for solution in solutions:
         seen = [tag for tag in solution.find_all(["p", "pre"]) if not tag.find_parent("details", class_="hide")]
         for formula in solution.select(".katex"):  # letters of a formula may stand apart
             formula.decompose()
         words = re.findall(r"[A-Za-z]{4,}", " ".join(tag.get_text() for tag in seen))
-        assert words[-1] in text
+        assert words[-1] in "\n".join(texts)
+
+
+def document(*pages):
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    return BeautifulSoup(make_pdf.bind([("", list(pages))], config), "html.parser")
 
 
 def test_closed_tabs_are_open():
     """A browser with scripts, which prints it, shows nothing of a <noscript>."""
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    document = BeautifulSoup(make_pdf.bind([("", ["book/answer"])], config), "html.parser")
-    tabs = document.select(".answer .sd-tab-content")
+    bound = document("book/answer")
+    tabs = bound.select(".answer .sd-tab-content")
     assert len(tabs) == 15
     assert all(tab.select_one("table") for tab in tabs)
-    assert not document.select("noscript")
+    assert not bound.select("noscript")
 
 
 def test_marks_and_clips_of_pictures_are_in_the_document():
     """Ids are renamed where pages become one document, and so must be what refers to them: curves lost their marks."""
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    parts = [("", ["chapters/02_gradients", "chapters/11_memory_and_speed"])]
-    document = BeautifulSoup(make_pdf.bind(parts, config), "html.parser")
-    ids = {tag["id"] for tag in document.select("[id]")}
-    drawings = document.select("article svg *")
+    bound = document("chapters/02_gradients", "chapters/11_memory_and_speed")
+    ids = {tag["id"] for tag in bound.select("[id]")}
+    drawings = bound.select("article svg *")
     used = [tag[name][1:] for tag in drawings for name in ("href", "xlink:href") if tag.has_attr(name)]
-    clips = [re.findall(r"url\(#(.+?)\)", str(value)) for tag in drawings for value in tag.attrs.values()]
-    clips = [clip for some in clips for clip in some]
+    values = (str(value) for tag in drawings for value in tag.attrs.values())
+    clips = [clip for value in values for clip in re.findall(r"url\(#(.+?)\)", value)]
     assert len(used) > 100
     assert len(clips) > 10
     assert not {*used, *clips} - ids
@@ -113,19 +116,14 @@ def test_no_link_leads_to_where_it_was_printed(pdf):
 # --- how long it is -----------------------------------------------------------------------------------------------
 
 
-def lengths(pdf):
-    """How many pages each chapter takes, by its title."""
-    starts = [(pdf.get_destination_page_number(x), x.title) for x in pdf.outline if not isinstance(x, list)]
-    ends = [page for page, _ in starts[1:]] + [len(pdf.pages)]
-    return {title: end - page for (page, title), end in zip(starts, ends, strict=True)}
-
-
 @pytest.mark.thorough
 def test_a_chapter_of_the_path_has_at_most_22_pages_and_the_book_fewer_than_320(tmp_path, browser):
     target = tmp_path / "book.pdf"
     subprocess.run([*PRINT, "--output", target], check=True)
     pdf = pypdf.PdfReader(target)
-    found = lengths(pdf)
+    starts = [(pdf.get_destination_page_number(x), x.title) for x in pdf.outline if not isinstance(x, list)]
+    ends = [page for page, _ in starts[1:]] + [len(pdf.pages)]
+    found = {title: end - page for (page, title), end in zip(starts, ends, strict=True)}
     assert sum(found.values()) < len(pdf.pages) < 320
     path = {title: n for title, n in found.items() if title[:2] in {f"{number}." for number in range(1, 8)}}
     assert len(path) == 7

@@ -412,37 +412,13 @@ print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_sp
 NO_NUMPY = "Passed over: it needs numpy, which could not be loaded."
 
 
-class Network:
-    """What a page asks of the site: ``network.gone`` fails, ``held`` waits; ``missed`` and ``waiting`` are such."""
-
-    def __init__(self):
-        self.gone = self.held = None
-        self.answers, self.missed, self.waiting = {}, [], []
-
-    def __call__(self, route):
-        name = urlsplit(route.request.url).path.rpartition("/")[2]
-        if name == self.held:
-            return self.waiting.append(route)
-        if name == self.gone:
-            self.missed.append(name)
-            return route.fulfill(status=404, body="<h1>Not found</h1>")
-        answer = next((self.answers[part] for part in self.answers if name.startswith(part)), None)
-        return answer(route) if answer else route.fallback()
-
-    def release(self, how):
-        self.held = None
-        while self.waiting:
-            getattr(self.waiting.pop(), how)()
+def stale(route):
+    route.fulfill(body=b"of last week")
 
 
 @pytest.fixture(scope="class")
-def network():
-    return Network()
-
-
-@pytest.fixture(scope="class")
-def cut(network, site, address, browser):
-    with Page(browser, address, routes={"**/_static/**": network}) as page:
+def cut(site, address, browser):
+    with Page(browser, address, script=ON_LINE) as page:
         yield page
 
 
@@ -450,46 +426,48 @@ def cut(network, site, address, browser):
 class TestWhereFilesDoNotCome:
     """One page; Python starts in it three times. Each test leaves the network whole."""
 
-    def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(self, cut, network):
+    def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(self, cut):
         """One at a time: each was asked for again where one that needs it is missed, and the last where Python runs."""
-        for network.gone, words in GONE.items():
+        for name, words in GONE.items():
+            missed, pattern = [], f"**/{name}*"
+            cut.context.route(pattern, lambda r, missed=missed: (missed.append(r), r.fulfill(status=404, body="<h1>")))
             cut.tab.evaluate("document.querySelector('.run-say').textContent = ''")
             cut.press("all")
             cut.says(words)
-            assert network.missed[-1] == network.gone
-        network.gone = None
+            assert missed, name
+            cut.context.unroute(pattern)
         cut.complaints.clear()
 
-    def test_numpy_may_fail_before_python_is_there(self, cut, network):
+    def test_numpy_may_fail_before_python_is_there(self, cut):
         """Once in a while it does, on a slow machine; then Python neither hangs nor traps. Plain cells run."""
         cut.tab.reload()
-        failed, network.held = [], "pyodide.asm.wasm"
-        network.answers = {NUMPY: lambda route: (failed.append(route), route.abort()), "attnbook-": self.stale}
+        failed, held = [], []
+        cut.context.route("**/pyodide.asm.wasm*", held.append)
+        cut.context.route(f"**/{NUMPY}*", lambda route: (failed.append(route), route.abort()))
         cut.write(1, "print(6 * 7)")
         deadline = time.monotonic() + 60
-        while not (network.waiting and failed):
-            assert time.monotonic() < deadline, f"not asked for: {NUMPY if network.waiting else network.held}"
+        while not (held and failed):
+            assert time.monotonic() < deadline, "not asked for"
             cut.tab.wait_for_timeout(50)
         cut.tab.wait_for_timeout(500)
-        network.release("continue_")
+        cut.context.unroute("**/pyodide.asm.wasm*")
+        held[0].continue_()
         assert cut.result(1) == "Your version gives:\n\n42\n"
         assert cut.give(0, IMPORTS) == NO_NUMPY
         assert f"NumPy could not be loaded from {urlsplit(cut.address).netloc}" in cut.said
         assert cut.give(1, "numpy.__name__") == NO_NUMPY
-        assert cut.prints("print(6 * 7)") == "42"
+        cut.context.unroute(f"**/{NUMPY}*")
 
-    def stale(self, route):
-        route.fulfill(body=b"of last week")
-
-    def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut, network):
-        network.answers = {NUMPY: self.stale, "attnbook-": self.stale}
+    def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut):
+        for pattern in (f"**/{NUMPY}*", "**/attnbook-*"):
+            cut.context.route(pattern, stale)
         assert cut.give(0, IMPORTS) == NO_NUMPY
         assert "sent what this page did not ask for" in cut.said
-        del network.answers[NUMPY]
+        cut.context.unroute(f"**/{NUMPY}*")
         cut.give(0, IMPORTS)
         assert re.search(r"attnbook-\S+\.whl is not the file this page was built with: reload the page", cut.said)
         assert cut.prints("print(6 * 7)") == "42"
-        network.answers = {}  # the right ones are there again, and a later cell asks for them again
+        cut.context.unroute("**/attnbook-*")  # the right ones are there again, and a later cell asks for them again
         assert cut.prints("numpy.__name__") == "'numpy'"
         assert "2.0.2 [] /book/site/attnbook/__init__.py\n" in cut.result(0)
         assert not cut.complaints

@@ -56,7 +56,7 @@ def test_the_mark_beside_a_formula_opens_its_check_which_says_how():
 
 
 class TestTheSwitchOfNotation:
-    """On the page of answers: one choice for all tables, by mouse, by keyboard, by address, and without JavaScript."""
+    """On the page of answers: one choice for all tables, by mouse, by keyboard, by address."""
 
     sets = ".answer .sd-tab-set"
     chosen = (
@@ -96,12 +96,4 @@ class TestTheSwitchOfNotation:
         closed.dispatch_event("beforematch")  # what a browser tells a page that has the words
         assert tab.evaluate(self.chosen) == ["torch"] * 3
         assert closed.evaluate("e => !e.hidden && e.offsetHeight > 100")
-        tab.context.close()
-
-    def test_without_javascript(self, address, browser):
-        tab = self.open(browser, address, java_script_enabled=False)
-        tables = tab.locator(self.sets).first.locator("> .sd-tab-content")
-        assert [tables.nth(i).is_visible() for i in range(5)] == [True, False, False, False, False]
-        tab.locator(f"{self.sets} > label", has_text="The question").first.click()
-        assert [tables.nth(i).is_visible() for i in range(5)] == [False, True, False, False, False]
         tab.context.close()

@@ -3,9 +3,11 @@
 import pytest
 from built_site import PAGES, lay_out
 
-CHAPTER = "chapters/04_single_head.html"
-SOME = ("book/intro.html", "book/answer.html", CHAPTER)
+CHAPTER = "chapters/04_single_head.html"  # it has a figure with controls
+SOME = ("book/intro.html", CHAPTER)
 DEAD = ".run-bar, .sidebar-toggle, .search-button, .theme-switch-button, .btn-fullscreen-button, #pst-back-to-top"
+DEAD += ", figure.interactive form"
+SEEN = "all => all.filter(e => e.checkVisibility({ visibilityProperty: true })).length"
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +23,18 @@ def tab(browser):
 )
 def test_every_page_is_in_reach(page, tab, address):
     tab.goto(address + page)
-    seen = "all => all.filter(e => e.checkVisibility({ visibilityProperty: true })).length"
-    assert tab.locator("nav.bd-links a").evaluate_all(seen) >= len(PAGES)
-    assert tab.locator(DEAD).evaluate_all(seen) == 0
+    assert tab.locator("nav.bd-links a").evaluate_all(SEEN) >= len(PAGES)
     assert tab.locator("a:is(.left-prev, .right-next)").evaluate_all("all => all.every(e => e.checkVisibility())")
     ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     text = tab.evaluate("getComputedStyle(document.querySelector('article p')).color")
     assert ground == "rgb(255, 255, 255)"
     assert max(int(part) for part in text[4:-1].split(",")) < 100
     lay_out(tab)
+    assert tab.locator(DEAD).evaluate_all(SEEN) == 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= tab.viewport_size["width"]
+    for figure in filter(lambda figure: figure.is_visible(), tab.locator("figure.interactive").all()):
+        assert figure.locator("svg").first.is_visible()
+        assert figure.locator(".interactive-say").inner_text()
 
 
 def test_a_chapter_can_be_read(tab, address):
@@ -50,3 +54,13 @@ def test_a_chapter_can_be_read(tab, address):
     for formula in tab.locator(".katex-display").all()[:5]:
         assert formula.locator(".katex-html").is_visible()
         assert formula.bounding_box()["height"] > 15
+
+
+def test_a_notation_is_chosen_on_the_page_of_answers(tab, address):
+    tab.goto(f"{address}book/answer.html")
+    lay_out(tab)
+    sets = tab.locator(".answer .sd-tab-set").first
+    tables = sets.locator("> .sd-tab-content")
+    assert [table.is_visible() for table in tables.all()] == [True, False, False, False, False]
+    sets.locator("> label", has_text="The question").first.click()
+    assert [table.is_visible() for table in tables.all()] == [False, True, False, False, False]
