@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import coverage
 import numpy as np
@@ -15,6 +16,7 @@ from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
 from reading import read
 from routes import taking
+from sphinx.directives.code import LiteralIncludeReader
 
 import attnbook as ab
 from attnbook import checks, layers, parallel
@@ -132,21 +134,12 @@ def listings():
 
 
 def lines_of(file, options):
-    """The first and the last line that are shown."""
-    text, shown = (SOURCE / file).read_text(encoding="utf-8"), {key: value.strip() for key, value in options.items()}
-    if name := shown.get("pyobject"):
-        node = ast.parse(text)
-        for part in name.split("."):
-            (node,) = (n for n in node.body if getattr(n, "name", "") == part)
-        return node.lineno, node.end_lineno
-    lines, first = text.splitlines(), 0
-    for option, beyond in (("start-at", 0), ("start-after", 1)):
-        if option in shown:
-            first = next(n for n, line in enumerate(lines) if shown[option] in line) + beyond
-    for option, last in (("end-at", 1), ("end-before", 0)):
-        if option in shown:
-            return first + 1, first + last + next(n for n, line in enumerate(lines[first:]) if shown[option] in line)
-    return first + 1, len(lines)
+    """The first and the last line that are shown, as Sphinx has it."""
+    which = {key: value.strip() for key, value in options.items() if key == "pyobject" or key[:3] in ("sta", "end")}
+    which["lineno-match"] = None
+    reader = LiteralIncludeReader(str(SOURCE / file), which, SimpleNamespace(source_encoding="utf-8"))
+    _, count = reader.read()
+    return reader.lineno_start, reader.lineno_start + count - 1
 
 
 def statements(file):

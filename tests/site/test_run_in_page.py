@@ -412,8 +412,9 @@ print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_sp
 NO_NUMPY = "Passed over: it needs numpy, which could not be loaded."
 
 
-def stale(route):
-    route.fulfill(body=b"of last week")
+def answers(asked, **given):
+    """Answers each request so, and notes it."""
+    return lambda route: (asked.append(route), route.fulfill(**given))
 
 
 @pytest.fixture(scope="class")
@@ -430,7 +431,7 @@ class TestWhereFilesDoNotCome:
         """One at a time: each was asked for again where one that needs it is missed, and the last where Python runs."""
         for name, words in GONE.items():
             missed, pattern = [], f"**/{name}*"
-            cut.context.route(pattern, lambda r, missed=missed: (missed.append(r), r.fulfill(status=404, body="<h1>")))
+            cut.context.route(pattern, answers(missed, status=404, body="<h1>Not found</h1>"))
             cut.tab.evaluate("document.querySelector('.run-say').textContent = ''")
             cut.press("all")
             cut.says(words)
@@ -442,7 +443,7 @@ class TestWhereFilesDoNotCome:
         """Once in a while it does, on a slow machine; then Python neither hangs nor traps. Plain cells run."""
         cut.tab.reload()
         failed, held = [], []
-        cut.context.route("**/pyodide.asm.wasm*", held.append)
+        cut.context.route("**/pyodide.asm.wasm*", lambda route: held.append(route))
         cut.context.route(f"**/{NUMPY}*", lambda route: (failed.append(route), route.abort()))
         cut.write(1, "print(6 * 7)")
         deadline = time.monotonic() + 60
@@ -460,7 +461,7 @@ class TestWhereFilesDoNotCome:
 
     def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut):
         for pattern in (f"**/{NUMPY}*", "**/attnbook-*"):
-            cut.context.route(pattern, stale)
+            cut.context.route(pattern, answers([], body=b"of last week"))
         assert cut.give(0, IMPORTS) == NO_NUMPY
         assert "sent what this page did not ask for" in cut.said
         cut.context.unroute(f"**/{NUMPY}*")

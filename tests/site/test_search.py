@@ -39,8 +39,7 @@ NAMES = {  # of letters, labels and functions: where the first result leads, and
     "finite differences": ("08_checking.html#check-gradient",),  # a name that the section marks
     "dsink": ("questions.html#q-41",),  # words of kernels and of models: only an answer has them
     "cu_seqlens": (f"{VARIANTS}.html#variants-segments", "questions.html#variants-segments"),
-    "jacobia": (f"{SOFTMAX}.html#equation-eq-softmax-jacobian",),  # a beginning
-    "crss attenton gradeint": (f"{CROSS}.html",),  # typos in every word
+    "jacobia": (f"{SOFTMAX}.html#what-the-jacobian-is-not",),  # a beginning
 }
 ONE_TERM = r"dW_K  dwk  dL/dW_K  ∂L/∂W_K  ∂ℓ/∂W_K  \frac{\partial L}{\partial W_K}  \nabla_{W_K}L  grad W_K  W_K.grad"
 FOUND = """async queries => {
