@@ -11,17 +11,28 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
+from attnbook import (
+    MultiHeadParams,
+    attention,
+    attention_vjp,
+    multi_head_attention,
+    multi_head_attention_vjp,
+    softmax,
+)
 from attnbook.figures import (
     Control,
     Shape,
     State,
     arrows,
     flow,
+    head_steps,
+    input_paths,
     interactive,
     matrices,
     plot,
     programs,
     score_shapes,
+    touches,
     whole_head,
 )
 from attnbook.figures.plots import STAND_INS
@@ -149,3 +160,69 @@ class TestInteractive:
     def test_what_does_not_fit_is_refused(self, change, message):
         with pytest.raises(ValueError, match=message):
             interactive(*change(*mixed()), alt=ALT)
+
+
+# --- of one head: sums come out, and formulas are those of the package -----------------------------------------------
+
+rng = np.random.default_rng(11)
+ROUND = [
+    np.log(2) * np.array([[1, -1, -2, -2], [1, -2, -2, 2]]),
+    np.array([[2.0, 2, -1, 0], [0, 2, -2, 0], [0, -2, 0, 1]]),
+    np.array([[3.0], [1], [-1]]),
+    np.array([[1.0], [-2]]),
+]
+X, MEMORY, dO = rng.normal(size=(4, 2)), rng.normal(size=(5, 3)), rng.normal(size=(4, 6))
+W = [rng.normal(size=(2, width)) for width in (7, 7, 6)]
+U = [W[0], *(rng.normal(size=(3, width)) for width in (7, 6))]
+SMALL = [rng.normal(size=shape) for shape in ((3, 2), (4, 2), (4, 1), (3, 1))]
+OF_A_HEAD = {
+    "steps": lambda: head_steps(*ROUND, alt=ALT),
+    "steps of another head": lambda: head_steps(*SMALL, alt=ALT),
+    "touches": lambda: touches(*ROUND, alt=ALT),
+    "paths": lambda: input_paths(X, MEMORY, dO, self_weights=W, cross_weights=U, alt=ALT),
+}
+
+
+@pytest.mark.parametrize("make", OF_A_HEAD.values(), ids=OF_A_HEAD)
+def test_every_sum_that_is_printed_comes_out(make):
+    found, data = 0, make()._data
+    ((*_, places),) = (row for row in data["parts"] if row[:2] == ["", "text"])
+    for sentence in (data["values"][place] for place in places):
+        plain = sentence.replace("−", "-").replace("\u00a0·\u00a0", "*").replace("√4", "4**.5").replace("√2", "2**.5")
+        for left, right in re.findall(r"([-\d.*+/() ]*\d[-\d.*+/() ]*) = (-?\d+\.?\d*)", plain):
+            found += 1
+            size = sum(abs(float(x)) for x in re.findall(r"\d+\.?\d*", left))
+            assert eval(left.strip()) == pytest.approx(float(right), abs=0.005 * (1 + size)), sentence
+    assert found >= 2
+
+
+def formulas(form):
+    """Of each box of the frontispiece its name and its formula: the words that stand in it."""
+    root = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")[form]
+    texts = [element for element in root if element.tag.endswith("text")]
+    for rect in (element for element in root if element.tag.endswith("rect")):
+        left, top, wide, tall = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
+        inside = (t for t in texts if 0 < float(t.get("x")) - left < wide and 0 < float(t.get("y")) - top < tall)
+        name, whole = rect.get("data-part"), " ".join("".join(t.itertext()) for t in inside)
+        yield name, whole.removeprefix(f"{name} ").partition(" needs ")[0]
+
+
+@pytest.mark.parametrize("form", [0, 1], ids=["wide", "tall"])
+def test_the_formulas_of_the_whole_head_are_those_of_the_package(form):
+    """They are run, and are the same on a wide screen and on a phone."""
+    p, scale = MultiHeadParams(*W, np.eye(6)), 7**-0.5
+    Y, res = multi_head_attention(X, p, num_heads=1)
+    values = {"X": X, "dO": dO, "W_Q": W[0], "W_K": W[1], "W_V": W[2], "scale": scale, "softmax": softmax}
+    for name, formula in formulas(form):
+        if name == "dS":
+            values["D"] = np.sum(values["dP"] * values["P"], axis=-1, keepdims=True)
+        if formula.startswith("= "):
+            code = re.sub(r"([\w)ᵀ]) (?=\w)", r"\1 @ ", formula[2:])
+            code = code.replace("ᵀ", ".mT").replace("·", "*").replace("∘", "*").replace("−", "-")
+            values[name] = eval(code, {}, values)
+    np.testing.assert_allclose(values["O"], Y)
+    np.testing.assert_allclose(values["dX"], multi_head_attention_vjp(dO, res).dX)
+    _, res = attention(values["Q"], values["K"], values["V"])
+    for name, T in attention_vjp(dO, res)._asdict().items():
+        if name in ("dQ", "dK", "dV"):
+            np.testing.assert_allclose(values[name], T)
