@@ -32,8 +32,7 @@ def test_it_is_the_cast_of_numpy_and_of_torch():
         np.testing.assert_array_equal(rounded(x, dtype), wanted)
 
 
-def test_scalars_and_empty_arrays_keep_their_shape_and_an_unknown_format_is_named():
-    assert rounded(0.1, "float16") == float(np.float16(0.1))
+def test_empty_arrays_keep_their_shape_and_an_unknown_format_is_named():
     assert rounded(np.zeros((0, 3)), "bfloat16").shape == (0, 3)
     with pytest.raises(ValueError, match="dtype: expected one of float16, bfloat16, float32, float64, got 'float8'"):
         rounded(1.0, "float8")

@@ -17,6 +17,7 @@ import re
 import types
 
 import numpy as np
+import proofs
 import pytest
 import tex
 import yaml
@@ -32,7 +33,6 @@ FORMULAS, SETTINGS = TABLE["formulas"], TABLE["settings"]
 EQUATIONS = {e.label: e for e in equations()}
 READ = [label for label, formula in FORMULAS.items() if "setting" in formula and "no tex" not in formula]
 RUN = [label for label, formula in FORMULAS.items() if "python" in formula]
-PROOFS = sorted((ROOT / "book" / "proofs").glob("*.v"))
 WAYS = {"float64": Float64, "balls": InBalls}
 
 
@@ -178,13 +178,6 @@ def code_lines(chapter):
     return code_lines(None).union(*of_cells)
 
 
-def theorems():
-    """The labels that theorems of book/proofs have in their names: eq_dV, step_head__P."""
-    texts = (path.read_text(encoding="utf-8") for path in PROOFS)
-    names = (name for text in texts for name in re.findall(r"^(?:Theorem|Corollary)\s+(\w+)", text, re.MULTILINE))
-    return {name.partition("__")[0].replace("_", "-") for name in names}
-
-
 # --- the tests ----------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +217,7 @@ def test_each_label_has_its_row_and_is_evaluated_or_says_why_not():
 
 def test_each_label_has_its_theorem_or_says_why_not():
     """That no theorem is named after no label: test_proofs."""
-    found = theorems()
+    found = proofs.by_label()
     assert not [label for label, formula in FORMULAS.items() if (label in found) == ("no theorem" in formula)]
 
 

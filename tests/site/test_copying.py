@@ -88,7 +88,8 @@ def copied(tab):
     return tab.evaluate(PASTE)
 
 
-def test_what_is_selected_is_copied_as_it_reads(tab):
+def test_what_is_selected_is_copied_as_it_reads_and_nothing_that_is_closed(tab):
+    """copy-tex of KaTeX would copy the code of folded checks, and the theorems."""
     tab.locator(f"#{LABEL}").scroll_into_view_if_needed()
     tab.evaluate(SELECT, [LABEL, 2])
     lines = [line for line in copied(tab).splitlines() if line]
@@ -99,10 +100,6 @@ def test_what_is_selected_is_copied_as_it_reads(tab):
         r"$$dP = dO\,V^{\mathsf T}$$",
         "(4.5)",
     ]
-
-
-def test_nothing_that_is_closed_is_copied(tab):
-    """copy-tex of KaTeX would copy the code of folded checks, and the theorems."""
     tab.evaluate("document.querySelector('article').id = 'all'")
     tab.evaluate("getSelection().selectAllChildren(document.getElementById('all'))")
     text = copied(tab)

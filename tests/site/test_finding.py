@@ -28,14 +28,11 @@ HOME = "https://attnbook.github.io/attnbook/"
 
 
 def test_every_choice_of_a_gradient_leads_to_its_equation():
-    page = SITE / "book" / "intro.html"
-    tabs = soup(page).select(".which-gradient .sd-tab-content")
+    tabs = soup(SITE / "book" / "intro.html").select(".which-gradient .sd-tab-content")
     for tab, layer in zip(tabs, LAYERS, strict=True):
         wanted = [label for *_, label in choices(layer)]
-        links = [a["href"] for a in tab.select("a")]
+        links = [a["href"] for a in tab.select("a")]  # test_site follows them
         assert [link.partition("#equation-")[2] for link in links] == [label.lower() for label in wanted]
-        for file, anchor in map(urldefrag, links):
-            assert anchor in anchors(page.parent.joinpath(file).resolve())
     offered = [len({of for _, of, _ in choices(x)}) for x in ("Self-attention", "Masked", "Cross-attention")]
     assert offered == [len(UNITS[x].backward) for x in ("self", "masked", "cross")]
 

@@ -10,7 +10,7 @@ from test_visits import axe
 
 from attnbook.checks import close
 from attnbook.checks.tolerances import EXACT
-from attnbook.diagnose.causes.mistakes import MISTAKE, MISTAKES
+from attnbook.diagnose.causes.mistakes import MISTAKE
 from attnbook.diagnose.steps import Steps
 
 FRONT, CHAPTER = "book/intro.html", "chapters/01_a_first_head.html"
@@ -165,13 +165,6 @@ def test_each_mistake_is_that_of_the_catalogue_and_so_is_what_the_tests_say(tab)
             if np.abs(numbers["Q"]).max() < 5:  # where a difference has its digits
                 assert set(found["random"]) == set(found["autograd"]), slug
                 assert set(found["own"]) == set(found["random"]) or not alike(found["O"], right["O"]), slug
-
-
-def test_only_what_needs_more_than_one_small_head_is_left_out():
-    assert {mistake.slug for mistake in MISTAKES} - set(offered()) == {
-        "all-axes-transposed", "scale-of-model", "scale-of-values", "causal-bottom-right", "causal-top-left",
-        "group-mean", "group-tiled",
-    }  # fmt: skip
 
 
 def test_a_right_head_passes_every_test(tab):

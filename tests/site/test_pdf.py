@@ -1,4 +1,4 @@
-"""The PDF, on one chapter: text in embedded fonts, formulas that are set, links that lead to pages; and its length."""
+"""The PDF, on one chapter: formulas that are set, links that lead to pages; and its length."""
 
 import re
 import subprocess
@@ -53,15 +53,6 @@ def test_formulas_are_set_and_not_written_as_tex(texts):
     text = "\n".join(texts)
     assert not re.findall(r"\\(?:frac|mathsf|top|sum|begin|operatorname|text|partial)\b", text)
     assert "softmax" in text
-
-
-def test_its_fonts_are_embedded(pdf):
-    fonts = [font.get_object() for page in pdf.pages for font in page["/Resources"].get("/Font", {}).values()]
-    assert fonts
-    for font in fonts:
-        inner = font.get("/DescendantFonts", [font])[0].get_object()
-        drawn = font["/Subtype"] == "/Type3"  # its glyphs stand in the file as drawings
-        assert drawn or {"/FontFile", "/FontFile2", "/FontFile3"} & set(inner["/FontDescriptor"]), font["/BaseFont"]
 
 
 def test_solutions_are_open(texts, page):

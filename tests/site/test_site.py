@@ -3,6 +3,7 @@
 import pytest
 from built_site import PAGES, SITE, broken_links, lay_out, soup, thorough_but_for_some
 from room import public, rooms
+from unused import used
 
 PACKAGE = [f"book/api/{name}.html" for name in (*map(".".join, public()), *rooms())]
 
@@ -97,3 +98,16 @@ class TestTheSwitchOfNotation:
         assert tab.evaluate(self.chosen) == ["torch"] * 3
         assert closed.evaluate("e => !e.hidden && e.offsetHeight > 100")
         tab.context.close()
+
+
+# --- what the site carries ----------------------------------------------------------------------------------------
+
+
+def test_every_file_of_the_site_is_named_by_what_uses_it_and_it_is_small():
+    named = {path for folder in ("_static", "_sources") for path in (SITE / folder).rglob("*") if path.is_file()}
+    assert named
+    assert not named - used(SITE)
+    files = [path for path in SITE.rglob("*") if path.is_file() and path.suffix != ".pdf"]
+    python = {path for path in files if "pyodide" in path.parent.name}  # a reader loads it only on request
+    assert sum(path.stat().st_size for path in files if path not in python) < 30e6
+    assert sum(path.stat().st_size for path in python) < 27e6
