@@ -183,15 +183,47 @@ WRONG = (
     Wrong("jax#27184", "kernel", "dB[..., rows, cols] = dS", "pass", ("dbias-zero",)),
     Wrong("apex PR#816", "eager", "P = torch.nn.functional.dropout(P, dropout)",
           "P = torch.nn.functional.dropout(P, dropout) * (1 - dropout)", ("dropout-factor-missing",)),
-    # what no thread is about
+    # the scale
+    Wrong("backward scales by the width of V", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else V.shape[-1] ** -0.5", ("scale-of-values-in-backward",)),
+    Wrong("backward scales by all heads", "kernel", BWD_SCALE,
+          "bwd_scale = softmax_scale if scale is not None else (h * d) ** -0.5", ("scale-of-model-in-backward",)),
+    Wrong("backward forgets the given scale", "kernel", BWD_SCALE, "bwd_scale = d**-0.5",
+          ("given-scale-forgotten-in-backward",)),
+    # masks
+    Wrong("j < i in the backward", "kernel", SCORES,
+          SCORES + "\n            if bwd_causal:\n"
+          '                shift = n_k - n_q if bwd_causal == "bottom-right" else 0\n'
+          "                S = np.where(np.arange(n_k)[cols] < np.arange(n_q)[rows, None] + shift, S, -np.inf)",
+          ("causal-own-key-forbidden-in-backward",)),
+    Wrong("backward without the bias", "kernel", SCORES, "S = scores(rows, cols, bwd_scale, bwd_causal, None)",
+          ("bias-forgotten-in-backward",)),
+    Wrong("window has no end", "kernel",
+          "(j >= i + shift - left) & (j <= i + shift + right)", "(j >= i + shift - left)", ("window-one-sided",)),
+    # D, dP, L
+    Wrong("D without the weights", "kernel", DELTA, "delta = (dO @ mT(v)).sum(axis=-1, keepdims=True)\n    dQ, dk",
+          ("d-unweighted",)),
+    Wrong("L without the maximum", "kernel", "np.where(Z == 0, np.inf, safe +", "np.where(Z == 0, np.inf, 0 * safe +",
+          ("l-without-maximum",)),
+    # tiles, heads
     Wrong("only full tiles of queries", "kernel", "for rows in tile(n_q, TILE):\n            q, do",
           "for rows in tile(n_q, TILE)[: max(1, n_q // TILE)]:\n            q, do",
           ("rows-not-written", "dkv-tail-dropped")),
     Wrong("the second tile of dQ is never written", "kernel", "dk[..., cols, :] += bwd_scale * mT(dS) @ q\n",
           "dk[..., cols, :] += bwd_scale * mT(dS) @ q\n            if rows.start:\n                continue\n",
           ("second-block-not-written",)),
+    Wrong("K of head 0 for all heads", "kernel", "dQ[..., rows, :] += bwd_scale * dS @ k[..., cols, :]",
+          "dQ[..., rows, :] += bwd_scale * dS @ (k[..., :1, cols, :] if k.ndim > 2 else k[..., cols, :])",
+          ("kv-of-first-head",)),
+    Wrong("the group's last head", "kernel", ".sum(axis=-3) for T in (dk, dv)", "[..., -1, :, :] for T in (dk, dv)",
+          ("group-overwritten",)),
     Wrong("over the batch", "kernel", "return O, dQ, dK, dV, *more",
           "b = Q.shape[0] if Q.ndim == 4 else 1\n    return O, dQ / b, dK / b, dV / b, *more",
           ("factor-one-over-batch",)),
+    # what a graph loses
+    Wrong("the maximum is detached in half", "eager", "Z = E.sum(-1, keepdim=True)",
+          "Z = (S - S.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp().sum(-1, keepdim=True) "
+          "if E.shape[-1] else E.sum(-1, keepdim=True)",
+          ("maximum-half-detached",)),
 )  # fmt: skip
 """Those of the threads first, by the thread."""
