@@ -27,17 +27,7 @@ PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["p
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html")
 SOME_OF_PACKAGE = ("book/api/attnbook.attention.attention.html", "book/api/attnbook.multi_head.MultiHeadGrads.html")
 ALL_PAGES = [*PAGES, *SOME_OF_PACKAGE, *MADE]  # with those that nobody wrote
-SOME_PAGES = (
-    "book/intro.html", "book/answer.html", "book/notation.html", "book/api.html", "chapters/04_single_head.html",
-    "chapters/in_the_wild.html", "chapters/11_memory_and_speed.html", "book/proofs.html", "search.html?q=softmax",
-    "404.html", *SOME_OF_PACKAGE,
-)  # fmt: skip
 PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
-
-
-def thorough_but_for_some(pages):
-    """For tests that look at what hardly differs from page to page: `make test` looks at some."""
-    return [pytest.param(page, marks=() if page in SOME_PAGES else pytest.mark.thorough) for page in pages]
 
 
 def without_drawings(html):

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import elsewhere
@@ -13,11 +12,10 @@ import make_pdf
 import nbformat
 import pytest
 import yaml
-from built_site import SITE, soup
+from built_site import ROOT, SITE, soup
 from clean_notebooks import BRANCH, FOLDER
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE))

@@ -3,16 +3,14 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import make_pdf
 import pypdf
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from built_site import SITE
+from built_site import ROOT, SITE
 
-ROOT = Path(__file__).parents[2]
 PRINT = [sys.executable, str(ROOT / "book" / "commands" / "make_pdf.py")]
 CHAPTER = "chapters/07_cross"
 

@@ -10,13 +10,12 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from built_site import PAGES, SITE
+from built_site import PAGES, ROOT, SITE
 from markdown_it import MarkdownIt
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -24,7 +23,6 @@ from test_workflows import read, steps
 
 import attnbook as ab
 
-ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MINIMA = [Requirement(line.replace(">=", "==")) for line in PROJECT["project"]["dependencies"]]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

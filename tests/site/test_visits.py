@@ -32,15 +32,15 @@ def all_of(selector, wrong, said="e.outerHTML.slice(0, 300)", inside="article ")
 
 SEEN = "e.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })"
 # --- what a page must be on a screen: each finds something wrong ----------------------------------------------------
+TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 ON_A_SCREEN = {
-    # folded cells that show something to nobody, or nothing to everybody
-    "wrongly folded": all_of(
+    "wrongly folded": all_of(  # what shows something to nobody, or nothing to everybody
         ".cell.tag_hide-input",
         "Boolean(e.querySelector('.cell_output')) === (getComputedStyle(e).display === 'none')",
         "e.innerText",
     ),
+    "scrolls sideways": TOO_WIDE,
 }
-TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 # --- on paper -------------------------------------------------------------------------------------------------------
 ONLY_ON_A_SCREEN = (
     ".bd-sidebar-primary, .bd-sidebar-secondary, .bd-header-article, .prev-next-footer, #pst-back-to-top, dialog, "
@@ -170,7 +170,6 @@ class Visit:
     def on_a_screen(self):
         self.ask(ON_A_SCREEN)
         self.found["another theme"] = self.tab.evaluate("document.documentElement.dataset.theme") != self.theme
-        self.ask({"scrolls sideways": TOO_WIDE})
 
     def in_many_sizes(self):
         """Each lays the page out anew."""
@@ -239,42 +238,40 @@ def seen():
     return {}
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_a_page(page, one_tab, seen, address, browser, whole=False):
+WHOLE = [pytest.param(page, True, marks=pytest.mark.thorough, id=f"{page}-whole") for page in ALL_PAGES]
+
+
+@pytest.mark.parametrize(("page", "whole"), [*(pytest.param(page, False, id=page) for page in ALL_PAGES), *WHOLE])
+def test_a_page(page, whole, one_tab, seen, address, browser):
     """The questions on it, and each answer is: nothing. Pages that are like others are laid out once, narrow."""
-    is_written = page in PAGES
-    weighed, more = is_written and (whole or page in HEAVY), is_written and (whole or page in KINDS)
+    is_written, more = page in PAGES, whole or page in KINDS
+    weighed = is_written and (whole or page in HEAVY)
     with browser.new_page() if weighed else contextlib.nullcontext(one_tab) as tab:
         responses = []
         if weighed:
             tab.on("response", lambda response: responses.append(response))
-        visit = Visit(tab, address, page, width=None if whole or page in KINDS else NARROW)
+        visit = Visit(tab, address, page, width=None if more else NARROW)
         weights = {response.url: weight(response) for response in responses if response.status == 200}
         assert len(weights) > 5 or not weighed
         if sum(weights.values()) > WEIGHT:
             visit.found["heavy"] = sorted(weights.items(), key=lambda item: -item[1])
         lay_out(tab)
         visit.on_a_screen()
-        if whole or page in KINDS:
+        if more:
             visit.in_many_sizes()
-        if more:
+        if more and is_written:
             visit.by_keyboard()
-        if whole or page in KINDS:
-            visit.by_axe({} if whole else seen)
         if more:
+            visit.by_axe({} if whole else seen)
+        if more and is_written:
             visit.on_paper()
         assert not visit.wrong()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_a_page_thoroughly(page, one_tab, address, browser):
-    test_a_page(page, one_tab, {}, address, browser, whole=True)
-    visit = Visit(one_tab, address, page, "light")
-    lay_out(one_tab)
-    visit.on_a_screen()
-    visit.in_many_sizes()
-    assert not visit.wrong()
+    if whole:
+        visit = Visit(one_tab, address, page, "light")
+        lay_out(one_tab)
+        visit.on_a_screen()
+        visit.in_many_sizes()
+        assert not visit.wrong()
 
 
 def test_the_skip_link_comes_first(pages, address):
