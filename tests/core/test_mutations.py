@@ -213,7 +213,6 @@ MISTAKES = {
     ],
     "ops/softcap.py": [
         ("Softcap.vjp", "forgotten in the backward", "(1 - saved * saved) * dS", "dS", gradients("softcap", ENGINE)),
-        ("Softcap.vjp_jvp", "its slope stands", "- (2 / float(self.cap)) * saved * tS * dS", "", moves("softcap")),
     ],
     "ops/dropout.py": [
         ("Dropout.vjp", "drawn anew in the backward", "self._drop", "type(self)(self.p, self.seed + 1)._drop",

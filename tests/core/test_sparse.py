@@ -8,7 +8,6 @@ from test_tiled import Spy
 import attnbook as ab
 from attnbook import checks
 from attnbook.ops import BlockMask, Segments
-from attnbook.plan import resolve
 from attnbook.spines import Way, tiled
 
 CU_Q, CU_K = np.array([0, 3, 3, 10, 17]), np.array([0, 5, 7, 7, 12], np.int32)
@@ -62,21 +61,3 @@ def test_a_dead_block_is_never_visited(sizes, spine):
     assert checks.close(found, O)
     g = ab.attention_vjp(dO, res)
     assert all(np.all(np.isfinite(T)) for T in g[:3])
-
-
-@pytest.mark.parametrize(
-    ("size", "tile"),
-    [
-        (768, (384, 256)),
-        (1000, (500, 250)),
-        (1021, (1021,) * 2),
-    ],
-)
-def test_tiles_end_where_blocks_do(size, tile):
-    """As large as they were, or nearly; only a block that nothing divides is one tile."""
-    n = -(-9000 // size)
-    Q, blocks = np.empty((9000, 3)), np.ones((n, n), bool)
-    options = {"ops": [BlockMask(blocks, size)], "method": "tiled"}
-    plan = resolve({"Q": Q}, (9000, 9000), (3, 3), **options)
-    assert (plan.tiles.rows, plan.tiles.cols) == tile
-    assert plan.tiles.keys % plan.tiles.cols == 0
