@@ -9,6 +9,7 @@ too: what :mod:`letters` finds from the forward alone.
 import ast
 import builtins
 import contextlib
+import copy
 import functools
 import itertools
 import json
@@ -260,6 +261,53 @@ def test_a_planted_mistake_is_seen(label, right, wrong):
         else:
             assert right in str(FORMULAS[label]["python"])
             assert python_disagreements(label, replace=(right, wrong))
+
+
+class OneOff:
+    """Letters, of which the one that is asked for at a certain turn is off."""
+
+    def __init__(self, values, turn, change):
+        self.values, self.turn, self.change, self.turns = values, turn, change, 0
+
+    def __contains__(self, name):
+        return name in self.values
+
+    def __getitem__(self, name):
+        value, self.turns = self.values[name], self.turns + 1
+        return self.change(value) if self.turns == self.turn and not callable(value) else value
+
+
+def a_little(T):
+    if getattr(T, "dtype", int) == np.float64:
+        return np.where(np.isfinite(T), T * 1.01 + 0.01, 0.5)
+    return T + 1 if isinstance(T, int | float) else ~T
+
+
+@np.errstate(all="ignore")
+def fails(equation, at, change):
+    """Whether some change of one letter makes an equation fail."""
+    at, values, turn, turns = copy.copy(at), at.values, -1, 0  # the first time around nothing is off
+    while turn < turns:
+        turn += 1
+        at.values = OneOff(values, turn, change)
+        for _, sides in at.sides(equation):
+            for relation, pair in zip(equation.relations, itertools.pairwise(sides), strict=True):
+                if not Float64.apart(*pair, relation) <= Float64.allowed:
+                    return True
+        turns = min(at.values.turns, 100)
+    return False
+
+
+@pytest.mark.parametrize("label", [label for label in READ if FORMULAS[label]["setting"] != "empty"])
+def test_each_formula_can_fail(label):
+    """Each equation is refused at some point when one of its letters is a little off; each bound, when one is far."""
+    formula = FORMULAS[label]
+    fixed = tuple(formula.get("fixed", ()))
+    for equation in read(label):
+        setting = setting_of(formula, equation)
+        changes = (a_little,) if "=" in equation.relations else (lambda T: 1000 * T, lambda T: 0 * T)
+        tries = itertools.product(changes, points(formula, setting))
+        assert any(fails(equation, place(setting, "float64", p, 0, fixed), change) for change, p in tries), equation
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,28 @@ def test_the_last_queries_with_a_cache_are_the_last_rows(method, make):
         assert checks.close(last, O[:, -m:])
 
 
+@each_of_places
+def test_a_corner_is_asked_for_where_nothing_tells_it(make):
+    """Before any work, and by name; and not where both corners are the same."""
+    Q, K, V = draw((2, 5, 11), (2, 7, 11), (2, 7, 13))
+    wanted = "corner: expected 'top-left' or 'bottom-right', as 5 queries meet 7 keys without causal, got None"
+    tensors, op = [torch.tensor(T) for T in (Q, K, V)], make()
+    assert refusal(ab.attention, Q, K, V, ops=[op]) == f"ops, {type(op).__name__}, {wanted}"
+    of_tensors = partial(of_torch.attention, ops=[in_the_library_of(tensors[0], op)])
+    assert refusal(of_tensors, *tensors) == f"ops, {type(op).__name__}, {wanted}"
+    assert refusal(op.forward, np.zeros((2, 5, 7)), Tile.whole(5, 7)) == wanted
+    assert refusal(ab.attention, Q, K[:, :5], V[:, :5], ops=[op]) is None
+
+
+def refusal(f, *args, **options):
+    """The message of its error, or None."""
+    try:
+        f(*args, **options)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def test_a_key_forbidden_before_a_scale_gives_nothing_to_its_gradient():
     Q, K, V, B, t, dO, tt = draw((3, 5, 11), (3, 7, 11), (3, 7, 13), (5, 7), (3,), (3, 5, 13), (3,))
     allowed = B > -1

@@ -4,6 +4,7 @@ A right function gives the same each time, whatever ran before or runs beside it
 does not, one comparison may be right by luck. The function is wrapped in the form that it has, and called as before.
 """
 
+import math
 import sys
 import time
 from contextlib import contextmanager, nullcontext
@@ -176,7 +177,7 @@ def _in_nan(call, run, shown):
     if call.library == "numpy":
         came = run.came.values
         sizes = {T.size * np.dtype(run.case.dtype).itemsize for T in came.values()}
-        rows = came["O"].size // max(1, came["O"].shape[-1])
+        rows = math.prod(came["O"].shape[:-1])
         sizes |= {n * np.dtype(run.case.dtype).itemsize for n in (rows, rows * run.came.inputs[1].shape[-2])}
         return _compare(call.with_fn(wraps.after(call, lambda: _dirty(sizes))), run, "memory", shown)
     return []
