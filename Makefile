@@ -35,7 +35,7 @@ help:
 	@echo "make test       build the book, then test the package, the notebooks and the site (ten minutes on two cores)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
-	@echo "make page-speed measure what a visitor waits for: a result, a key of the search, a first view (5 minutes, idle)"
+	@echo "make page-speed measure what a visitor waits for: a result, a key of the search (5 minutes, idle)"
 	@echo "make serve      show the book on http://localhost:8000"
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
