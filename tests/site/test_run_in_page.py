@@ -235,7 +235,9 @@ class Page:
     def result(self, place):
         """What stands below a cell once nothing runs any more."""
         self.tab.locator("[data-run=all]").wait_for(state="visible")
-        return self.cell(place).locator(".run-result").inner_text()
+        result = self.cell(place).locator(".run-result")
+        result.filter(has_not_text=re.compile("Running .*…")).wait_for()  # nor is about to
+        return result.inner_text()
 
     def give(self, place, source):
         self.write(place, source)
@@ -340,7 +342,7 @@ def test_an_exercise_takes_the_reader_s_own_code(stub):
     stub.tab.locator(".run-try .run-result", has_text="0\n1\n2").wait_for()
 
 
-def test_what_is_missing_is_said_in_words(stub):
+def test_what_a_browser_lacks_is_said_in_words(stub):
     for name, words in (
         ("WebAssembly", "This browser has no WebAssembly, or has it switched off."),
         ("Worker", "This browser has no workers, or has them switched off."),
@@ -349,6 +351,10 @@ def test_what_is_missing_is_said_in_words(stub):
         stub.press("all")
         stub.says(words)
         stub.tab.evaluate(f"void (self.{name} = kept)")
+    assert stub.prints(SIX) == "42"
+
+
+def test_without_a_network_the_page_says_so(stub):
     stub.context.set_offline(True)
     stub.press("all")
     stub.says("This device is offline.")
@@ -408,63 +414,84 @@ print(numpy.__version__, threadpoolctl.threadpool_info(), importlib.util.find_sp
 NO_NUMPY = "Passed over: it needs numpy, which could not be loaded."
 
 
-def answers(asked, **given):
-    """Answers each request so, and notes it."""
-    return lambda route: (asked.append(route), route.fulfill(**given))
+class Network:
+    """What a page asks of the site: ``network.gone`` fails, ``held`` waits; ``missed`` and ``waiting`` are such."""
+
+    def __init__(self):
+        self.gone = self.held = None
+        self.answers, self.missed, self.waiting = {}, [], []
+
+    def __call__(self, route):
+        name = urlsplit(route.request.url).path.rpartition("/")[2]
+        if name == self.held:
+            return self.waiting.append(route)
+        if name == self.gone:
+            self.missed.append(name)
+            return route.fulfill(status=404, body="<h1>Not found</h1>")
+        answer = next((self.answers[part] for part in self.answers if name.startswith(part)), None)
+        return answer(route) if answer else route.fallback()
+
+    def release(self, how):
+        self.held = None
+        while self.waiting:
+            getattr(self.waiting.pop(), how)()
 
 
 @pytest.fixture(scope="class")
-def cut(site, address, browser):
-    with Page(browser, address, script=ON_LINE) as page:
+def network():
+    return Network()
+
+
+@pytest.fixture(scope="class")
+def cut(network, site, address, browser):
+    with Page(browser, address, routes={"**/_static/**": network}) as page:
         yield page
 
 
 @needs_wheels
 class TestWhereFilesDoNotCome:
-    """One page; Python starts in it three times. From the second test to the third the package's wheel is stale."""
+    """One page; Python starts in it three times. Each test leaves the network whole."""
 
-    def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(self, cut):
+    def test_a_file_of_the_site_that_is_gone_is_told_and_asked_for_again(self, cut, network):
         """One at a time: each was asked for again where one that needs it is missed, and the last where Python runs."""
-        for name, words in GONE.items():
-            missed, pattern = [], f"**/{name}*"
-            cut.context.route(pattern, answers(missed, status=404, body="<h1>Not found</h1>"))
+        for network.gone, words in GONE.items():
             cut.tab.evaluate("document.querySelector('.run-say').textContent = ''")
             cut.press("all")
             cut.says(words)
-            assert missed, name
-            cut.context.unroute(pattern)
+            assert network.missed[-1] == network.gone
+        network.gone = None
         cut.complaints.clear()
 
-    def test_numpy_may_fail_before_python_is_there(self, cut):
+    def test_numpy_may_fail_before_python_is_there(self, cut, network):
         """Once in a while it does, on a slow machine; then Python neither hangs nor traps. Plain cells run."""
         cut.tab.reload()
-        failed, held = [], []
-        cut.context.route("**/pyodide.asm.wasm*", lambda route: held.append(route))
-        cut.context.route(f"**/{NUMPY}*", lambda route: (failed.append(route), route.abort()))
-        cut.context.route("**/attnbook-*", answers([], body=b"of last week"))
+        failed, network.held = [], "pyodide.asm.wasm"
+        network.answers = {NUMPY: lambda route: (failed.append(route), route.abort()), "attnbook-": self.stale}
         cut.write(1, "print(6 * 7)")
         deadline = time.monotonic() + 60
-        while not (held and failed):
-            assert time.monotonic() < deadline, "not asked for"
+        while not (network.waiting and failed):
+            assert time.monotonic() < deadline, f"not asked for: {NUMPY if network.waiting else network.held}"
             cut.tab.wait_for_timeout(50)
         cut.tab.wait_for_timeout(500)
-        cut.context.unroute("**/pyodide.asm.wasm*")
-        held[0].continue_()
+        network.release("continue_")
         assert cut.result(1) == "Your version gives:\n\n42\n"
         assert cut.give(0, IMPORTS) == NO_NUMPY
         assert f"NumPy could not be loaded from {urlsplit(cut.address).netloc}" in cut.said
         assert cut.give(1, "numpy.__name__") == NO_NUMPY
-        cut.context.unroute(f"**/{NUMPY}*")
+        assert cut.prints("print(6 * 7)") == "42"
 
-    def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut):
-        cut.context.route(f"**/{NUMPY}*", answers([], body=b"of last week"))
+    def stale(self, route):
+        route.fulfill(body=b"of last week")
+
+    def test_a_file_that_is_not_the_one_that_was_built_is_refused(self, cut, network):
+        network.answers = {NUMPY: self.stale, "attnbook-": self.stale}
         assert cut.give(0, IMPORTS) == NO_NUMPY
         assert "sent what this page did not ask for" in cut.said
-        cut.context.unroute(f"**/{NUMPY}*")
+        del network.answers[NUMPY]
         cut.give(0, IMPORTS)
         assert re.search(r"attnbook-\S+\.whl is not the file this page was built with: reload the page", cut.said)
         assert cut.prints("print(6 * 7)") == "42"
-        cut.context.unroute("**/attnbook-*")  # the right ones are there again, and a later cell asks for them again
+        network.answers = {}  # the right ones are there again, and a later cell asks for them again
         assert cut.prints("numpy.__name__") == "'numpy'"
         assert "2.0.2 [] /book/site/attnbook/__init__.py\n" in cut.result(0)
         assert not cut.complaints
