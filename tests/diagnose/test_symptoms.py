@@ -194,7 +194,7 @@ def test_diagnose_says_of_the_wrong_line_what_the_page_says(pair):
         assert report.ok
         return
     found = [finding for finding in report.findings if finding.kind == "wrong"]
-    assert ", ".join(finding.about for finding in found) == wrong
+    assert ", ".join(finding.about for finding in found) == wrong, report
     assert next(case for case in CASES if any(case in finding.cases for finding in found)) == since
     assert report.mistakes == slugs
     assert mistake is None or mistake in MISTAKE
