@@ -9,10 +9,12 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.distributed as dist
 from covering import cover
 
+from attnbook.diagnose.ranks.group import Group
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.ops import ALiBi, Dropout, Segments, Sink
 from attnbook.parallel import (
@@ -281,6 +283,22 @@ def refused(case):
     f, start = a.pop("f"), time.monotonic()
     came = told(lambda: f(**a))
     return came, time.monotonic() - start, tuple(ring_attention(*qkv(), timeout=20).shape)
+
+
+def begins():
+    """When the first rank is done with connecting, late, and when the second goes on."""
+    new_group, connected = dist.new_group, []
+
+    def late(**options):
+        group = new_group(**options)
+        time.sleep(0.3 * (dist.get_rank() == 0))
+        connected.append(time.monotonic())
+        return group
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", late)
+        with Group(SimpleNamespace(), 1.0):
+            return connected[0] if dist.get_rank() == 0 else time.monotonic()
 
 
 def destroyed():

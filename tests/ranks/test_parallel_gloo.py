@@ -3,6 +3,7 @@
 They fork from one process, which all tests of this file share.
 """
 
+import multiprocessing
 import re
 import socket
 import subprocess
@@ -72,6 +73,12 @@ def test_a_group_of_some_ranks(on):
     first, other, last = on(3, "of_some", members=[0, 2])
     assert max(first, last) <= 1e-12
     assert other == "ValueError: group: expected a group that this process belongs to, got another one"
+
+
+def test_no_rank_begins_while_another_is_connecting(on):
+    """It could end, and cut the other off before diagnose hears of it."""
+    connected, begun = on(2, "begins")
+    assert begun >= connected
 
 
 @pytest.mark.parametrize("case", on_ranks.DIFFERENT)
@@ -262,6 +269,15 @@ def over_processes(request, monkeypatch):
     if request.param == "forked":
         monkeypatch.setattr(of_ranks, "multiprocessing", on_ranks.FORKED)
     return lambda fn, ranks=(1, 2), **options: ab.diagnose(Ranks(fn, ranks=ranks, backend="gloo"), **options)
+
+
+def test_a_rank_that_has_ended_is_the_cause_where_another_tells_of_it_first():
+    started, pipes = of_ranks.Processes(print, limit=1.0), [multiprocessing.Pipe() for _ in range(2)]
+    started.folder.cleanup()
+    started.alive = [(None, ours) for ours, _ in pipes]
+    pipes[0][1].send(("failed", ("RuntimeError", "[...]/gloo/transport/tcp/pair.cc:553] Connection closed by peer")))
+    pipes[1][1].close()
+    assert min(started._answers(2, 1.0), key=started._when.get) == 1
 
 
 def test_gloo_right(over_processes):

@@ -106,7 +106,8 @@ class Processes:
                 except (EOFError, ConnectionError):
                     answers[rank] = _GONE
                 if answers[rank][0] == "failed":
-                    self._when[rank] = (answers[rank] == _GONE or _of_a_peer(answers[rank]), len(self._when))
+                    lost = 1 if answers[rank] == _GONE else 2 * _of_a_peer(answers[rank])  # 2: heard of another's end
+                    self._when[rank] = lost, len(self._when)
                     until = min(until, time.monotonic() + GRACE)
         return answers
 
