@@ -191,6 +191,12 @@ def test_every_marked_line_runs_and_makes_what_its_formula_says(ran):
     assert not {mark: fault for mark, fault in faults.items() if fault}
 
 
+def test_a_mark_at_a_wrong_line_is_seen(ran):
+    (mark,) = (mark for mark in all_marks()["eq-dV"] if mark.file == "spines/numpy_dense.py")
+    assert list(faults_of(mark._replace(code="D = np.vecdot(dO, O)"), True, ran)) == ["makes something else"]
+    assert list(faults_of(mark, True, {"NumPy": ran["NumPy"] - {(mark.file, mark.line)}})) == ["does not run on NumPy"]
+
+
 def test_every_formula_that_the_package_runs_has_a_line():
     """And those that it does not run say why, one by one or a chapter at a time; steps lead to another formula."""
     marked, chapters = set(all_marks()), {e.chapter for e in EQUATIONS.values()}

@@ -1,5 +1,8 @@
 """The built site: complete, linked, readable without eyes, and asking no other host. ``make test`` builds it first."""
 
+from functools import partial
+
+import formulas
 import pytest
 from built_site import PAGES, SITE, SOME_OF_PACKAGE, broken_links, lay_out, soup
 from room import public, rooms
@@ -42,6 +45,13 @@ def test_every_formula_is_set_and_can_be_read_aloud():
         assert not formula.find(columnspacing="")
         for part in formula.find_all([*children]):
             assert len(part.find_all(recursive=False)) == children[part.name], formula
+
+
+def test_a_displayed_formula_is_one_box_where_npm_installed_nothing(monkeypatch):
+    """By which it scrolls, is reached by keyboard, and is copied."""
+    monkeypatch.setattr(formulas, "INSTALLED", False)
+    monkeypatch.setattr(formulas, "render", partial(formulas.render, output="mathml"))
+    assert formulas._rendered(None, "x", True).startswith('<span class="katex-display"><span class="katex"><math')
 
 
 def test_the_mark_beside_a_formula_opens_its_check_which_says_how():
