@@ -40,7 +40,7 @@ help:
 	@echo "make notebooks  run every chapter again and store its outputs"
 	@echo "make coverage   run the tests that check a quantity, and record what ran for the page of the book"
 	@echo "make atlas      ask diagnose about every incident of the atlas, and record its answers (3 minutes)"
-	@echo "make power      plant mutants in the core, and say which of them its tests do not notice"
+	@echo "make power      plant mutants in the package, and say which of them its tests do not notice (an hour)"
 	@echo "make anchors    record the addresses of the built site: none of them may ever disappear"
 	@echo "make benchmarks measure speed and memory beside other libraries (two hours, on an idle machine)"
 	@echo "make gpu        on a machine with a GPU: run the tests that need one, and measure (8 minutes)"
@@ -161,8 +161,10 @@ anchors: .venv/tools book
 # A sample of mutants, another one each week: which of them no test of the core notices.
 SEED ?= $(shell date +%G%V)
 power: .venv/tools
-	@for do in reach "run --planted --mutants 20 --seed $(SEED)" table; do \
-		PYTHONPATH=tests $(BIN)/python -m power $$do tests/core/test_*.py || exit 1; done
+	@of() { tests=$$1; shift; for do in reach "run $$* --seed $(SEED)" table; do \
+		PYTHONPATH=tests $(BIN)/python -m power $$do $$tests || return 1; done; }; \
+		of "tests/core/test_*.py" --planted --mutants 20 && \
+		of "$(addsuffix /test_*.py,$(addprefix tests/,torch fused diagnose ranks))" --mutants 5 --rooms torch parallel diagnose kernels
 
 # On a machine with Triton's compilers; after a change of the kernels.
 compiled: .venv/tools
