@@ -107,8 +107,10 @@ thorough:
 test: .venv/tools book/node_modules/installed
 	@$(MAKE) --no-print-directory --keep-going -j3 lane-package lane-chapters lane-site
 
+# The site's is the longest chain, and one worker: the others leave it the core that it needs.
+lane-package lane-chapters: NICE := nice -n 4
 lane-%:
-	@bash -o pipefail -c '$(MAKE) --no-print-directory $*-lane 2>&1 | sed -u "s/^/$*: /"'
+	@$(NICE) bash -o pipefail -c '$(MAKE) --no-print-directory $*-lane 2>&1 | sed -u "s/^/$*: /"'
 
 # Files in the order in which they were collected: tests/conftest.py puts the longest first.
 package-lane:

@@ -31,12 +31,14 @@ settings.load_profile("same-every-run")  # for new examples: pytest --hypothesis
 
 
 LONGEST = (
-    "test_attention",
-    "test_torch_sdpa",
-    "test_fused",
+    "test_parallel_gloo",
     "test_grade",
-    "test_torch_compile",
+    "test_ranks",
+    "test_fused",
+    "test_conventions",
+    "test_attention",
     "test_diagnose",
+    "test_torch_compile",
 )
 """Files that take a worker the longest."""
 
