@@ -18,9 +18,8 @@ def compiled(f, backend="aot_eager"):
     torch._dynamo.reset()
     g = torch.compile(f, fullgraph=True, backend=backend)
 
-    def run(
-        *inputs, **options
-    ):  # torch's cache of fake tensors keeps wrong strides where forward mode nests, without us too
+    # torch's cache of fake tensors keeps wrong strides where forward mode nests, without us too
+    def run(*inputs, **options):
         with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
             return g(*inputs, **options)
 
