@@ -72,8 +72,8 @@ def test_a_mistake_has_a_section_and_stands_in_the_rows_that_make_it(mistake):
     section, _, _ = text_of(CHAPTER).partition(f"(mistake-{mistake.slug})=")[2].partition("counterexample(")
     assert f'counterexample("{mistake.slug}")' in text_of(CHAPTER)
     bare = lambda tex: re.sub(r"\\bigl|\\bigr|\\textstyle|\s", "", tex)  # noqa: E731
-    assert f"Wrong:${bare(mistake.wrong)}$." in bare(section)
-    assert f"Right:${bare(mistake.right)}$,{{eq}}`{mistake.equation}`" in bare(section)
+    for line in (f"Wrong: ${mistake.wrong}$.", f"Right: ${mistake.right}$, {{eq}}`{mistake.equation}`"):
+        assert bare(line) in bare(section), f"the section in {CHAPTER.name} lacks the line of the entry: {line}"
 
 
 def test_the_right_formulas_get_past_every_weak_test():

@@ -18,7 +18,9 @@ class Mistake(NamedTuple):
     ``equation`` is the label of the right formula in the book. ``spoils`` are the results that come out wrong, in the
     order O, dQ, dK, dV. ``sources`` say what it is related to: rows of the book's audit of its five texts ("S2-10",
     whose claim says whether the text makes it), its list of questions ("question 11"), or a thread; none, where only
-    tests plant it. ``steps`` are the steps of :class:`attnbook.diagnose.steps.Steps` that it replaces, by name.
+    tests plant it. ``steps`` are the steps of :class:`attnbook.diagnose.steps.Steps` that it replaces, by name: of dQ,
+    dK and dV ``dQ_unscaled``, ``dK_unscaled`` and ``dV_heads``, to which scale and shared heads come later. A backward
+    step is made of ``P_backward``, ``dP``, ``D`` and ``dS``, so that it meets the case's dropout and dead rows.
     """
 
     slug: str
