@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import array_api_compat.torch
 import array_api_strict
+import numpy as np
 import pytest
 import torch
 from planting import by_turns
@@ -121,6 +122,16 @@ def test_two_devices_are_refused(call, library):
     for odd in range(len(shapes)):
         with pytest.raises(ValueError, match=r"expected device .* like .*, got"):
             call.ready([make(shape, place == odd) for place, shape in enumerate(shapes)])()
+
+
+def test_a_device_that_is_not_known_yet_agrees_with_all(monkeypatch):
+    Q, K, mask = np.ones((3, 2), np.float32), np.ones((5, 2), np.float32), np.ones((3, 5), bool)
+    monkeypatch.setattr(arrays, "device", lambda T: None if T is Q else "here")
+    arrays.agree_on_place("mask", mask, "Q", Q)
+    arrays.agree_on_place("Q", Q, "K", K)
+    monkeypatch.setattr(arrays, "device", lambda T: "there" if T is Q else "here")
+    with pytest.raises(ValueError, match="mask: expected device there like Q, got here"):
+        arrays.agree_on_place("mask", mask, "Q", Q)
 
 
 def test_cupy_arrays_of_another_device_than_the_current_are_refused(monkeypatch):

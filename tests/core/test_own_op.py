@@ -70,22 +70,9 @@ class NoVjp(Op):
     jvp = forward
 
 
-REFUSED = {
-    "too many heads": (INPUTS, np.ones(5), ValueError, r"expected a shape that broadcasts to .*, \(2, 3\), got .*\(5,"),
-    "not an array": (INPUTS, [1.0, 1.0, 1.0], TypeError, "expected an array, got list"),
-    "float32": (INPUTS, np.ones(3, np.float32), TypeError, "expected dtype float64 like Q, got float32"),
-    "another library": (INPUTS, torch.ones(3), TypeError, "expected a numpy array like Q, got a torch array"),
-}
-
-
-@pytest.mark.parametrize(("inputs", "t", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_parameter_that_does_not_fit_is_named_before_any_work(inputs, t, error, message, monkeypatch):
-    monkeypatch.setattr(Temperature, "forward", NoVjp.forward)
-    with pytest.raises(error, match=f"^ops, Temperature: {message}"):
-        ab.attention(*inputs, ops=[Temperature(t)])
-    if inputs is INPUTS and isinstance(t, np.ndarray):  # torch's door names it too
-        with pytest.raises(TypeError, match=r"^ops, Temperature: expected a tensor, got ndarray"):
-            attention(*map(torch.tensor, inputs), ops=[Temperature(t)])
+def test_torchs_door_names_an_array_of_numpy():
+    with pytest.raises(TypeError, match=r"^ops, Temperature: expected a tensor, got ndarray"):
+        attention(*map(torch.tensor, INPUTS), ops=[Temperature(np.ones(3))])
 
 
 @pytest.mark.parametrize("of_layer", [False, True])
