@@ -289,7 +289,7 @@ SHIFTED = ENGINE._replace(tiles=ENGINE.tiles._replace(bits=0.0))
 @pytest.mark.parametrize("method", ["auto", Way("tiled", tiled.Tiles(16, 13))], ids=["auto", "tiled"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 @pytest.mark.parametrize(
-    "name", ["bias for all heads", "causal, more keys", "grouped queries", "mask with a dead row", *PLACES]
+    "name", ["bias for all heads", "causal, more keys", "grouped queries", "mask with a dead row", "sink", *PLACES]
 )
 def test_low_precision(name, seed, method, dtype):
     as_exact_as_plain(large(CASE[name]), dtype, seed=seed, method=method)

@@ -244,6 +244,8 @@ TABLE["derivatives"] = [
      "tbias: expected None, because attention had no bias, got an array"),
     (lambda: jvp(Q, K, V, RES, tops=()), ValueError, "tops: expected 1 entries, one for each of ops, got 0"),
     (lambda: jvp(Q, K, V, OF_OPS, tops=([0.0], None)), TypeError, "tops: expected an array, got list"),
+    (lambda: jvp(Q, K, V, OF_OPS, tops=(ones(7), None)), ValueError, "tops: expected shape (5, 7), got (7,)"),
+    (lambda: jvp(Q, K, V, OF_OPS, tops=(np.float32(ones(5, 7)), None)), TypeError, "tops: expected dtype …got float32"),
     (lambda: jvp(Q, K, V, OF_OPS, tops=(None, ones(5, 7))), ValueError,
      "tops: expected None for Softcap, which has no parameter, got an array"),
     (lambda: jvp(Q, K, V, RES, tops=0.0), TypeError, "tops: expected a tuple or a list, got float"),

@@ -213,6 +213,3 @@ def test_talking_heads_in_every_library(xp):
     (dO, *tangents) = draw((2, 2, 5, 13), *(T.shape for T in at))
     same_everywhere(xp, lambda dO, *at: (f(*at)[0], layers.talking_heads_vjp(dO, f(*at)[1])), dO, *at)
     same_everywhere(xp, lambda *all: layers.talking_heads_jvp(*all[5:], f(*all[:5])[1]), *at, *tangents)
-
-
-# --- keys and values of another layer -----------------------------------------------------------------------------

@@ -163,17 +163,6 @@ def test_a_forward_or_jvp_that_returns_something_else_is_named(name, wrong, erro
         ab.attention(*inputs, ops=[op]) if name == "forward" else ab.attention_jvp(*inputs, res)
 
 
-def test_a_tangent_that_does_not_fit_is_named():
-    _, res = ab.attention(*INPUTS, ops=[Temperature(np.ones(3))])
-    for tangent, error, message in (
-        (np.ones(5), ValueError, r"expected shape \(3,\), got \(5,\)"),
-        (np.ones(3, np.float32), TypeError, "expected dtype float64 like Q, got float32"),
-        (1.0, TypeError, "expected an array, got float"),
-    ):
-        with pytest.raises(error, match=f"^tops: {message}$"):
-            ab.attention_jvp(*INPUTS, res, tops=[tangent])
-
-
 @dataclass
 class Stripes(Masking):
     """A mask that is not frozen, and so has no hash."""

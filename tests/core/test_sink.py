@@ -2,19 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
-from cases import CASE
 from compare import draw, quietly
-from naive import as_exact_as_plain
 from routes import SMALL
-from test_attention import large
 
 import attnbook as ab
 from attnbook import checks
 from attnbook.ops import Sink
 from attnbook.spines import Way
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:DeprecationWarning")
 ENGINE = Way("numpy_tiled", SMALL)
 METHODS = ("dense", "tiled", Way("tiled", SMALL), ENGINE, ENGINE._replace(tiles=SMALL._replace(bits=0.0)))
 each_method = pytest.mark.parametrize("method", METHODS, ids=str)
@@ -49,9 +44,3 @@ def test_at_the_ends(method):
     S = np.concatenate([np.where(mask, S, -np.inf), np.full((3, 5, 1), large)], -1)
     assert np.allclose(O, ab.softmax(S)[..., :-1] @ V, atol=2e-3)
     assert np.allclose(res.L, ab.logsumexp(S), rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("method", ["dense", "tiled"])
-def test_low_precision(method, dtype):
-    as_exact_as_plain(large(CASE["sink"]), dtype, method=method)
