@@ -1,9 +1,7 @@
 """Every displayed formula has a label of its own. That it is a definition, a step or checked: test_reading."""
 
-import json
 import re
 
-import pytest
 from equations import ROOT, checks_of, equations
 
 EQUATIONS = {e.label: e for e in equations()}
@@ -23,13 +21,6 @@ def test_docstrings_cite_formulas_that_exist():
     for path in (ROOT / "src").rglob("*.py"):
         cited = set(re.findall(r":eq:`([\w-]+)`", path.read_text(encoding="utf-8")))
         assert cited <= set(EQUATIONS), path.name
-
-
-@pytest.mark.parametrize("display", ["\\begin{align}a\\end{align}", "```{math}\na\n```", "\\[\na\n\\]"])
-def test_a_display_that_could_carry_no_label_is_seen(tmp_path, display):
-    cells = [{"cell_type": "markdown", "id": "c", "source": display}]
-    (tmp_path / "01_x.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    assert [e.label for e in equations(tmp_path)] == [None]
 
 
 def test_kinds_of_check_and_a_cell_that_only_looks_like_one_is_none():

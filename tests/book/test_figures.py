@@ -117,35 +117,15 @@ def mixed():
     return svg, controls, states
 
 
-def read(figure):
-    """The page's element, the parts of the first picture, and the states, as a browser would find them."""
-    html = BeautifulSoup(figure._repr_html_(), "html.parser").figure
-    return html, {e["data-part"]: e for e in html.select("svg [data-part]")}, json.loads(html.script.string)
-
-
 class TestInteractive:
-    """Controls, the first picture, and for every state what differs from it."""
-
-    def test_the_first_picture_is_the_state_where_the_controls_start(self):
-        figure = interactive(*mixed(), alt=ALT)
-        html, parts, data = read(figure)
-        assert (parts["t"].string, parts["s"]["stroke"], html.p.string) == ("<01>", "red", "Mask 0 & step 1")
-        assert (html.p["aria-live"], html["aria-label"], repr(figure)) == ("polite", ALT, f"Figure: {ALT}")
-        values = {(name, key): (axes, [data["values"][p] for p in places]) for name, key, axes, places in data["parts"]}
-        assert values == {  # each stored once, for the controls that it depends on
-            ("", "text"): ([0, 1], [f"Mask {m} & step {n}" for m in range(2) for n in range(3)]),
-            ("t", "text"): ([0, 1], ["<00>", "<01>", "<02>", "<10>", "<11>", "<12>"]),
-            ("t", "x"): ([0], ["0", "0.33"]),
-            ("r", "fill"): ([0], ["red", None]),
-            ("s", "stroke"): ([1], ["red", "red", "blue"]),
-        }
-        assert len(set(data["values"])) == len(data["values"])
+    """What the chapters show of it, nbval compares, and test_controls uses."""
 
     def test_a_word_that_ends_the_data_does_not_end_it(self):
         svg, controls, states = mixed()
         figure = interactive(svg, controls, [*states[:5], State({}, "</script>")], alt=ALT)
         assert figure._repr_html_().count("</script>") == 1
-        assert "</script>" in read(figure)[2]["values"]
+        script = BeautifulSoup(figure._repr_html_(), "html.parser").figure.script
+        assert "</script>" in json.loads(script.string)["values"]
 
     @pytest.mark.parametrize(
         ("change", "message"),

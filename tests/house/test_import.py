@@ -159,12 +159,3 @@ def test_what_has_an_underscore_is_used_in_its_own_folder_only():
                 is_folder = PACKAGE.parent.joinpath(*home.split(".")).is_dir()
                 home = home if is_folder else home[:-1].rpartition(".")[0] + "."  # of a name in a module
                 assert folder.startswith(home), f"{module} imports {name}"
-
-
-def test_files_of_one_name_mean_one_thing():
-    """The same here and there: a door for arrays, tensors, ranks; what a call is resolved into; the passes of a call;
-    what torch's autograd does; and whether something is right, for a formula and for a cluster.
-    """
-    found = [path.stem.lstrip("_") for path in PACKAGE.rglob("*.py")]
-    twice = {stem for stem in found if found.count(stem) > 1}
-    assert twice == {"init__", "attention", "plan", "passes", "autograd", "check", "compiled"}

@@ -2,16 +2,19 @@
 
 import ast
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import coverage
 import numpy as np
 import pytest
+import test_layers
 import torch
 import yaml
 from built_site import SITE, soup
 from code_lines import all_marks, has_twin, page_of, sources
+from compare import draw
 from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
 from reading import read
@@ -19,7 +22,7 @@ from routes import taking
 from sphinx.directives.code import LiteralIncludeReader
 
 import attnbook as ab
-from attnbook import checks, layers, parallel
+from attnbook import checks, parallel
 from attnbook.arrays import inner
 from attnbook.checks import check
 
@@ -47,49 +50,18 @@ def heads(asarray):
 
 def layers_and_ranks():
     """What the table of public calls does not have: layers of their own, ranks, and checks."""
-    rng = np.random.default_rng(0)
-
-    def draw(*shape):
-        return rng.standard_normal(shape)
-
-    Q, K, V, dO = draw(2, 4, 6), draw(2, 5, 6), draw(2, 5, 3), draw(2, 4, 3)
-    A, lam, mixes = draw(2, 1), np.array([0.3, 0.6]), (draw(2, 3), draw(3, 2))
-
-    def differential():
-        _, res = layers.differential_attention(Q, K, V, lam)
-        layers.differential_attention_vjp(dO, res)
-        layers.differential_attention_jvp(Q, K, V, lam, res)
-
-    def talking():
-        _, res = layers.talking_heads(Q, K, V, *mixes)
-        layers.talking_heads_vjp(dO, res)
-        layers.talking_heads_jvp(Q, K, V, *mixes, res)
-
-    def latent():
-        widths = ((7, 5), (5, 4), (5, 4), (7, 3), (3, 4), (3, 6), (7, 2), (6, 7))
-        p = layers.LatentParams(*(draw(*shape) for shape in widths), draw(5), draw(3))
-        for absorbed in (False, True):
-            Y, res = layers.latent_attention(draw(4, 7), p, num_heads=2, absorbed=absorbed)
-            layers.latent_attention_vjp(Y, res)
-
-    def over_ranks():
-        for scheme in ("ring", "gather", "tree"):
-            parallel.simulate(scheme, Q[:, :4], K[:, :4], V[:, :4], ranks=2, dO=dO)
-
-    def checked():
-        checks.forward_difference(np.sum, Q, K[:, :4])
-        checks.central_difference(np.sum, Q, K[:, :4])
-        checks.complex_step(np.sum, Q, K[:, :4])
-        inner(Q, Q)
-        ab.softmax(Q.astype(np.float16))
-        for digits in (None, 20) if check.has_flint() else (None,):
-            checks.check_vjp(lambda A, B: A * B, (A * A, None), at=(A, A), cotangent=A, digits=digits)
-
-    def linear():
-        O, res = ab.linear_attention(Q, K, V, causal=False)
-        ab.linear_attention_vjp(O, res)
-
-    return differential, talking, latent, over_ranks, checked, linear
+    Q, K, V = draw((2, 4, 6), (2, 4, 6), (2, 4, 3))
+    yield from (partial(test_layers.test_latent_attention, {}, absorbed) for absorbed in (False, True))
+    yield partial(test_layers.test_differential_attention, (3,), {})
+    yield partial(test_layers.test_talking_heads, {})
+    yield from (partial(parallel.simulate, scheme, Q, K, V, ranks=2, dO=V) for scheme in ("ring", "gather", "tree"))
+    yield from (partial(f, np.sum, Q, K) for f in (checks.forward_difference, checks.central_difference))
+    yield from (partial(checks.complex_step, np.sum, Q, K), partial(inner, Q, Q))
+    yield partial(ab.softmax, Q.astype(np.float16))
+    if check.has_flint():
+        yield partial(checks.check_vjp, lambda A: A * A, 2 * Q * K, at=Q, cotangent=K, digits=20)
+    O, res = ab.linear_attention(Q, K, V, causal=False)
+    yield from (partial(ab.linear_attention, Q, K, V, causal=False), partial(ab.linear_attention_vjp, O, res))
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +161,6 @@ def faults_of(mark, twin, ran):
 def test_every_marked_line_runs_and_makes_what_its_formula_says(ran):
     faults = {mark: list(faults_of(mark, has_twin(of), ran)) for of in all_marks().values() for mark in of}
     assert not {mark: fault for mark, fault in faults.items() if fault}
-
-
-def test_a_mark_at_a_wrong_line_is_seen(ran):
-    (mark,) = (mark for mark in all_marks()["eq-dV"] if mark.file == "spines/numpy_dense.py")
-    assert list(faults_of(mark._replace(code="D = np.vecdot(dO, O)"), True, ran)) == ["makes something else"]
-    assert list(faults_of(mark, True, {"NumPy": ran["NumPy"] - {(mark.file, mark.line)}})) == ["does not run on NumPy"]
 
 
 def test_every_formula_that_the_package_runs_has_a_line():
