@@ -298,23 +298,6 @@ def test_each_formula_can_fail(label):
         assert any(fails(equation, place(setting, "float64", p, 0, fixed), change) for change, p in tries), equation
 
 
-@pytest.mark.parametrize(
-    ("latex", "refused"),
-    [
-        (r"dQ \mapsto dS", "mapsto"),
-        (r"dV = P^{\dagger} dO", "dagger"),
-        ("dV = (P dO", r"'\)' was expected"),
-        ("dV = W dO", "no value for W"),
-        ("dV = P dO", "matrix product"),
-        (r"P_{ij} = V_{ij}", "runs to"),
-        (r"O = P V \quad \text{(causal)}", "causal"),
-    ],
-)
-def test_what_the_reader_has_no_rule_for_is_refused(latex, refused):
-    with pytest.raises((tex.UnreadError, KeyError), match=refused):
-        disagreements("eq-dV", latex=latex)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("way", WAYS)

@@ -1,13 +1,15 @@
 """How much a chapter asks of its reader, and that no formula, figure, table, exercise or term of it stands alone."""
 
 import json
+import re
 
 import pytest
 import yaml
-from equations import DISPLAY, ROOT, equations
+from equations import DISPLAY, ROOT, checks_of, equations
 from reading import count, faults, load, main_line, order, read, terms, too_early
 
 CHAPTERS = order()
+EQUATIONS = {e.label: e for e in equations()}
 PARTS = {
     chapter["file"].partition("/")[2]: part["caption"]
     for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
@@ -43,6 +45,22 @@ def test_every_term_is_explained_before_it_is_used():
     assert not list(too_early(CHAPTERS, terms()))
 
 
+def test_each_formula_has_a_label_of_its_own():
+    assert not [e.latex for e in equations() if not re.fullmatch(r"(eq|def|step)-[\w-]+", e.label or "")]
+    assert len(EQUATIONS) == len(equations())
+
+
+def test_the_gradients_of_attention_are_checked_by_differences_and_by_autograd():
+    for label in ("eq-softmax-vjp", "eq-linear-vjp", "eq-dV", "eq-dP", "eq-dS", "eq-dQ", "eq-dK", "eq-dX"):
+        assert {"differences", "autograd"} <= EQUATIONS[label].checks, label
+
+
+def test_docstrings_cite_formulas_that_exist():
+    for path in (ROOT / "src").rglob("*.py"):
+        cited = set(re.findall(r":eq:`([\w-]+)`", path.read_text(encoding="utf-8")))
+        assert cited <= set(EQUATIONS), path.name
+
+
 class TestTheReader:
     """The reader itself must see what is missing: the build warns of what it sees."""
 
@@ -67,7 +85,7 @@ class TestTheReader:
     @pytest.mark.parametrize(
         ("cells", "fault"),
         [
-            ([("markdown", "$$\na\n$$", [])], "no number"),
+            *(([("markdown", text, [])], "no number") for text in ("$$\na\n$$", "```{math}\na\n```", "\\[\na\n\\]")),
             ([("markdown", "$$\na\n$$ (eq-a)", [])], "neither checked"),
             ([("markdown", "$$\na\n$$ (step-a)\n\n## Next\n\n$$\nb\n$$ (def-b)", [])], "leads to no checked formula"),
             ([("markdown", "| a |\n|---|\n| b |", [])], "a table has no caption"),
@@ -84,3 +102,11 @@ class TestTheReader:
         path = self.chapter(tmp_path, ("markdown", "A tile.", []), ("markdown", "A tile is …", []))
         said = [fault for _, _, fault in too_early([path], {"tile": ("01_x", "c1"), "vjp": ("01_x", "c1")})]
         assert said == ["tile is used before 01_x#c1 says what it means", "vjp is not explained here"]
+
+
+def test_kinds_of_check_and_a_cell_that_only_looks_like_one_is_none():
+    both = {"differences", "autograd"}
+    assert checks_of("assert close(a, b)") == checks_of("check_adjoint(a, b, c, d)") == {"identity"}
+    assert checks_of("check_vjp(f, g, at=x, cotangent=c)") == checks_of("checks.check_jvp(f, g)") == both
+    for code in ("x = 1", "assert True", "assert 1 == 1", "assert (a, b)", "print(check_vjp)", "# assert a == b"):
+        assert not checks_of(code), code

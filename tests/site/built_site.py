@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gzip
 import html
 import http.server
 import os
@@ -27,7 +26,6 @@ PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["p
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html")
 SOME_OF_PACKAGE = ("book/api/attnbook.attention.attention.html", "book/api/attnbook.multi_head.MultiHeadGrads.html")
 ALL_PAGES = [*PAGES, *SOME_OF_PACKAGE, *MADE]  # with those that nobody wrote
-PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 
 
 def without_drawings(page):
@@ -86,14 +84,8 @@ def lay_out(tab):
     tab.evaluate("style => document.head.insertAdjacentHTML('beforeend', style)", LAID_OUT)
 
 
-@functools.cache
-def packed(path):
-    """What is sent of a file, and most are sent many times."""
-    return gzip.compress(path.read_bytes(), 6)
-
-
 class Handler(serve.Handler):
-    """Serves as GitHub Pages does: text compressed, and kept for ten minutes."""
+    """As GitHub Pages does, which has it kept for ten minutes. It compresses, too: benchmarks/pages.py."""
 
     protocol_version = "HTTP/1.1"
 
@@ -104,25 +96,11 @@ class Handler(serve.Handler):
         self.send_header("Cache-Control", "max-age=600")
         super().end_headers()
 
-    def do_GET(self):
-        path = Path(self.translate_path(self.path))
-        kind = self.guess_type(path)
-        if not path.is_file() or not any(word in kind for word in PACKED):
-            return super().do_GET()
-        body = packed(path)
-        self.send_response(200)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        return None
-
 
 @contextlib.contextmanager
-def served():
+def served(handler=Handler):
     """The address at which the site is served meanwhile."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=SITE))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=SITE))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
