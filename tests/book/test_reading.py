@@ -15,7 +15,7 @@ PARTS = {
     for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     for chapter in part["chapters"]
 }
-# Words in the main line, words in all, lines of open code. Pages: test_pdf.
+# Words in the main line, words in all, lines of open code.
 BUDGETS = {"The path": (3000, 4000, 220), "Being right": (4000, 5000, 300), "In practice": (4000, 5000, 300)}
 
 
@@ -85,7 +85,7 @@ class TestTheReader:
     @pytest.mark.parametrize(
         ("cells", "fault"),
         [
-            *(([("markdown", text, [])], "no number") for text in ("$$\na\n$$", "```{math}\na\n```", "\\[\na\n\\]")),
+            ([("markdown", "$$\na\n$$", [])], "no number"),
             ([("markdown", "$$\na\n$$ (eq-a)", [])], "neither checked"),
             ([("markdown", "$$\na\n$$ (step-a)\n\n## Next\n\n$$\nb\n$$ (def-b)", [])], "leads to no checked formula"),
             ([("markdown", "| a |\n|---|\n| b |", [])], "a table has no caption"),
@@ -97,6 +97,11 @@ class TestTheReader:
         path = self.chapter(tmp_path, *cells)
         monkeypatch.setattr("reading.equations", lambda: equations(path.parent))
         assert any(fault in said for _, said in faults(path))
+
+    @pytest.mark.parametrize("display", ["\\begin{align}a\\end{align}", "```{math}\na\n```", "\\[\na\n\\]"])
+    def test_it_sees_a_display_that_could_carry_no_label(self, tmp_path, display):
+        path = self.chapter(tmp_path, ("markdown", display, []))
+        assert [e.label for e in equations(path.parent)] == [None]
 
     def test_it_sees_a_term_before_its_meaning(self, tmp_path):
         path = self.chapter(tmp_path, ("markdown", "A tile.", []), ("markdown", "A tile is …", []))
