@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -138,15 +137,6 @@ def test_a_room_imports_only_from_below(module):
         if package == "attnbook" and here == there == "diagnose":
             inner, outer = ([*module.split("."), ""][2], [*rest, ""][1])
             assert outer == inner or IN_DIAGNOSE.get(outer, -1) < IN_DIAGNOSE.get(inner, 99), f"{inner} imports {outer}"
-
-
-def test_no_file_imports_what_imports_it():
-    """Not by way of others either, and not in a function."""
-    nearest = {  # of each name, or else the module that has it
-        module: {name if name in MODULES else name.rpartition(".")[0] for name in names} & MODULES.keys() - {module}
-        for module, names in IMPORTED.items()
-    }
-    list(TopologicalSorter(nearest).static_order())  # CycleError says the way around
 
 
 def test_what_has_an_underscore_is_used_in_its_own_folder_only():
