@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 from equations import DISPLAY, ROOT, checks_of, equations
-from reading import count, faults, load, main_line, order, read, terms, too_early
+from reading import count, faults, load, order, read, terms, too_early
 
 CHAPTERS = order()
 EQUATIONS = {e.label: e for e in equations()}
@@ -73,14 +73,6 @@ class TestTheReader:
         ]
         path.write_text(json.dumps({"cells": made}), encoding="utf-8")
         return path
-
-    def test_what_is_folded_is_not_in_the_main_line(self):
-        text = (
-            "one two\n\n````{solution-start} ex-a\n:class: dropdown\n````\n\nthree\n\n````{solution-end}\n````\n\n"
-            "four\n\n```{dropdown} More\nfive\n```\n\n```{exercise} six\nseven $x+y$\n$$\na\n$$\n```"
-        )
-        assert main_line(text).split() == ["one", "two", "four", "six", "seven", "$x+y$", "$$", "a", "$$"]
-        assert count(main_line(text)) == 6
 
     @pytest.mark.parametrize(
         ("cells", "fault"),

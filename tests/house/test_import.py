@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,15 @@ def test_a_room_imports_only_from_below(module):
             assert outer == inner or IN_DIAGNOSE.get(outer, -1) < IN_DIAGNOSE.get(inner, 99), f"{inner} imports {outer}"
 
 
+def test_no_file_imports_what_imports_it():
+    """Not by way of others either, and not in a function."""
+    nearest = {  # of each name, or else the module that has it
+        module: {name if name in MODULES else name.rpartition(".")[0] for name in names} & MODULES.keys() - {module}
+        for module, names in IMPORTED.items()
+    }
+    list(TopologicalSorter(nearest).static_order())  # CycleError says the way around
+
+
 def test_what_has_an_underscore_is_used_in_its_own_folder_only():
     """Modules, and names in them."""
     for module, path in MODULES.items():
@@ -149,3 +159,12 @@ def test_what_has_an_underscore_is_used_in_its_own_folder_only():
                 is_folder = PACKAGE.parent.joinpath(*home.split(".")).is_dir()
                 home = home if is_folder else home[:-1].rpartition(".")[0] + "."  # of a name in a module
                 assert folder.startswith(home), f"{module} imports {name}"
+
+
+def test_files_of_one_name_mean_one_thing():
+    """The same here and there: a door for arrays, tensors, ranks; what a call is resolved into; the passes of a call;
+    what torch's autograd does; and whether something is right, for a formula and for a cluster.
+    """
+    found = [path.stem.lstrip("_") for path in PACKAGE.rglob("*.py")]
+    twice = {stem for stem in found if found.count(stem) > 1}
+    assert twice == {"init__", "attention", "plan", "passes", "autograd", "check", "compiled"}

@@ -112,20 +112,13 @@ NOT_RUN = {name: why for why, names in FORMULAS["not run"].items() for name in n
 EQUATIONS = {e.label: e for e in equations()}
 
 
-def faults_of(mark, twin, ran):
-    """What is wrong with a mark, in words."""
-    library = "torch" if twin and not mark.file.rpartition("/")[2].startswith("numpy_") else "NumPy"
-    if (mark.file, mark.line) not in ran[library]:
-        yield f"does not run on {library}"
-    letter = re.fullmatch(r"eq-(d?[A-Z])", mark.label)  # of those that are called by one
-    name = letter and letter[1].replace("P", "[PW]")  # W is P after dropout
-    if letter and not re.search(rf"\b{name}(?:_\w+|\d)?\b|\breturn\b", mark.code):
-        yield "makes something else"
-
-
 def test_every_marked_line_runs_and_makes_what_its_formula_says(ran):
-    faults = {mark: list(faults_of(mark, has_twin(of), ran)) for of in all_marks().values() for mark in of}
-    assert not {mark: fault for mark, fault in faults.items() if fault}
+    for mark, twin in ((mark, has_twin(of)) for of in all_marks().values() for mark in of):
+        library = "torch" if twin and not mark.file.rpartition("/")[2].startswith("numpy_") else "NumPy"
+        assert (mark.file, mark.line) in ran[library], f"{mark} does not run on {library}"
+        letter = re.fullmatch(r"eq-(d?[A-Z])", mark.label)  # of those that are called by one
+        name = letter and letter[1].replace("P", "[PW]")  # W is P after dropout
+        assert not letter or re.search(rf"\b{name}(?:_\w+|\d)?\b|\breturn\b", mark.code), f"{mark} makes something else"
 
 
 def test_every_formula_that_the_package_runs_has_a_line():
