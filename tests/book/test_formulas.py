@@ -66,11 +66,11 @@ def setting_of(formula, equation):
 
 
 @functools.cache
-def read(label, latex=None):
+def read(label):
     formula = FORMULAS[label]
     used = as_list(formula["setting"] if isinstance(formula["setting"], str) else formula["setting"].values())
     functions = {name for setting in used for name in SETTINGS[setting].get("functions", ())}
-    found = tex.read(latex or EQUATIONS[label].latex, functions, formula.get("without", {}))
+    found = tex.read(EQUATIONS[label].latex, functions, formula.get("without", {}))
     for condition in as_list(formula.get("condition")):  # said in the text
         (said,) = tex.read(condition)
         found = [e._replace(conditions=(*e.conditions, ("relation", said.sides, said.relations))) for e in found]
@@ -78,10 +78,10 @@ def read(label, latex=None):
 
 
 @np.errstate(all="ignore")
-def disagreements(label, way="float64", latex=None, seed=0):
+def disagreements(label, way="float64", seed=0):
     """Where the sides of a label's equations are apart, and how many pairs of sides were compared."""
     formula, found, compared = FORMULAS[label], [], 0
-    for equation in read(label, latex):
+    for equation in read(label):
         setting, before = setting_of(formula, equation), compared
         for point in points(formula, setting):
             if way == "balls" and seed == 0 and compared > before:

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import coverage
 import numpy as np
+import proofs
 import pytest
 import test_layers
 import torch
 import yaml
 from built_site import SITE, soup
-from code_lines import all_marks, has_twin, page_of, sources
+from code_lines import all_marks, has_twin, page_of
 from compare import draw
 from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
@@ -135,18 +136,28 @@ def test_every_formula_that_the_package_runs_has_a_line():
 # --- the site -----------------------------------------------------------------------------------------------------
 
 
+BOXES = {  # by the kind of button: of each label what is shown, and where a link leads, and to which words
+    "runs": {k: [(m.code, f"src/attnbook/{m.file}", k) for m in of] for k, of in all_marks().items()},
+    "proved": {k: [(t.statement, t.where, f"Theorem {t.name} ") for t in of] for k, of in proofs.by_label().items()},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("runs", "code"), ("proved", "proved")])
 @pytest.mark.parametrize("chapter", sorted({e.chapter for e in EQUATIONS.values()}))
-def test_beside_each_formula_that_the_package_runs_a_button_opens_its_lines(chapter):
-    page, known = soup(SITE / "chapters" / f"{chapter}.html"), all_marks()
-    here = {label for label in known if EQUATIONS[label].chapter == chapter}
-    assert {button["popovertarget"] for button in page.select("button.runs")} == {f"code-{label}" for label in here}
-    for label in here:
-        box = page.find(id=f"code-{label}")
-        assert [pre.get_text() for pre in box.select("pre")] == [mark.code for mark in known[label]]
-        for mark, link in zip(known[label], box.select("a[href*='/blob/']"), strict=True):
+def test_beside_a_formula_buttons_open_its_lines_and_its_theorem(chapter, kind, name):
+    page = soup(SITE / "chapters" / f"{chapter}.html")
+    here = {label: known for label, known in BOXES[kind].items() if EQUATIONS[label].chapter == chapter}
+    assert {button["popovertarget"] for button in page.select(f"button.{kind}")} == {
+        f"{name}-{label}" for label in here
+    }
+    for label, known in here.items():
+        box = page.find(id=f"{name}-{label}")
+        assert kind == "runs" or re.match(r"\(\w+\.\d+\), proved", box.select_one(".theorem-title").text)
+        assert [pre.get_text() for pre in box.select("pre")] == [shown for shown, *_ in known]
+        for (_, file, words), link in zip(known, box.select("a[href*='/blob/']"), strict=True):
             place, _, line = link["href"].partition("#L")
-            assert place.endswith(f"/src/attnbook/{mark.file}")
-            assert label in sources()[mark.file].splitlines()[int(line) - 1].partition("  # ")[2]
+            assert place.endswith(f"/blob/main/{file}")
+            assert words in (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
 
 def test_each_line_s_function_leads_back_to_the_formula():

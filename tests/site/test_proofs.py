@@ -8,7 +8,6 @@ import prove
 import pytest
 import statements
 from built_site import SITE, soup
-from equations import CHAPTERS, equations
 
 AXIOMS = {  # of Coq's real numbers, and nothing else
     "ClassicalDedekindReals.sig_forall_dec",
@@ -57,24 +56,6 @@ def test_coq_accepts_every_proof_and_says_what_is_recorded():
     known, found = proofs.record(), prove.prove()
     for key in ("axioms", "uses", "theorems"):
         assert found[key] == known[key], key
-
-
-@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_beside_each_formula_that_has_a_theorem_a_button_opens_it(path):
-    page = soup(SITE / "chapters" / f"{path.stem}.html")
-    here = {e.label for e in equations() if e.chapter == path.stem} & set(proofs.by_label())
-    buttons = page.select("button.proved")
-    assert {button["popovertarget"] for button in buttons} == {f"proved-{label}" for label in here}
-    for label in here:
-        box = page.find(id=f"proved-{label}")
-        assert re.match(r"\(\w+\.\d+\), proved", box.select_one(".theorem-title").text)
-        shown = [pre.get_text() for pre in box.select("pre")]
-        assert shown == [theorem.statement for theorem in proofs.by_label()[label]]
-        for theorem, link in zip(proofs.by_label()[label], box.select("a[href*='/blob/']"), strict=True):
-            place, _, line = link["href"].partition("#L")
-            assert place.endswith(f"/blob/main/{theorem.where}")
-            lines = (proofs.ROOT / theorem.where).read_text(encoding="utf-8").splitlines()
-            assert lines[int(line) - 1].startswith(f"Theorem {theorem.name} ")
 
 
 def test_the_page_of_proofs_has_them_all_and_leads_to_them():
