@@ -156,7 +156,7 @@ def test_beside_a_formula_buttons_open_its_lines_and_its_theorem(chapter, kind, 
         assert [pre.get_text() for pre in box.select("pre")] == [shown for shown, *_ in known]
         for (_, file, words), link in zip(known, box.select("a[href*='/blob/']"), strict=True):
             place, _, line = link["href"].partition("#L")
-            assert place.endswith(f"/blob/main/{file}")
+            assert place.endswith(f"/{file}")
             assert words in (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
 
