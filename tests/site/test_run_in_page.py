@@ -328,7 +328,7 @@ def test_an_exercise_takes_the_reader_s_own_code(stub):
     stub.tab.locator(".run-try .run-result", has_text="0\n1\n2").wait_for()
 
 
-def test_what_a_browser_lacks_and_that_it_is_off_line_is_said_in_words(stub):
+def test_what_a_browser_lacks_is_said_in_words(stub):
     for name, words in (
         ("WebAssembly", "This browser has no WebAssembly, or has it switched off."),
         ("Worker", "This browser has no workers, or has them switched off."),
@@ -337,6 +337,10 @@ def test_what_a_browser_lacks_and_that_it_is_off_line_is_said_in_words(stub):
         stub.press("all")
         stub.says(words)
         stub.tab.evaluate(f"void (self.{name} = kept)")
+    assert stub.prints(SIX) == "42"
+
+
+def test_without_a_network_the_page_says_so(stub):
     stub.context.set_offline(True)
     stub.press("all")
     stub.says("This device is offline.")
