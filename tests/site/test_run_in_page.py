@@ -1,5 +1,6 @@
 """Chapters that run in the reader's browser: what the site carries for it, the page, every chapter with real NumPy."""
 
+import base64
 import hashlib
 import io
 import json
@@ -63,6 +64,19 @@ def test_the_wheels_are_made_from_the_source_and_named_after_their_contents(site
     assert packed == ours
     for wheel in names.values():
         assert any("licen" in name.lower() for name in wheel.namelist())
+
+
+def test_what_the_site_carries_is_what_pyodide_s_lock_names(site):
+    lock = json.loads((site["place"] / site["core"] / "pyodide-lock.json").read_text(encoding="utf-8"))
+    digest = base64.b64encode(bytes.fromhex(lock["packages"]["numpy"]["sha256"])).decode()
+    assert site["integrity"] == f"sha256-{digest}"
+    if not pyodide_files.have_wheels():
+        pytest.skip(NO_WHEELS)
+    assert {"numpy", "matplotlib"} <= set(lock["packages"])
+    for package in lock["packages"].values():
+        content = (site["place"] / site["core"] / package["file_name"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == package["sha256"]
+        assert set(package["depends"]) <= set(lock["packages"])
 
 
 # --- the file that runs the cells -----------------------------------------------------------------------------------
