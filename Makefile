@@ -32,7 +32,7 @@ help:
 	@echo "make compiled   compile the fused kernels for GPUs, and record what they need (a minute; after a change of them)"
 	@echo "make quick      test the style, the types and the core of the package (two minutes)"
 	@echo "make oldest     the same tests on the oldest NumPy, torch and others that the package allows (needs a network)"
-	@echo "make test       build the book, then test the package, the notebooks and the site (nine minutes on two cores)"
+	@echo "make test       build the book, then test the package, the notebooks and the site (eight minutes on two cores)"
 	@echo "make thorough   the same with more samples, sizes and screens (an hour; the weekly run)"
 	@echo "make lighthouse rate every page as on a phone (needs Chromium; 10 minutes, on an idle machine)"
 	@echo "make page-speed measure what a visitor waits for: a result, a key of the search (5 minutes, idle)"
