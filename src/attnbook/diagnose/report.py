@@ -13,6 +13,7 @@ import numpy as np
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.cases.crossed import cross
 from attnbook.diagnose.cases.determinism import check_determinism
 from attnbook.diagnose.cases.ignored import swallowed
 from attnbook.diagnose.cases.refusals import limited
@@ -207,7 +208,9 @@ def diagnose(
         instead = TRUE_ONLY if _takes_any_text(run, call) else swallowed(run, call)
         runs.append(Run(case, instead) if instead else run)
     runs = limited(runs, call)
-    return report_of(runs, call, *check_determinism(call, runs))
+    found = check_determinism(call, runs)
+    least, cover = ([], []) if late > 1 else cross(runs, lambda case: Run(case, call(case)), (seed, convention.dtypes[0], convention))
+    return report_of(runs + least, call, *found, cover)
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -225,7 +228,8 @@ def _takes_any_text(run: Any, call: Any) -> Any:
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
+def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), cover: Any = ()) -> Report:
+    """Of all runs; those of the ``cover`` count, and what is wrong in them was asked again among the others."""
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     sums = imprecise(wrong, compared)[1]
@@ -243,7 +247,7 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Repor
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole(runs, findings, (*takes(call, runs), *precisions(compared), *remarks))
+    return _whole([*runs, *cover], findings, (*takes(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs: Any, notes: Any) -> Any:

@@ -32,7 +32,8 @@ class Run:
         """All that the steps are told: the options as they came, what dropout kept, and how inputs lie in memory."""
         options = dict(self.came.options)
         if "dropout" in options and self.compared:
-            options |= {"kept": self._told("O", self.came.inputs[2]), "kept_of_dV": self._told("dV", None)}
+            kept = self._told("O", self.came.inputs[2])
+            options |= {"kept": kept, "kept_of_dV": kept if self.case.grouped else self._told("dV", None)}
         return options | ({"memory": self.case.memory} if self.case.memory else {})
 
     def _told(self, name, V):
