@@ -87,7 +87,7 @@ class Report:
         return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
     def __repr__(self) -> str:
-        wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
+        wrong = list(dict.fromkeys(f.about for f in self.findings if f.kind in ("wrong", "precision")))
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
         lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
@@ -209,8 +209,9 @@ def diagnose(
         runs.append(Run(case, instead) if instead else run)
     runs = limited(runs, call)
     found = check_determinism(call, runs)
-    least, cover = ([], []) if late > 1 else cross(runs, lambda case: Run(case, call(case)), (seed, convention.dtypes[0], convention))
-    return report_of(runs + least, call, *found, cover)
+    draw = seed, convention.dtypes[0], convention
+    least, cover = cross(runs, lambda case: Run(case, call(case)), draw) if late < 2 else ([], [])
+    return report_of(runs, call, *found, least, cover)
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -228,8 +229,10 @@ def _takes_any_text(run: Any, call: Any) -> Any:
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), cover: Any = ()) -> Report:
-    """Of all runs; those of the ``cover`` count, and what is wrong in them was asked again among the others."""
+def report_of(
+    runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: Any = (), cover: Any = ()
+) -> Report:
+    """Of all runs; ``least`` are those of crossed cases, and what is wrong in the ``cover`` is wrong in one of them."""
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     sums = imprecise(wrong, compared)[1]
@@ -244,10 +247,11 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), cover: A
     imprecisely = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings = _all_of_values(wrong, causes, parts, likely)
     crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
+    findings += [each for run in least if run.compared for each in _where_things_meet(run, {*low, *sums})]
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole([*runs, *cover], findings, (*takes(call, runs), *precisions(compared), *remarks))
+    return _whole([*runs, *least, *cover], findings, (*takes(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs: Any, notes: Any) -> Any:
@@ -274,6 +278,16 @@ def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
 
 def _all_of_values(wrong: Any, *known: Any) -> list[Any]:
     return [_of_values(name, where, *(of.get(name, ()) for of in known)) for name, where in wrong.items()]
+
+
+def _where_things_meet(run: Any, low: Any) -> Any:
+    """Findings of a crossed case by itself: a fault that needs all that meets there is none elsewhere."""
+    wrong = {name: where for name, where in wrong_in([run]).items() if name not in low}
+    causes, parts, _, guessed = explain([run], wrong, KNOWN)
+    found = _all_of_values(wrong, causes, parts, guessed)
+    many = sum(map(bool, run.case.row.values()))
+    without = ", and right without " + ("either" if many == 2 else "any one of these")
+    return [replace(each, text=each.text + without) for each in found] if many > 1 else found
 
 
 def _of_values(name: str, where: Any, causes: Any, parts: Any, likely: Any) -> Any:

@@ -29,6 +29,9 @@ OPTIONS = {
 FEATURES = (SHARED, CAUSAL, CORNER, "mask", DEAD, *list(OPTIONS.values())[1:], LENGTHS, WIDTHS, BATCH, BLOCKS)
 """All that is crossed."""
 
+SHAPES = frozenset((LENGTHS, WIDTHS, BATCH))
+"""What nearly all cases of the battery have, and none of them is about."""
+
 NO_PAIRS = {frozenset((CAUSAL, CORNER))} | {frozenset((LENGTHS, one)) for one in ("window", "slopes", "rotary")}
 """What cannot meet, or means another thing to everyone: where lengths differ, positions have no common beginning."""
 
@@ -60,6 +63,10 @@ def features(inputs, options):
     return frozenset(given | {name for name, has in told.items() if has})
 
 
+def called(run):
+    return run.came.inputs, run.came.options
+
+
 def _allowed(inputs, options):
     rules = {name: T for name, T in options.items() if name in ("mask", "causal", "window")}
     return np.asarray(Steps(*inputs, **rules).allowed)
@@ -67,7 +74,7 @@ def _allowed(inputs, options):
 
 def met(runs):
     """The features of the calls that were compared, and the pairs of them that were in one call."""
-    each = [features(run.came.inputs, run.came.options) for run in runs if run.compared]
+    each = [features(*called(run)) for run in runs if run.compared]
     pairs = {frozenset(pair) for have in set(each) for pair in combinations(have, 2)}
     return frozenset().union(*each), pairs
 
@@ -92,13 +99,12 @@ def cross(runs, ask, draw):
     for pair in missing([*runs, *cover_])[1][:PAIRS]:
         if time.monotonic() < until:
             least.append(ask(_pair(*draw, pair)))
-    known = [(features(run.came.inputs, run.came.options), wrong) for run in [*runs, *least] if (wrong := _wrong(run))]
+    known = [(features(*called(run)) - SHAPES, wrong) for run in [*runs, *least] if (wrong := _wrong(run))]
     for run in cover_:
-        have, wrong = features(run.came.inputs, run.came.options) if run.compared else frozenset(), _wrong(run)
-        if wrong and not any(less <= have and wrong <= spoiled for less, spoiled in known):
-            small = _least(run, wrong, ask, draw, until)
-            least.append(small)
-            known.append((features(small.came.inputs, small.came.options), _wrong(small)))
+        wrong = _wrong(run)
+        if wrong and not any(less <= features(*called(run)) and wrong <= spoiled for less, spoiled in known):
+            least.append(_least(run, wrong, ask, draw, until))
+            known.append((features(*called(least[-1])), _wrong(least[-1])))
     return least, [run for run in cover_ if run not in least]
 
 

@@ -105,7 +105,8 @@ class Run:
             terms["dbias"] = unbroadcast(dS, a.bias.shape)
         if a.sink is not None:
             terms["dsink"] = unbroadcast(softmax(a.column)[..., -1:] * D, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
-        scores = scale * largest(Q @ mT(k)) + largest(a.scores - a.products)
+        beside = a.scores - a.products
+        scores = scale * largest(Q @ mT(k)) + largest(beside[np.isfinite(beside)])
         L = L_of(a)  # P is made again from it: rounded, it moves a whole row to one side, and the mean of few rows
         near = _rms(a.scores[np.isfinite(a.scores)]) + _rms(L[np.isfinite(L)]) / max(1, a.Q.shape[-2]) ** 0.5
         return {

@@ -179,7 +179,7 @@ def _only_from(rows, start):
 
 
 def _is_empty(T):
-    return bool(np.all((T == 0) | np.isnan(T)))
+    return bool(np.all(T == 0))
 
 
 def along(W, axis):

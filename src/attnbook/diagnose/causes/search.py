@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.diagnose.cases.run import LOWER
 from attnbook.diagnose.causes._infer import factors, patterns, precisions
 from attnbook.diagnose.causes.likely import likely
-from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, untouched
+from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, right_in, untouched
 from attnbook.diagnose.causes.registry import CAUSES
 from attnbook.diagnose.steps import with_mistakes
 
@@ -283,9 +283,17 @@ class Search:
         explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
         for run in self.cheap[name]:
             for way in compress(BASIC, near(run, name, classes_of(True), self.level)):
-                if way.slug in explained and Cause(self, (way,)).matches(name, run) == "yes":
+                cause = Cause(self, (way,))
+                if way.slug in explained and cause.matches(name, run) == "yes" and not self._overstated(cause, run):
                     explained[way.slug].append(run)
         return [(way, explained[way.slug]) for way in self.basic if way.slug in explained]
+
+    def _overstated(self, cause, run):
+        """Whether all that it has in common with what came is NaN, and elsewhere it would spoil what came right."""
+        if all(np.isfinite(T).all() for T in run.came.values.values()):
+            return False
+        plain = (r for r in self.small if r.came.options.keys() <= run.came.options.keys())
+        return any(right_in(each, name) for each in plain for name in cause.spoils(each))
 
     def _most_cases(self, name):
         """The ways that explain most of them, three at most."""

@@ -133,8 +133,11 @@ class LaidOut:
         mask, causal = self.case.options.get("mask"), self.case.options.get("causal", False)
         allowed = None
         known = causal in (False, True, "top-left", "bottom-right")
-        if mask is not None or (known and causal):
+        bias = self.case.options.get("bias")
+        infinite = bias is not None and np.isneginf(bias).any()
+        if mask is not None or (known and causal) or infinite:
             allowed = np.asarray(Steps(*self.case.inputs, mask=mask, causal=causal if known else False).allowed)
+            allowed = allowed & np.isfinite(bias) if infinite else allowed
 
         def added(allowed, bias):
             """What to add to the scores: the bias, or 0, where ``allowed``, and −∞ elsewhere."""
