@@ -7,11 +7,11 @@ import pytest
 import torch
 from cases import CASES
 from compare import draw
-from covering import cover
 from libraries import Strict, Torch
 
 import attnbook as ab
 from attnbook.arrays import widen
+from attnbook.diagnose.cases.covering import cover
 from attnbook.ops import ALiBi, Bias, RelativeBias, Segments, Sink, Window
 from attnbook.parallel import bytes_of, join, positions, scores_of_ranks, simulate, split
 

@@ -13,7 +13,7 @@ import numpy as np
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.cases.battery import battery
-from attnbook.diagnose.cases.crossed import cross
+from attnbook.diagnose.cases.crossed import FEATURES, cross, missing
 from attnbook.diagnose.cases.determinism import check_determinism
 from attnbook.diagnose.cases.ignored import swallowed
 from attnbook.diagnose.cases.refusals import limited
@@ -24,7 +24,18 @@ from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.results import NAMES, Came
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
-from attnbook.diagnose.wording import FEW, WRAP, grouped, headline, in_cases, precisions, reasons, takes, wrapped
+from attnbook.diagnose.wording import (
+    FEW,
+    WRAP,
+    grouped,
+    headline,
+    in_cases,
+    of_what,
+    precisions,
+    reasons,
+    takes,
+    wrapped,
+)
 from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)
@@ -60,7 +71,8 @@ class Report:
 
     ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
     were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
-    ``runs`` are the calls behind it, with their arrays, for pictures.
+    ``crossed`` are the conditions of which every pair was asked, but for the pairs ``apart``; ``unasked`` those that no
+    case had. ``runs`` are the calls behind it, with their arrays, for pictures.
     """
 
     findings: tuple[Any, ...]
@@ -68,6 +80,9 @@ class Report:
     compared: tuple[Any, ...]
     not_run: dict[str, Any]
     cases: int
+    crossed: tuple[str, ...] = ()
+    apart: tuple[tuple[str, str], ...] = ()
+    unasked: tuple[str, ...] = ()
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -90,7 +105,7 @@ class Report:
         wrong = list(dict.fromkeys(f.about for f in self.findings if f.kind in ("wrong", "precision")))
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
-        lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
+        lines += of_what(self) if self.ok else [f"compared in {len(self.compared)} of {self.cases} cases"]
         for (causes, parts), findings in grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *headline(causes, parts, findings)]
             for f in findings:
@@ -208,10 +223,10 @@ def diagnose(
         instead = TRUE_ONLY if _takes_any_text(run, call) else swallowed(run, call)
         runs.append(Run(case, instead) if instead else run)
     runs = limited(runs, call)
-    found = check_determinism(call, runs)
+    shown, remarks = check_determinism(call, runs)
     draw = seed, convention.dtypes[0], convention
     least, cover = cross(runs, lambda case: Run(case, call(case)), draw) if late < 2 else ([], [])
-    return report_of(runs, call, *found, least, cover)
+    return report_of(runs, call, shown, remarks, least, cover)
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -229,9 +244,7 @@ def _takes_any_text(run: Any, call: Any) -> Any:
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def report_of(
-    runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: Any = (), cover: Any = ()
-) -> Report:
+def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: Any = (), cover: Any = ()) -> Report:
     """Of all runs; ``least`` are those of crossed cases, and what is wrong in the ``cover`` is wrong in one of them."""
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
@@ -261,10 +274,10 @@ def _over_ranks(runs: Any, notes: Any) -> Any:
     low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
     findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings += _all_of_values(wrong, causes, parts, likely)
-    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes), ())
+    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes), (), crossed=False)
 
 
-def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
+def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,), crossed: bool = True) -> Any:
     compared = tuple(run.name for run in runs if run.compared)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
@@ -273,7 +286,11 @@ def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
         notes = (f"compared in {len(compared)} of {len(runs)} cases: in so few, other causes may look the same", *notes)
     if not compared and not findings:
         findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
-    return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
+    taken, apart = missing(runs) if crossed else ((), ())
+    unasked = tuple(name for name in FEATURES if name not in taken) if crossed else ()
+    return Report(
+        tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(taken), tuple(apart), unasked, tuple(runs)
+    )
 
 
 def _all_of_values(wrong: Any, *known: Any) -> list[Any]:

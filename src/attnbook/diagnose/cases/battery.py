@@ -138,12 +138,12 @@ def _with_options(draw, dtype):
 
 
 def _of_ranges(draw, dtype):
-    """Scores that are usual in no test and happen in training. In float64 and float32 all the way; 16 bits have less room.
+    """Scores that are usual in no test and happen in training; in 16 bits less far away.
 
-    Each keeps one thing apart: an exponential of what is masked, a maximum that counts it, one that begins at 0, a finite
-    number in place of −∞, padding that weighs something in the backward, 0 · ∞, and −∞ − (−∞).
+    Each keeps one thing apart: an exponential of what is masked, a maximum that counts it, one that begins at 0, a
+    finite number in place of −∞, padding that weighs something in the backward, 0 · ∞, and −∞ − (−∞).
     """
-    n_q, n_k, d_k, d_v = draw.sizes
+    _, n_k, d_k, d_v = draw.sizes
     high, low, edge = (50.0, 200.0, 8.0) if "16" in dtype else (1500.0, 2e4, 80.0)
     square = partial(draw.case, of=(n_k, n_k, d_k, d_v))
     last = np.arange(n_k) == n_k - 1

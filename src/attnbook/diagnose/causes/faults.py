@@ -108,16 +108,19 @@ def masked_by(number):
     """A finite number, added in place of −∞, or put there."""
     return (
         ("mask-minus-1e9", {"S": lambda a: a.scores + np.where(a.allowed, 0.0, number)}),
-        ("mask-lowest-number",
-         {"S": lambda a: np.where(a.allowed, a.scores, number), "dS": lambda a: a.allowed * Steps.dS.func(a)}),
+        (
+            "mask-lowest-number",
+            {"S": lambda a: np.where(a.allowed, a.scores, number), "dS": lambda a: a.allowed * Steps.dS.func(a)},
+        ),
         ("mask-lowest-number", {"S": lambda a: np.where(a.allowed, a.scores, number)}),
     )
 
 
-FINITE = tuple(-(10.0**n) for n in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 18, 20, 30, 38)) + (
-    *(-65504.0, -65500.0, -32768.0, -10000.0 * 2, -50000.0, -99999.0, -(2.0**32) + 1, -(2.0**31)),
-    *(-np.finfo(np.float32).max.item(), np.finfo(np.float64).min),
-)
+FINITE = (
+    *(-(10.0**n) for n in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 18, 20, 30, 38)),
+    -2e4, -32768.0, -5e4, -65500.0, -65504.0, -99999.0, -(2.0**31), 1 - 2.0**32,
+    *(float(np.finfo(dtype).min) for dtype in (np.float32, np.float64)),
+)  # fmt: skip
 """The numbers that are found in place of −∞."""
 
 
@@ -183,11 +186,12 @@ FAULTS = (
     *faults("exp-before-mask", "the mask is put on the exponentials: one that is masked overflows, and 0 · ∞ is NaN",
             {"dS": exp_before_mask}),
     *faults("maximum-of-masked", "the row's maximum counts what is masked: all that is left is 0/0",
-            *(less_maximum(lambda a: a.scores.max(axis=-1, keepdims=True, initial=-np.inf), dead) for dead in (np.nan, 0.0))),
+            *(less_maximum(lambda a: a.scores.max(axis=-1, keepdims=True, initial=-np.inf), dead)
+              for dead in (np.nan, 0.0))),
     *faults("maximum-from-zero", "the row's maximum is never below 0: where all scores are far below, 0/0",
             *(less_maximum(lambda a: a.S.max(axis=-1, keepdims=True, initial=0.0), dead) for dead in (np.nan, 0.0))),
-    *(Fault("first-tile-masked", "a row whose first tile of keys is masked gives −∞ − (−∞), which is NaN", first_tile(size))
-      for size in (16, 32, 64, 128)),
+    *faults("first-tile-masked", "a row whose first tile of keys is masked gives −∞ − (−∞), which is NaN",
+            *map(first_tile, (16, 32, 64, 128))),
     # --- the weights of the backward
     *faults("l-in-bits", "L is in bits, and taken for nats, or the other way round",
             *weights(lambda a: np.exp(a.S - L_of(a) / LN2)), *weights(lambda a: np.exp(a.S - L_of(a) * LN2)),

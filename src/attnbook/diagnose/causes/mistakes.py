@@ -300,7 +300,7 @@ MISTAKES = (
         {"S": lambda a: a.allowed * a.scores, "dS": lambda a: a.allowed * Steps.dS.func(a)},
     ),
     Mistake(
-        "mask-lowest-number", "a finite number, such as the lowest, in place of −∞: a dead row is the mean of all values",
+        "mask-lowest-number", "a finite number, such as the lowest, in place of −∞: a dead row is the mean of V",
         r"S_{ij} = \text{finfo.min}", _MASK, "eq-op-mask", ("O", "dV"), ("S0-7", "question 27", "question 28"),
         {
             "S": lambda a: np.where(a.allowed, a.scores, np.finfo(np.float64).min),
