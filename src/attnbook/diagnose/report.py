@@ -16,6 +16,7 @@ from attnbook.diagnose.cases.battery import battery
 from attnbook.diagnose.cases.crossed import FEATURES, cross, missing
 from attnbook.diagnose.cases.determinism import check_determinism
 from attnbook.diagnose.cases.ignored import swallowed
+from attnbook.diagnose.cases.own import of_its_own
 from attnbook.diagnose.cases.refusals import limited
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.registry import KNOWN, TITLES
@@ -46,8 +47,9 @@ DTYPES = tuple(DIAGNOSE)
 class Finding:
     """One thing that is wrong.
 
-    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision", "raised", "returned", "too
-    long", "changed", "nothing ran", or one of :data:`.determinism.SAYS`. ``cases`` are where, the
+    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "another layer" (whose O is no softmax
+    attention, and whose gradients are right by differences of that O), "precision", "raised", "returned", "too long",
+    "changed", "nothing ran", or one of :data:`.determinism.SAYS`. ``cases`` are where, the
     simplest first; ``error`` is how far off there, relative to the largest right entry, None where that has no
     meaning. ``causes`` are the mistakes that it matches, each a tuple of slugs: one, or two at once. Several causes:
     the cases that ran cannot tell them apart. ``parts`` is for what matches no cause as a whole: for some mistakes, the
@@ -102,9 +104,13 @@ class Report:
         return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
     def __repr__(self) -> str:
+        other = any(f.kind == "another layer" for f in self.findings)
         wrong = list(dict.fromkeys(f.about for f in self.findings if f.kind in ("wrong", "precision")))
         right = [name for name in NAMES if name not in wrong] if self.compared else []
-        lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
+        said = {"right": right, "wrong": wrong}
+        if other:
+            said = {"no softmax attention of these Q, K, V": ["O"], "right, by differences of its own O": NAMES[1:4]}
+        lines = [f"{word}: {', '.join(names)}" for word, names in said.items() if names]
         lines += of_what(self) if self.ok else [f"compared in {len(self.compared)} of {self.cases} cases"]
         for (causes, parts), findings in grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *headline(causes, parts, findings)]
@@ -259,7 +265,15 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: A
     low = imprecise({name: where for name, where in wrong.items() if name not in formulas}, compared)[0]
     imprecisely = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings = _all_of_values(wrong, causes, parts, likely)
-    crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
+    crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else ()  # that may be why
+    if "O" in wrong and not causes.get("O") and not parts.get("O") and 2 * len(wrong["O"]) > len(compared):
+        fits, words = of_its_own(call, wrong["O"][0])
+        if fits >= {"dQ", "dK", "dV"}:
+            of_O = next(f for f in findings if f.about == "O")
+            findings = [replace(of_O, kind="another layer", likely="", text=f"{of_O.text}; {words}")]
+            least = cover = crashed = ()
+        elif fits:
+            remarks = (*remarks, words)
     findings += [each for run in least if run.compared for each in _where_things_meet(run, {*low, *sums})]
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]

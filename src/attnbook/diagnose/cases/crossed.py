@@ -4,7 +4,6 @@ Chapter: :doc:`/chapters/in_the_wild`. Most faults need two conditions at once: 
 there is a sink is right with each alone.
 """
 
-import time
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -15,6 +14,7 @@ from attnbook.diagnose.case import Case
 from attnbook.diagnose.cases._draw import Draw
 from attnbook.diagnose.cases.covering import cover
 from attnbook.diagnose.cases.run import wrong_in
+from attnbook.diagnose.learn.safely import Clock
 from attnbook.diagnose.steps import Steps
 
 SHARED, CAUSAL, CORNER, DEAD = "shared key heads", "causal", 'causal="bottom-right"', "dead rows"
@@ -51,7 +51,7 @@ def features(inputs, options):
     given = {OPTIONS[name] for name, T in options.items() if name in OPTIONS and T is not None and T is not False}
     causal = options.get("causal")
     told = {
-        SHARED: Q.ndim > 2 and Q.shape[-3] != K.shape[-3],
+        SHARED: Q.ndim > 2 and 1 < K.shape[-3] < Q.shape[-3],  # one for all may broadcast by chance
         CAUSAL: causal in (True, "top-left"),
         CORNER: causal == "bottom-right",
         LENGTHS: Q.shape[-2] != K.shape[-2] and min(Q.shape[-2], K.shape[-2]) > 1,
@@ -93,19 +93,20 @@ def cross(runs, ask, draw):
     what was refused in it. What is wrong there, and was right in ``runs``, is asked with less and less, until each
     thing that is left matters.
     """
-    until = time.monotonic() + SECONDS
-    asked = (ask(case) for case in _cover(*draw, met(runs)[0]) if time.monotonic() < until)
+    clock = Clock()
+    asked = (ask(case) for case in _cover(*draw, met(runs)[0]) if clock.spent < SECONDS)
     cover_, least = list(asked), []
     for pair in missing([*runs, *cover_])[1][:PAIRS]:
-        if time.monotonic() < until:
+        if clock.spent < SECONDS:
             least.append(ask(_pair(*draw, pair)))
     known = [(features(*called(run)) - SHAPES, wrong) for run in [*runs, *least] if (wrong := _wrong(run))]
     for run in cover_:
         wrong = _wrong(run)
         if wrong and not any(less <= features(*called(run)) and wrong <= spoiled for less, spoiled in known):
-            least.append(_least(run, wrong, ask, draw, until))
+            least.append(_least(run, wrong, ask, draw, clock))
             known.append((features(*called(least[-1])), _wrong(least[-1])))
-    return least, [run for run in cover_ if run not in least]
+    took = lambda run: run.came.kind != "not run"  # noqa: E731
+    return list(filter(took, least)), [run for run in cover_ if run not in least and took(run)]
 
 
 def _wrong(run):
@@ -113,12 +114,12 @@ def _wrong(run):
     return set(wrong_in([run])) if run.compared else set()
 
 
-def _least(run, wrong, ask, draw, until):
+def _least(run, wrong, ask, draw, clock):
     """The run of the least that is wrong still, where a thing more is left out each time."""
     row = run.case.row
     for name in reversed(FEATURES):
         less = row | {key: type(each)() for key, each in row.items() if name in (key, each)}
-        if less != row and sum(map(bool, less.values())) and time.monotonic() < until:
+        if less != row and sum(map(bool, less.values())) and clock.spent < 2 * SECONDS:
             smaller = ask(_of_row(*draw, tuple(less.items())))
             if wrong & _wrong(smaller):
                 run, row = smaller, less

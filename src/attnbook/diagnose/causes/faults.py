@@ -124,6 +124,12 @@ FINITE = (
 """The numbers that are found in place of −∞."""
 
 
+def summed(a, name):
+    """dQ + dK + dV, where their shapes are one."""
+    a = right(a)
+    return a.dQ + a.dK + a.dV if a.dQ.shape == a.dK.shape == a.dV.shape else getattr(a, name)
+
+
 def rolled(T, axis, by_):
     """T with the entries of an axis in each other's places; T itself, where it has no such axis."""
     return np.roll(T, by_, axis) if T.ndim >= -axis else T
@@ -269,7 +275,7 @@ FAULTS = (
             {"dQ": lambda a: right(a).dK, "dK": lambda a: right(a).dV, "dV": lambda a: right(a).dQ},
             {"dQ": lambda a: right(a).dV, "dK": lambda a: right(a).dQ, "dV": lambda a: right(a).dK}),
     *faults("gradients-summed", "dQ + dK + dV comes for each: right for X in self-attention alone",
-            {name: lambda a: right(a).dQ + right(a).dK + right(a).dV for name in ("dQ", "dK", "dV")}),
+            {name: lambda a, name=name: summed(a, name) for name in ("dQ", "dK", "dV")}),
     *faults("gradient-is-input", "what comes is the input itself, and no gradient",
             *({name: lambda a, name=name: getattr(right(a), name[1:])} for name in ("dQ", "dK", "dV")),
             {name: lambda a, name=name: getattr(right(a), name[1:]) for name in ("dQ", "dK", "dV")}),

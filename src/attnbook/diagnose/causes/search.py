@@ -283,6 +283,8 @@ class Search:
         explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
         for run in self.cheap[name]:
             for way in compress(BASIC, near(run, name, classes_of(True), self.level)):
+                if name in run.came.absent and way.slug not in (f"{name.lower()}-zero", "nothing-comes"):
+                    continue
                 cause = Cause(self, (way,))
                 if way.slug in explained and cause.matches(name, run) == "yes" and not self._overstated(cause, run):
                     explained[way.slug].append(run)
