@@ -21,7 +21,7 @@ SHARED, CAUSAL, CORNER, DEAD = "shared key heads", "causal", 'causal="bottom-rig
 LENGTHS, WIDTHS, BATCH, BLOCKS = "n_q ≠ n_k", "d_k ≠ d_v", "a batch", "several blocks"
 
 OPTIONS = {
-    "mask": "mask", "bias": "bias", "slopes": "slopes", "window": "window", "softcap": "softcap", "sink": "sink",
+    "mask": "mask", "scale": "scale", "bias": "bias", "slopes": "slopes", "window": "window", "softcap": "softcap", "sink": "sink",
     "dropout": "dropout", "cos": "rotary", "dL": "dL",
 }  # fmt: skip
 """What each option is called in a report."""
@@ -35,7 +35,7 @@ SHAPES = frozenset((LENGTHS, WIDTHS, BATCH))
 NO_PAIRS = {frozenset((CAUSAL, CORNER))} | {frozenset((LENGTHS, one)) for one in ("window", "slopes", "rotary")}
 """What cannot meet, or means another thing to everyone: where lengths differ, positions have no common beginning."""
 
-SMALL, LONG = {"": (9, 9), "<": (5, 9), ">": (9, 5)}, {"": (70, 70), "<": (67, 131), ">": (131, 67)}
+SMALL, LONG = {"": (9, 9), "<": (5, 9), ">": (9, 5)}, {"": (131, 131), "<": (67, 131), ">": (131, 67)}
 """(n_q, n_k), where they are equal, and where there are fewer queries or fewer keys: in one block, and in several."""
 
 ONE_BLOCK = 64
@@ -165,6 +165,7 @@ def _case(draw, row):
     options = {"causal": {CAUSAL: True, CORNER: "bottom-right"}[row[CAUSAL]]} if row[CAUSAL] else {}
     drawn = {
         "mask": draw.mask("b", 1, "q", "k", dead=row["mask"] == DEAD),
+        "scale": 0.7,
         "bias": draw.table("b", "h", "q", "k"),
         "slopes": lambda lead, n_q, n_k: 2.0 ** -np.arange(1.0, lead[-1] + 1),
         "window": (40, 9) if long else (3, 1),

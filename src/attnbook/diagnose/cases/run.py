@@ -33,7 +33,9 @@ class Run:
         options = dict(self.came.options)
         if "dropout" in options and self.compared:
             kept = self._told("O", self.came.inputs[2])
-            options |= {"kept": kept, "kept_of_dV": kept if self.case.grouped else self._told("dV", None)}
+            anew = kept if self.case.grouped else self._told("dV", None)
+            more = anew & ~kept & Steps(*self.came.inputs, **options).allowed  # where there is none, dV is only less
+            options |= {"kept": kept, "kept_of_dV": anew if np.any(more) else kept}
         return options | ({"memory": self.case.memory} if self.case.memory else {})
 
     def _told(self, name, V):

@@ -245,7 +245,7 @@ class Search:
         return self._inferred(patterns)
 
     def case_by_case(self, name):
-        """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
+        """((slug, the small cases that it explains), …), together all that are wrong but "all options", or nothing."""
         left = [run for run in self.cheap[name] if run.name != "all options"]
         found = []
         while left:
@@ -253,9 +253,13 @@ class Search:
             cases = [run for run in cases if run in left]
             if not cases:
                 return ()
-            found.append((way.slug, *(run.name for run in cases)))
+            found.append((way, *(run.name for run in cases)))
             left = [run for run in left if run not in cases]
-        return tuple(found)
+        ways = [Cause(self, (way,)) for way, *_ in found]
+        large = (run for run in self.wrong[name] if run not in self.cheap[name] and run.name != "all options")
+        if not all(any(cause.matches(name, run) == "yes" for cause in ways) for run in large):
+            return ()
+        return tuple((way.slug, *cases) for way, *cases in found)
 
     # --- what they are made of
 
