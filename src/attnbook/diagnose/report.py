@@ -109,7 +109,10 @@ class Report:
         right = [name for name in NAMES if name not in wrong] if self.compared else []
         said = {"right": right, "wrong": wrong}
         if other:
-            said = {"no softmax attention of these Q, K, V": ["O"], "right, by differences of its own O": NAMES[1:4]}
+            said = {
+                "no softmax attention of these Q, K, V": ["O"],
+                "right, by differences of its own O": list(NAMES[1:4]),
+            }
         lines = [f"{word}: {', '.join(names)}" for word, names in said.items() if names]
         lines += of_what(self) if self.ok else [f"compared in {len(self.compared)} of {self.cases} cases"]
         for (causes, parts), findings in grouped(((f.causes, f.parts), f) for f in self.findings):

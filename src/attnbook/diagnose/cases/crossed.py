@@ -21,8 +21,8 @@ SHARED, CAUSAL, CORNER, DEAD = "shared key heads", "causal", 'causal="bottom-rig
 LENGTHS, WIDTHS, BATCH, BLOCKS = "n_q ≠ n_k", "d_k ≠ d_v", "a batch", "several blocks"
 
 OPTIONS = {
-    "mask": "mask", "scale": "scale", "bias": "bias", "slopes": "slopes", "window": "window", "softcap": "softcap", "sink": "sink",
-    "dropout": "dropout", "cos": "rotary", "dL": "dL",
+    "mask": "mask", "scale": "scale", "bias": "bias", "slopes": "slopes", "window": "window", "softcap": "softcap",
+    "sink": "sink", "dropout": "dropout", "cos": "rotary", "dL": "dL",
 }  # fmt: skip
 """What each option is called in a report."""
 
@@ -106,7 +106,8 @@ def cross(runs, ask, draw):
             least.append(_least(run, wrong, ask, draw, clock))
             known.append((features(*called(least[-1])), _wrong(least[-1])))
     took = lambda run: run.came.kind != "not run"  # noqa: E731
-    return list(filter(took, least)), [run for run in cover_ if run not in least and took(run)]
+    again = {run.case for run in least}
+    return list(filter(took, least)), [run for run in cover_ if run.case not in again and took(run)]
 
 
 def _wrong(run):

@@ -9,7 +9,7 @@ import numpy as np
 from attnbook.diagnose.cases.run import LOWER
 from attnbook.diagnose.causes._infer import factors, patterns, precisions
 from attnbook.diagnose.causes.likely import likely
-from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, right_in, untouched
+from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, right_in, size, untouched
 from attnbook.diagnose.causes.registry import CAUSES
 from attnbook.diagnose.steps import with_mistakes
 
@@ -21,6 +21,9 @@ YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
 
 OPTIONS = {"bias", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
 """How the names begin of what only an option can show."""
+
+FAR, FEW = 40.0, 3
+"""Scores above the one are not usual; where no more than the other cases are wrong, every way is held against each."""
 
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
@@ -247,9 +250,10 @@ class Search:
     def case_by_case(self, name):
         """((slug, the small cases that it explains), …), together all that are wrong but "all options", or nothing."""
         left = [run for run in self.cheap[name] if run.name != "all options"]
-        found = []
+        found, known = [], self._cases(name)
         while left:
-            way, cases = max(self._cases(name), key=lambda item: len([run for run in item[1] if run in left]))
+            in_left = lambda item: len([run for run in item[1] if run in left])  # noqa: B023, E731
+            way, cases = max(known, key=in_left, default=(None, ()))
             cases = [run for run in cases if run in left]
             if not cases:
                 return ()
@@ -283,20 +287,26 @@ class Search:
         return [each for each in more if each.matches(name, rest) == "yes"]
 
     def _cases(self, name):
-        """(way, the small cases that it explains), for the basic ones."""
-        explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
+        """(way, the small cases that it explains), one a slug."""
+        explained, ways = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}, {}
+        basic = len(self.cheap[name]) > FEW
         for run in self.cheap[name]:
-            for way in compress(BASIC, near(run, name, classes_of(True), self.level)):
-                if name in run.came.absent and way.slug not in (f"{name.lower()}-zero", "nothing-comes"):
+            for way in compress(BASIC if basic else CAUSES, near(run, name, classes_of(basic), self.level)):
+                cut = name in run.came.absent and way.slug not in (f"{name.lower()}-zero", "nothing-comes")
+                if cut or run in explained.get(way.slug, (run,)):
                     continue
                 cause = Cause(self, (way,))
-                if way.slug in explained and cause.matches(name, run) == "yes" and not self._overstated(cause, run):
+                if cause.matches(name, run) == "yes" and not self._overstated(cause, run):
                     explained[way.slug].append(run)
-        return [(way, explained[way.slug]) for way in self.basic if way.slug in explained]
+                    ways.setdefault(way.slug, way)
+        return [(ways[slug], runs) for slug, runs in explained.items() if runs]
 
     def _overstated(self, cause, run):
-        """Whether all that it has in common with what came is NaN, and elsewhere it would spoil what came right."""
-        if all(np.isfinite(T).all() for T in run.came.values.values()):
+        """Whether it was seen in NaN or in scores far away alone, where many look the same, and would spoil what came
+        right elsewhere."""
+        Q, K = run.came.inputs[:2]
+        usual = Q.ndim == K.ndim and Q.size * K.size and size(Q) * size(K) * Q.shape[-1] ** 0.5 < FAR
+        if usual and all(np.isfinite(T).all() for T in run.came.values.values()):
             return False
         plain = (r for r in self.small if r.came.options.keys() <= run.came.options.keys())
         return any(right_in(each, name) for each in plain for name in cause.spoils(each))

@@ -63,8 +63,8 @@ def say(names, options, about):
     """The keywords by which a function that knows ``names`` is asked for ``options``, ours, as arrays of its library.
 
     ``about`` has what else matters: ``n_q``, ``n_k``, ``d_k``, ``grouped``, ``needed`` (names without a default),
-    ``on`` (those that are True unless said), ``library``, ``corner``, ``allowed`` (mask and corner together, in NumPy) and
-    ``added(allowed, bias)``. NoWordsError where it cannot be said.
+    ``on`` (those that are True unless said), ``library``, ``corner``, ``allowed`` (mask and corner together, in NumPy)
+    and ``added(allowed, bias)``. NoWordsError where it cannot be said.
     """
     options = dict(options)
     if about.library == "mlx" and "mask" in names and "bias" not in names:
