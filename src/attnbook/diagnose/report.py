@@ -318,6 +318,7 @@ def _where_things_meet(run: Any, low: Any) -> Any:
     """Findings of a crossed case by itself: a fault that needs all that meets there is none elsewhere."""
     wrong = {name: where for name, where in wrong_in([run]).items() if name not in low}
     causes, parts, _, guessed = explain([run], wrong, KNOWN)
+    causes = {name: each for name, each in causes.items() if each[0][0] in KNOWN}  # one case shows no pattern
     found = _all_of_values(wrong, causes, parts, guessed)
     many = sum(map(bool, run.case.row.values()))
     without = ", and right without " + ("either" if many == 2 else "any one of these")

@@ -11,6 +11,7 @@ from attnbook.diagnose.causes._infer import factors, patterns, precisions
 from attnbook.diagnose.causes.likely import likely
 from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, right_in, size, untouched
 from attnbook.diagnose.causes.registry import CAUSES
+from attnbook.diagnose.learn.safely import Clock
 from attnbook.diagnose.steps import with_mistakes
 
 PAIRED = 40
@@ -21,6 +22,9 @@ YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
 
 OPTIONS = {"bias", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
 """How the names begin of what only an option can show."""
+
+SECONDS = 6.0
+"""For so long is a cause looked for: what is simple comes first."""
 
 FAR, FEW = 40.0, 3
 """Scores above the one are not usual; where no more than the other cases are wrong, every way is held against each."""
@@ -77,7 +81,7 @@ def explain(runs, wrong, known):
         search.rounded,
         search.imprecise,
     ):
-        if search.left:
+        if search.left and search.clock.spent < SECONDS:
             search.cover(each())
     parts = {name: search.case_by_case(name) for name in search.left}
     found = search.found.values()
@@ -115,13 +119,14 @@ class Cause:
         return explains(run, name, wanted) or (explains(run, name, wanted, self.level) if self.level else "")
 
     def explains(self, name):
-        """Whether it predicts this result in every case, and more than what is right in some."""
-        said = set()
-        for run in self.search.order[name]:
-            said.add(matches := self.matches(name, run))
-            if not matches:
+        """Whether it predicts this result in every case, and no right one in half of those where it is wrong."""
+        wrong, yes = len(self.search.wrong[name]), 0
+        for i, run in enumerate(self.search.order[name]):  # those where it is wrong come first
+            matches = self.matches(name, run)
+            yes += matches == "yes"
+            if not matches or 2 * (yes + max(0, wrong - i - 1)) < wrong:
                 return False
-        return "yes" in said
+        return True
 
     @cached_property
     def explained(self):
@@ -166,7 +171,7 @@ class Search:
         self.basic = [way for way in BASIC if way.slug in known]
         shown = {run.right_in(name) for run in self.small for name in run.came.values}
         self.level = "float32" if "float32" in shown else ""  # who computes in less precision makes mistakes in it
-        self.found, self.said, self.order = {}, {}, {}
+        self.found, self.said, self.order, self.clock = {}, {}, {}, Clock()
         for name, where in self.wrong.items():
             seen = set(map(id, where))
             self.order[name] = [*where, *(r for r in self.runs if id(r) not in seen and name in r.came.values)]
@@ -182,7 +187,7 @@ class Search:
 
     def cover(self, candidates):
         """Add the causes that explain most; several where nothing tells them apart."""
-        while useful := [c for c in candidates if c.explained & self.left.keys()]:
+        while useful := [c for c in candidates if self.clock.spent < SECONDS and c.explained & self.left.keys()]:
             ranks = [
                 (-len(c.explained & self.left.keys()), c.too_much, c.tier, any(map(self._yields, c.slugs)))
                 for c in useful
