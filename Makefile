@@ -138,10 +138,10 @@ links: .venv/installed
 lighthouse: .venv/tools book
 	@cd book && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent && touch node_modules/installed
 	@$(BIN)/python book/commands/numpy_for_pages.py
-	@$(BIN)/python tests/site/lighthouse.py
+	@$(BIN)/python benchmarks/lighthouse.py
 
 page-speed: .venv/tools book
-	@$(BIN)/python tests/site/page_speed.py
+	@$(BIN)/python benchmarks/page_speed.py
 
 serve: book
 	@echo "The book is on http://localhost:8000 (Ctrl-C ends it)."

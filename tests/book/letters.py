@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import array_api_compat
 import numpy as np
 import torch
+from torch.autograd.functional import jacobian, jvp
 
 import attnbook as ab
 from attnbook.arrays import mT
@@ -53,20 +54,13 @@ class Float64:
     @staticmethod
     def derivative(f, at):
         """Of each entry of f, in a row, by each entry of its argument."""
-        T = torch.tensor(at, requires_grad=True)
-        out = f(T).reshape(-1)
-        known = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        slopes = [torch.autograd.grad(one, T, **known)[0] if one.requires_grad else torch.zeros_like(T) for one in out]
-        return torch.stack(slopes).detach().numpy()
+        return jacobian(lambda T: f(T).reshape(-1), torch.tensor(at)).numpy()
 
-    @classmethod
-    def along(cls, f, at, directions):
+    @staticmethod
+    def along(f, at, directions):
         """How f changes where all its arguments move."""
-        moves = 0.0
-        for name, direction in directions.items():
-            slopes = cls.derivative(lambda T, name=name: f({name: T}), at[name])
-            moves = moves + (slopes * direction).reshape(len(slopes), -1).sum(axis=-1)
-        return moves
+        points, moves = ([torch.tensor(T[name]) for name in directions] for T in (at, directions))
+        return jvp(lambda *given: f(dict(zip(directions, given, strict=True))), tuple(points), tuple(moves))[1].numpy()
 
     @staticmethod
     def apart(A, B, relation="="):
@@ -237,8 +231,7 @@ class Letters:
     def tangent(self, name):
         fixed = self.setting.get("fixed", [])
         directions = {name: t for name, t in self.directions.items() if name not in fixed}
-        moves = self.way.along(lambda given: self.forward(given, name), self.all, directions)
-        return moves.reshape(self.all[name].shape)
+        return self.way.along(lambda given: self.forward(given, name), self.all, directions)
 
 
 class _Line:

@@ -15,7 +15,7 @@ from equations import equations
 import attnbook as ab
 from attnbook.arrays import mT, unbroadcast
 from attnbook.checks import check_vjp, close
-from attnbook.heads import merge_heads, split_heads
+from attnbook.heads import merge_heads
 
 PAGE = Path(__file__).parents[2] / "book" / "answer.md"
 BATCH, H = 2, 3
@@ -86,13 +86,16 @@ class Example:
             env[row.name] = unbroadcast(eval(row.expression, env), variable.shape)
             yield row, env[row.name]
 
-    def package(self):
-        """The output of the same unit, as the package runs it."""
+    def params(self):
+        """Its parameters as the package has them, all heads side by side."""
         flat = {name: merge_heads(self.values[name]) for name in ("W_Q", "W_K", "W_V")}
         flat |= {f"b_{name}": self.values[f"b_{name}"].reshape(-1) for name in "QKV"}
-        p = ab.MultiHeadParams(**flat, W_O=self.values["W_O"], b_O=self.values["b_O"])
-        memory = None if self.values["memory"] is None else self.values["memory"][:, 0]
-        return ab.multi_head_attention(self.values["X"][:, 0], p, num_heads=H, memory=memory, mask=self.allowed)[0]
+        return ab.MultiHeadParams(**flat, W_O=self.values["W_O"], b_O=self.values["b_O"])
+
+    def package(self):
+        """The output of the same unit, as the package runs it."""
+        X, memory = (None if T is None else T[:, 0] for T in (self.values["X"], self.values["memory"]))
+        return ab.multi_head_attention(X, self.params(), num_heads=H, memory=memory, mask=self.allowed)[0]
 
 
 def shape_of(T, row):
@@ -228,26 +231,16 @@ def test_the_short_program(unit):
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names = {}
     exec(compile(code, "answer.md", "exec"), names)
-    h, n_q, n_k, d_model, d_mem, d_k, d_v, d_out = 3, 5, 7, 11, 13, 17, 19, 23
-    if unit != "cross":
-        n_q, d_mem = n_k, d_model
-    X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, dY = draw(
-        (n_q, d_model), (n_k, d_mem), (d_model, h * d_k), (d_mem, h * d_k), (d_mem, h * d_v), (h * d_v, d_out),
-        (h * d_k,), (h * d_k,), (h * d_v,), (d_out,), (n_q, d_out),
-    )  # fmt: skip
-    mem = mem if unit == "cross" else X
-    scale, allowed = d_k**-0.5, np.tri(n_q, n_k, dtype=bool) if unit == "masked" else np.ones((n_q, n_k), dtype=bool)
-    Q, K, V = (split_heads(T, h) for T in (X @ W_Q + b_Q, mem @ W_K + b_K, mem @ W_V + b_V))
-    P = ab.softmax(np.where(allowed, scale * Q @ mT(K), -np.inf))
-    C = merge_heads(P @ V)
-    dX, dmem, dW, db = names["backward"](dY, X, mem, C, Q, K, V, P, W_Q, W_K, W_V, W_O, scale)
+    example = Example(unit)
+    env, p, allowed = example.forward(), example.params(), example.allowed[0, 0]
+    X, mem, C, dY = (T[0, 0] for T in (env["X_q"], env["X_k"], env["C"], example.dY))
+    heads = (env[name][0] for name in "QKVP")
+    dX, dmem, dW, db = names["backward"](dY, X, mem, C, *heads, *p[:4], env["scale"])
 
-    def layer(X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O):
-        p = ab.MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
+    def layer(X, mem, *p):
         mask = array_namespace(X).asarray(allowed)
-        return ab.multi_head_attention(X, p, num_heads=h, memory=mem, mask=mask)
+        return ab.multi_head_attention(X, ab.MultiHeadParams(*p), num_heads=H, memory=mem, mask=mask)
 
-    check_vjp(layer, (dX, dmem, *dW, *db), at=(X, mem, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O), cotangent=dY)
+    check_vjp(layer, (dX, dmem, *dW, *db), at=(X, mem, *p[:8]), cotangent=dY)
     if unit != "cross":
-        at = (X, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
-        check_vjp(lambda X, *rest: layer(X, X, *rest), (dX + dmem, *dW, *db), at=at, cotangent=dY)
+        check_vjp(lambda X, *p: layer(X, X, *p), (dX + dmem, *dW, *db), at=(X, *p[:8]), cotangent=dY)

@@ -11,14 +11,6 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 
-from attnbook import (
-    MultiHeadParams,
-    attention,
-    attention_vjp,
-    multi_head_attention,
-    multi_head_attention_vjp,
-    softmax,
-)
 from attnbook.figures import (
     Control,
     Shape,
@@ -117,35 +109,15 @@ def mixed():
     return svg, controls, states
 
 
-def read(figure):
-    """The page's element, the parts of the first picture, and the states, as a browser would find them."""
-    html = BeautifulSoup(figure._repr_html_(), "html.parser").figure
-    return html, {e["data-part"]: e for e in html.select("svg [data-part]")}, json.loads(html.script.string)
-
-
 class TestInteractive:
-    """Controls, the first picture, and for every state what differs from it."""
-
-    def test_the_first_picture_is_the_state_where_the_controls_start(self):
-        figure = interactive(*mixed(), alt=ALT)
-        html, parts, data = read(figure)
-        assert (parts["t"].string, parts["s"]["stroke"], html.p.string) == ("<01>", "red", "Mask 0 & step 1")
-        assert (html.p["aria-live"], html["aria-label"], repr(figure)) == ("polite", ALT, f"Figure: {ALT}")
-        values = {(name, key): (axes, [data["values"][p] for p in places]) for name, key, axes, places in data["parts"]}
-        assert values == {  # each stored once, for the controls that it depends on
-            ("", "text"): ([0, 1], [f"Mask {m} & step {n}" for m in range(2) for n in range(3)]),
-            ("t", "text"): ([0, 1], ["<00>", "<01>", "<02>", "<10>", "<11>", "<12>"]),
-            ("t", "x"): ([0], ["0", "0.33"]),
-            ("r", "fill"): ([0], ["red", None]),
-            ("s", "stroke"): ([1], ["red", "red", "blue"]),
-        }
-        assert len(set(data["values"])) == len(data["values"])
+    """What the chapters show of it, nbval compares, and test_controls uses."""
 
     def test_a_word_that_ends_the_data_does_not_end_it(self):
         svg, controls, states = mixed()
         figure = interactive(svg, controls, [*states[:5], State({}, "</script>")], alt=ALT)
         assert figure._repr_html_().count("</script>") == 1
-        assert "</script>" in read(figure)[2]["values"]
+        script = BeautifulSoup(figure._repr_html_(), "html.parser").figure.script
+        assert "</script>" in json.loads(script.string)["values"]
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -194,35 +166,3 @@ def test_every_sum_that_is_printed_comes_out(make):
             size = sum(abs(float(x)) for x in re.findall(r"\d+\.?\d*", left))
             assert eval(left.strip()) == pytest.approx(float(right), abs=0.005 * (1 + size)), sentence
     assert found >= 2
-
-
-def formulas(form):
-    """Of each box of the frontispiece its name and its formula: the words that stand in it."""
-    root = ElementTree.fromstring(f"<all>{whole_head(alt=ALT).svg}</all>")[form]
-    texts = [element for element in root if element.tag.endswith("text")]
-    for rect in (element for element in root if element.tag.endswith("rect")):
-        left, top, wide, tall = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
-        inside = (t for t in texts if 0 < float(t.get("x")) - left < wide and 0 < float(t.get("y")) - top < tall)
-        name, whole = rect.get("data-part"), " ".join("".join(t.itertext()) for t in inside)
-        yield name, whole.removeprefix(f"{name} ").partition(" needs ")[0]
-
-
-@pytest.mark.parametrize("form", [0, 1], ids=["wide", "tall"])
-def test_the_formulas_of_the_whole_head_are_those_of_the_package(form):
-    """They are run, and are the same on a wide screen and on a phone."""
-    p, scale = MultiHeadParams(*W, np.eye(6)), 7**-0.5
-    Y, res = multi_head_attention(X, p, num_heads=1)
-    values = {"X": X, "dO": dO, "W_Q": W[0], "W_K": W[1], "W_V": W[2], "scale": scale, "softmax": softmax}
-    for name, formula in formulas(form):
-        if name == "dS":
-            values["D"] = np.sum(values["dP"] * values["P"], axis=-1, keepdims=True)
-        if formula.startswith("= "):
-            code = re.sub(r"([\w)ᵀ]) (?=\w)", r"\1 @ ", formula[2:])
-            code = code.replace("ᵀ", ".mT").replace("·", "*").replace("∘", "*").replace("−", "-")
-            values[name] = eval(code, {}, values)
-    np.testing.assert_allclose(values["O"], Y)
-    np.testing.assert_allclose(values["dX"], multi_head_attention_vjp(dO, res).dX)
-    _, res = attention(values["Q"], values["K"], values["V"])
-    for name, T in attention_vjp(dO, res)._asdict().items():
-        if name in ("dQ", "dK", "dV"):
-            np.testing.assert_allclose(values[name], T)

@@ -174,17 +174,3 @@ def test_every_letter_has_a_meaning_and_no_small_home_is_empty(path):
 def test_no_letter_has_two():
     said = list(collisions(HOMES))
     assert not said, "\n".join(said)
-
-
-def test_the_reader_sees_letters_strangers_and_two_meanings():
-    for latex, said in (
-        (r"\dot X_{\mathrm{mem},b} \text{ for all } b", r"\dot X_mem,b,b"),
-        (r"dW^Q_i = X^{\mathsf T} dQ_i, W_{QK}", "d W^Q,i,X,d Q,i,W_QK"),
-    ):
-        assert ",".join(map(str, letters(latex))) == said
-    cell = {"id": "here", "cell_type": "markdown", "source": r"Be $$\sum_{\beta} S_\beta$$."}
-    assert len(list(strangers([cell], HOMES.of(1)))) == 1
-    spoiled = homes(PAGE.replace("| $L$ | `L`", "| $D$ | `L`").replace("| $c$ | 3", "| $m$ | 3"))
-    assert [said.partition(",")[0] for said in collisions(spoiled)] == [
-        "D has two rows", "m has a meaning in all of the book",
-    ]  # fmt: skip

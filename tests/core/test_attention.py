@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from compare import derivatives_agree, draw, finite, quietly, same_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from libraries import CuPy, ReadOnlyNumPy, Strict, Torch, TorchCUDA
-from naive import low_precision, naive_attention
+from naive import LAYOUTS, as_exact_as_plain, naive_attention
 from planting import by_turns
-from routes import ON_TILES, ROUTES, taking
+from routes import ON_TILES, ROUTES, SMALL, taking
 
 import attnbook as ab
 from attnbook import arrays, checks
@@ -108,11 +109,20 @@ def test_every_route_has_the_derivatives_of_dense(name, case):
     assert all(map(checks.close, made_of.__wrapped__(case, name), made_of(case, "dense")))
 
 
-ON_A_GPU = [pytest.param(library, case, id=f"{library.name}-{case}") for library in (CuPy, TorchCUDA) for case in CASES]
+WHOLE, OF_TILES = "dense on NumPy", [(xp, "tiled") for xp in (Torch, Strict)] + [(ReadOnlyNumPy, to) for to in ON_TILES]
+BY_LIBRARIES = [  # each case on a library by turns, and in tiles of one, the engine's among them in all dtypes of NumPy
+    *by_turns([(xp, WHOLE) for xp in (ReadOnlyNumPy, Strict, Torch)], CASES, A_FEW),
+    *by_turns(OF_TILES, CASES),
+    *(pytest.param(where, case) for where in product((CuPy, TorchCUDA), (WHOLE, "tiled")) for case in CASES),
+]
 
 
+@every_route
 @pytest.mark.parametrize(
-    ("xp", "case"), by_turns((ReadOnlyNumPy, Strict, Torch), CASES, A_FEW) + ON_A_GPU, indirect=["xp"]
+    ("xp", "route", "case"),
+    [pytest.param(*p.values[0], p.values[1], marks=p.marks) for p in BY_LIBRARIES],
+    ids=lambda value: str(getattr(value, "name", value)),
+    indirect=["xp", "route"],
 )
 def test_every_library_gives_the_same(xp, case):
     inputs = case.draw()
@@ -121,24 +131,6 @@ def test_every_library_gives_the_same(xp, case):
     same_everywhere(xp, lambda *inputs: case.attend(*inputs)[0], *inputs)
     same_everywhere(xp, lambda dO, *inputs: case.pull(dO, case.attend(*inputs)[1]), dO, *inputs)
     same_everywhere(xp, lambda *inputs: case.push(inputs, case.attend(*inputs)[1]), *at_finite)
-
-
-IN_TILES = [(library, "tiled") for library in (Torch, Strict)] + [(ReadOnlyNumPy, name) for name in ON_TILES]
-
-
-@pytest.mark.parametrize(
-    ("xp", "route", "case"),
-    [
-        *(pytest.param(*p.values[0], p.values[1], marks=p.marks) for p in by_turns(IN_TILES, CASES)),
-        *(pytest.param(p.values[0], "tiled", p.values[1]) for p in ON_A_GPU),
-    ],
-    indirect=["xp", "route"],
-    ids=lambda value: str(getattr(value, "name", value)),
-)
-@every_route
-def test_every_library_gives_the_same_in_tiles(xp, case):
-    """The tiles of any library, and the engine in all dtypes of NumPy: each case on one of them by turns."""
-    test_every_library_gives_the_same(xp, case)
 
 
 ANY_OP = (  # and what its array has after the heads, None where it has none
@@ -194,17 +186,21 @@ def test_any_shape(name, case, seed):
 
 @by_routes
 def test_a_backward_may_run_twice_and_is_linear(case):
-    """A backward changes nothing that a second one reads, and is linear in the gradient that arrives."""
-    inputs = case.draw()
-    copies = [T.copy() for T in inputs]
+    """It is linear in the gradient that arrives. And no derivative writes into what it is given, or residuals hold."""
+    inputs, tangents = case.draw(), case.tangents()
     O, res = case.attend(*inputs)
     dO, other = draw(O.shape, O.shape)
+    dO.flags.writeable = False
+    held = [*inputs, *tangents, *(T for T in res if isinstance(T, np.ndarray))]
+    before = [T.copy() for T in held]
     first, second = case.pull(dO, res), case.pull(other, res)
     both = case.pull(2 * dO - 3 * other, res)
+    case.push(tangents, res)
+    case.push_pull(tangents, dO, res, dL=np.ones_like(res.L), tdO=dO)
     for a, b, ab_, again in zip(first, second, both, case.pull(dO, res), strict=True):
         assert np.array_equal(a, again)
         assert checks.close(ab_, 2 * a - 3 * b)
-    assert all(map(np.array_equal, inputs, copies)), "an input was modified"
+    assert all(map(np.array_equal, held, before))
 
 
 @every_route
@@ -229,15 +225,6 @@ def test_dead_rows_are_exactly_zero(case):
     assert np.array_equal(tL[dead] != 0, np.zeros_like(tL[dead], bool)) or "Sink" in str(case.ops)
     if case.scores[:-1] == case.q[:-1]:
         assert not np.any(tdQ[dead])
-
-
-def test_dead_rows_in_every_library(xp):
-    case = CASE["mask with a dead row"]
-    O, res = case.attend(*(xp.asarray(T) for T in case.draw()))
-    assert np.array_equal(np.all(xp.numpy(O) == 0, axis=-1), ~case.allowed().any(axis=-1))
-    dQ, *others = (xp.numpy(T) for T in case.pull(xp.asarray(np.ones(O.shape)), res))
-    assert np.all(dQ[..., 1, :] == 0)
-    assert all(np.all(np.isfinite(T)) for T in others)
 
 
 @every_route
@@ -294,12 +281,28 @@ PLACES = ("ALiBi of many heads", "relative bias", "relative bias of T5", "logit 
           "window with global tokens")  # fmt: skip
 
 
+ENGINE = Way("numpy_tiled", SMALL._replace(rows=16, cols=13, keys=26))
+SHIFTED = ENGINE._replace(tiles=ENGINE.tiles._replace(bits=0.0))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", ["auto", Way("tiled", tiled.Tiles(16, 13))], ids=["auto", "tiled"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
-@pytest.mark.parametrize("name", ["bias for all heads", "causal, more keys", "grouped queries", "mask", *PLACES])
+@pytest.mark.parametrize(
+    "name", ["bias for all heads", "causal, more keys", "grouped queries", "mask with a dead row", "sink", *PLACES]
+)
 def test_low_precision(name, seed, method, dtype):
-    low_precision(large(CASE[name]), dtype, seed, method=method)
+    as_exact_as_plain(large(CASE[name]), dtype, seed=seed, method=method)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("method", "size"), [("dense", 1.0), (ENGINE, 1.0), (ENGINE, 300.0), (SHIFTED, 300.0)], ids=str
+)
+@pytest.mark.parametrize("name", ["causal, more keys", "mask with a dead row"])
+def test_low_precision_on_numpy(name, size, method, layout):
+    """At scores of up to a thousand too, and however the arrays lie in memory."""
+    as_exact_as_plain(large(CASE[name]), layout=layout, size=size, put=torch.Tensor.numpy, method=method)
 
 
 def large(case):

@@ -5,8 +5,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
-from libraries import Strict
 
 import attnbook as ab
 from attnbook.checks import close
@@ -101,16 +99,6 @@ def test_a_bias_at_the_ends_of_its_dtype(way, name, dtype):
     with every_flag_told():
         came = run(*given, method=WAYS[way])
     agree(came, reference(*given), dtype)
-
-
-@pytest.mark.parametrize("method", ["dense", "tiled"])
-@pytest.mark.parametrize("name", BIASES)
-@pytest.mark.parametrize("xp", ["torch", "strict"])
-def test_on_other_libraries(xp, method, name):
-    given = (*inputs(np.float32), bias_of(name, np.float32))
-    asarray = torch.tensor if xp == "torch" else Strict().asarray
-    came = [T.numpy() if xp == "torch" else Strict().numpy(T) for T in run(*map(asarray, given), method=method)]
-    agree(came, reference(*given), np.float32)
 
 
 @pytest.mark.parametrize("way", WAYS)

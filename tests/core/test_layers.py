@@ -9,24 +9,8 @@ from compare import draw, same_everywhere
 from naive import naive_norm, naive_rotary
 
 import attnbook as ab
-from attnbook import checks
+from attnbook import checks, layers
 from attnbook.arrays import array_namespace
-from attnbook.layers import (
-    DifferentialGrads,
-    LatentGrads,
-    LatentParams,
-    TalkingGrads,
-    differential_attention,
-    differential_attention_jvp,
-    differential_attention_vjp,
-    differential_lambda,
-    differential_lambda_vjp,
-    latent_attention,
-    latent_attention_vjp,
-    talking_heads,
-    talking_heads_jvp,
-    talking_heads_vjp,
-)
 from attnbook.ops import Bias
 
 
@@ -70,17 +54,17 @@ def latent_case(leave=(), lead=(2,), extras=(), rotary=None, absorbed=False, **o
     at = [T / (1 if T.ndim < 2 else T.shape[-2] ** 0.5) for T in draw((*lead, N, D_MODEL), *shapes.values(), *extras)]
 
     def params(W):
-        return LatentParams(**({"W_DQ": None} | dict(zip(shapes, W, strict=False))))
+        return layers.LatentParams(**({"W_DQ": None} | dict(zip(shapes, W, strict=False))))
 
     def f(X, *rest):
         bias, B = rest[len(shapes) :] or (None, None)
         with_ops = {"bias": bias, "ops": [] if B is None else [Bias(B)]}
         call = {"num_heads": H, "rotary": rotary, "absorbed": absorbed, "eps": 0.01, **with_ops, **options}
-        return latent_attention(X, params(rest), **call)
+        return layers.latent_attention(X, params(rest), **call)
 
     def pull(dY, res):
-        g = latent_attention_vjp(dY, res)
-        assert isinstance(g, LatentGrads)
+        g = layers.latent_attention_vjp(dY, res)
+        assert isinstance(g, layers.LatentGrads)
         return [T for T in (g.dX, *g.dparams, g.dbias, *g.dops) if T is not None]
 
     def naive(X, *rest):
@@ -136,7 +120,7 @@ def differential_case(of_lam, options):
 
     def f(Q, K, V, lam, *rest):
         extras = {name: T if name == "bias" else [Bias(T)] for name, T in zip(given, rest, strict=True)}
-        return differential_attention(Q, K, V, lam, **(options | extras))
+        return layers.differential_attention(Q, K, V, lam, **(options | extras))
 
     def naive(Q, K, V, lam, *extras):
         halves = ((T[..., :11], T[..., 11:]) for T in (Q, K))
@@ -153,12 +137,12 @@ def test_differential_attention(of_lam, options):
     f, naive, at = differential_case(of_lam, options)
     O, res = f(*at)
     (dO,) = draw(O.shape, seed=1)
-    g = differential_attention_vjp(dO, res)
-    assert isinstance(g, DifferentialGrads)
+    g = layers.differential_attention_vjp(dO, res)
+    assert isinstance(g, layers.DifferentialGrads)
     grads = [T for T in (*g[:5], *g.dops) if T is not None]
     agrees(f, naive, at, dO, grads)
     tangents = [np.asarray(T) for T in draw(*(T.shape for T in at[:4]), seed=2)]
-    tO = differential_attention_jvp(*tangents, res)
+    tO = layers.differential_attention_jvp(*tangents, res)
 
     def still(*moved):
         return f(*moved, *map(array_namespace(moved[0]).asarray, at[4:]))
@@ -170,44 +154,16 @@ def test_differential_attention(of_lam, options):
 def test_differential_attention_in_every_library(xp):
     f, _, at = differential_case((3,), {})
     (dO, *tangents) = draw((2, 3, 5, 13), *(T.shape for T in at))
-    same_everywhere(xp, lambda dO, *at: (f(*at)[0], differential_attention_vjp(dO, f(*at)[1])[:4]), dO, *at)
-    same_everywhere(xp, lambda *all: differential_attention_jvp(*all[4:], f(*all[:4])[1]), *at, *tangents)
+    same_everywhere(xp, lambda dO, *at: (f(*at)[0], layers.differential_attention_vjp(dO, f(*at)[1])[:4]), dO, *at)
+    same_everywhere(xp, lambda *all: layers.differential_attention_jvp(*all[4:], f(*all[:4])[1]), *at, *tangents)
 
 
 def test_differential_lambda():
     at = [T / 3 for T in draw((3, 5), (3, 5), (3, 5), (3, 5))]
     (dlam,) = draw((3,), seed=1)
-    f = partial(differential_lambda, init=0.8)
+    f = partial(layers.differential_lambda, init=0.8)
     agrees(lambda *at: (f(*at),), lambda a, b, c, d: (a * b).sum(-1).exp() - (c * d).sum(-1).exp() + 0.8, at, dlam,
-           differential_lambda_vjp(dlam, *at))  # fmt: skip
-
-
-def test_a_differential_layer():
-    """As in the paper: queries and keys twice, a norm of each head's output, 1 − λ_init. Every weight's gradient."""
-    h, d, d_v, init = 3, 5, 13, 0.8
-    X, W_Q, W_K, W_V, W_O, g, *vectors = draw(
-        (2, 7, 17), (17, 2 * h * d), (17, 2 * h * d), (17, h * d_v), (h * d_v, 11), (d_v,), *4 * [(d,)]
-    )
-    at = [X, *(W / 4 for W in (W_Q, W_K, W_V, W_O)), g, *(v / 3 for v in vectors)]
-
-    def layer(X, W_Q, W_K, W_V, W_O, g, *vectors):
-        xp = array_namespace(X)
-        Q, K, V = (ab.heads.split_heads(ab.linear(X, W), h) for W in (W_Q, W_K, W_V))
-        O, res = differential_attention(Q, K, V, differential_lambda(*vectors, init), causal=True)
-        C = ab.heads.merge_heads((1 - init) * ab.rms_norm(O, g))
-        return ab.linear(C, W_O), (O, C, res, xp)
-
-    Y, (O, C, res, _) = layer(*at)
-    (dY,) = draw(Y.shape, seed=1)
-    dC, dW_O, _ = ab.linear_vjp(dY, C, at[4])
-    dO, dg = ab.rms_norm_vjp((1 - init) * ab.heads.split_heads(dC, h), O, at[5])
-    back = differential_attention_vjp(dO, res)
-    dX, dW = 0, []
-    for dT, W in zip(back[:3], at[1:4], strict=True):
-        by_T = ab.linear_vjp(ab.heads.merge_heads(dT), at[0], W)
-        dX, dW = dX + by_T.dX, [*dW, by_T.dW]
-    grads = (dX, *dW, dW_O, dg, *differential_lambda_vjp(back.dlam, *at[6:]))
-    checks.check_vjp(layer, grads, at=at, cotangent=dY)
+           layers.differential_lambda_vjp(dlam, *at))  # fmt: skip
 
 
 # --- talking heads ------------------------------------------------------------------------------------------------
@@ -226,7 +182,7 @@ def talking_case(options):
     def f(Q, *rest):
         mask = options.get("mask")
         beside = {} if mask is None else {"mask": array_namespace(Q).asarray(mask)}
-        return talking_heads(Q, *rest, **(options | beside))
+        return layers.talking_heads(Q, *rest, **(options | beside))
 
     def naive(Q, K, V, W_S, W_P):
         allowed = torch.tensor(options.get("mask", np.ones((4, 5, 7), bool)))
@@ -243,11 +199,11 @@ def test_talking_heads(options):
     f, naive, at = talking_case(options)
     O, res = f(*at)
     (dO,) = draw(O.shape, seed=1)
-    grads = talking_heads_vjp(dO, res)
-    assert isinstance(grads, TalkingGrads)
+    grads = layers.talking_heads_vjp(dO, res)
+    assert isinstance(grads, layers.TalkingGrads)
     agrees(f, naive, at, dO, grads)
     tangents = draw(*(T.shape for T in at), seed=2)
-    tO = talking_heads_jvp(*tangents, res)
+    tO = layers.talking_heads_jvp(*tangents, res)
     checks.check_jvp(f, tO, at=at, tangents=tangents)
     checks.check_adjoint(dO, tO, tuple(grads), tangents)
 
@@ -255,31 +211,5 @@ def test_talking_heads(options):
 def test_talking_heads_in_every_library(xp):
     f, _, at = talking_case({})
     (dO, *tangents) = draw((2, 2, 5, 13), *(T.shape for T in at))
-    same_everywhere(xp, lambda dO, *at: (f(*at)[0], talking_heads_vjp(dO, f(*at)[1])), dO, *at)
-    same_everywhere(xp, lambda *all: talking_heads_jvp(*all[5:], f(*all[:5])[1]), *at, *tangents)
-
-
-# --- keys and values of another layer -----------------------------------------------------------------------------
-
-
-def test_layers_that_share_keys_and_values():
-    """A layer that reads the keys and values of an earlier one: their gradients add up before the projections."""
-    X, W_Q, W_K, W_V, W_Q2 = at = draw((2, 7, 17), (17, 11), (17, 11), (17, 13), (13, 11))
-
-    def layers(X, W_Q, W_K, W_V, W_Q2):
-        K, V = ab.linear(X, W_K), ab.linear(X, W_V)
-        O1, first = ab.attention(ab.linear(X, W_Q), K, V, causal=True)
-        O2, second = ab.attention(ab.linear(O1, W_Q2), K, V, causal=True)
-        return O2, (O1, first, second)
-
-    Y, (O1, first, second) = layers(*at)
-    (dY,) = draw(Y.shape, seed=1)
-    g2 = ab.attention_vjp(dY, second)
-    dO1, dW_Q2, _ = ab.linear_vjp(g2.dQ, O1, W_Q2)
-    g1 = ab.attention_vjp(dO1, first)
-    by_Q, by_K, by_V = (ab.linear_vjp(dT, X, W) for dT, W in
-                        ((g1.dQ, W_Q), (g1.dK + g2.dK, W_K), (g1.dV + g2.dV, W_V)))  # fmt: skip
-    grads = (by_Q.dX + by_K.dX + by_V.dX, by_Q.dW, by_K.dW, by_V.dW, dW_Q2)
-    checks.check_vjp(layers, grads, at=at, cotangent=dY)
-    with pytest.raises(AssertionError, match="gradient 2"):
-        checks.check_vjp(layers, (None, None, ab.linear_vjp(g1.dK, X, W_K).dW, None, None), at=at, cotangent=dY)
+    same_everywhere(xp, lambda dO, *at: (f(*at)[0], layers.talking_heads_vjp(dO, f(*at)[1])), dO, *at)
+    same_everywhere(xp, lambda *all: layers.talking_heads_jvp(*all[5:], f(*all[:5])[1]), *at, *tangents)

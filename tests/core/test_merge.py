@@ -1,4 +1,4 @@
-"""The merge of two partial attentions, and L as an output of attention: values, derivatives, dead rows, libraries."""
+"""The merge of two partial attentions: values, derivatives, dead rows, libraries."""
 
 import numpy as np
 import pytest
@@ -99,16 +99,3 @@ def test_autograd_follows_it_on_torch_in_every_order():
     dead[0][:2], dead[1][0] = -torch.inf, -torch.inf
     f = lambda O1, O2: ab.merge(O1, dead[0], O2, dead[1])[0]  # noqa: E731
     assert torch.autograd.gradcheck(f, (O1, O2), check_forward_ad=True)
-
-
-# --- L of attention -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_dead_row_ignores_its_dL(method):
-    Q, K, V = draw(*QKV)
-    O, res = ab.attention(Q, K, V, mask=MASK, method=method)
-    dL = np.where(np.isfinite(res.L), 1.0, np.nan)
-    grads = ab.attention_vjp(np.zeros_like(O), res, dL)[:3]
-    assert all(np.all(np.isfinite(T)) for T in grads)
-    assert not np.any(grads[0][..., 1, :])

@@ -104,32 +104,6 @@ def test_dead_queries_give_the_bias():
     assert np.all(grads[0][dead] == 0)
 
 
-def test_decoding_with_a_cache_is_one_pass():
-    """Token by token, each at its own position, beside the tokens so far: outputs and gradients of one causal pass."""
-    case = MULTI_HEAD_CASE["norm, rotary and gate, grouped"]
-    X, _, p, (_, *extras) = case.sort(case.draw())
-    norm, gate = ab.QKNorm(*extras[:2]), ab.Gate(*extras[2:])
-    options = {"num_heads": 6, "num_kv_heads": 2, "qk_norm": norm, "gate": gate}
-    Y, res = ab.multi_head_attention(X, p, causal=True, rotary=ab.Rotary(dims=10), **options)
-    (dY,) = draw(Y.shape)
-    g = ab.multi_head_attention_vjp(dY, res)
-    dX, dW_K, dg_K = 0 * X, 0 * p.W_K, 0 * norm.g_K
-    for t in range(7):
-        new, seen = slice(t, t + 1), slice(0, t + 1)
-        rotary = ab.Rotary(np.arange(t, t + 1), dims=10)
-        step = {"memory": X[:, seen], "causal": "bottom-right", "rotary": rotary, **options}
-        Y_t, res_t = ab.multi_head_attention(X[:, new], p, **step)
-        assert checks.close(Y_t, Y[:, new])
-        assert checks.close(res_t.attention.K, res.attention.K[..., seen, :]), "a cache may keep the turned keys"
-        g_t = ab.multi_head_attention_vjp(dY[:, new], res_t)
-        dX[:, new] += g_t.dX
-        dX[:, seen] += g_t.dmemory
-        dW_K += g_t.dparams.W_K
-        dg_K += g_t.dqk_norm.g_K
-    for ours, whole in ((dX, g.dX), (dW_K, g.dparams.W_K), (dg_K, g.dqk_norm.g_K)):
-        assert checks.close(ours, whole)
-
-
 def test_a_norm_may_be_named_and_ops_come_from_a_generator():
     case = MULTI_HEAD_CASE["self"]
     X, _, p, _ = case.sort(case.draw())

@@ -10,11 +10,14 @@ import torch
 from cases import CASES, Case, Slopes
 from compare import draw
 from kernels import DEVICE
-from naive import naive_attention, naive_scores
+from naive import as_exact_as_plain
 
 import attnbook as ab
+<<<<<<< HEAD
 from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.diagnose.cases.covering import cover
+=======
+>>>>>>> main
 from attnbook.ops import ALiBi, Sink, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.capability import kernel_of
@@ -95,58 +98,7 @@ def case_of(row):
 HOW = "dtype", "layout", "dL"
 ROWS = [(case_of(row), {name: row[name] for name in HOW}) for row in cover(FACTORS, forbids=impossible)]
 
-LAYOUTS = {
-    "": lambda T: T,
-    "turned": lambda T: T.transpose(-3, -2).contiguous().transpose(-3, -2) if T.ndim > 2 else T.mT.contiguous().mT,
-    "spread": lambda T: torch.stack([T, T], -1).flatten(-2)[..., ::2],
-}
-
-
-def holds(case, dtype=FLOAT32, layout="", dL=True, size=1.0):
-    """The law: O, L and every gradient, of dO and dL, are as exact as plain torch's in the same dtype, against float64;
-    a row without a key gives and gets exactly 0; and none of it depends on how the tensors lie in memory.
-    """
-    low = [torch.tensor(T).to(dtype) for T in case.draw()]
-    low[0] = size * low[0]
-    given = [(LAYOUTS[layout](T) if T.ndim > 1 else T).to(DEVICE) for T in low]
-    O, res = ab.attention(*given[:3], method="fused", **case.options(given[0], *given[3:]))
-    alive = torch.tensor(case.allowed().any(-1))
-    of_L = alive | any(op is Sink for op, _ in case.ops)
-    arrived = [[torch.tensor(T) for T in draw(O.shape, res.L.shape, seed=seed)] for seed in range(3)]
-    arrived = [(of_O.to(dtype), of_L_ * dL) for of_O, of_L_ in arrived]
-    dO, given_dL = arrived[0]
-    given_dL = (
-        given_dL.float().masked_fill(~of_L, torch.nan).to(DEVICE) if dL else None
-    )  # what arrives there is nothing
-    ours = [T.cpu() for T in (O, res.L, *case.pull(LAYOUTS[layout](dO.to(DEVICE)), res, given_dL))]
-    assert torch.equal(ours[1] == -torch.inf, ~of_L)
-    for T in (ours[0], ours[2])[: 1 + (case.q[:-1] == O.shape[:-1])]:  # dQ, where it is not summed over a batch
-        assert not T[~alive].any()
-    plain, exact = (
-        [_plain(case, [T.to(of) for T in low], of_L, *each) for each in arrived] for of in (dtype, torch.double)
-    )
-    allowed = [max(map(apart, *pair)) for pair in zip(zip(*plain, strict=True), zip(*exact, strict=True), strict=True)]
-    for i, (T, true, off_plain) in enumerate(zip(ours, exact[0], allowed, strict=True)):
-        assert T.shape == true.shape
-        largest = true.abs().masked_fill(~true.isfinite(), 0.0).max().item() if true.numel() else 0.0
-        most = LOW_PRECISION["gradient" if i > 1 else "output"] * off_plain + torch.finfo(dtype).eps * largest
-        assert apart(T, true) <= most, f"result {i}: off by {apart(T, true):.1e}, of {most:.1e}"
-
-
-def apart(T, true):
-    """The largest difference; NaN is none that is allowed."""
-    off = torch.where(true == T, 0.0, T.double() - true)
-    return off.abs().nan_to_num(nan=torch.inf).amax().item() if T.numel() else 0.0
-
-
-def _plain(case, inputs, of_L, dO, dL):
-    """O, L and the gradients of all inputs, by autograd, in the dtype of Q."""
-    inputs = [T.clone().requires_grad_() for T in inputs]
-    O = naive_attention(case, *inputs)
-    S = naive_scores(case, *inputs).masked_fill(~of_L[..., None], 0.0)
-    L = (S.logsumexp(-1) if S.shape[-1] else S.sum(-1)).masked_fill(~of_L, -torch.inf)
-    loss = (O * dO.to(O.dtype)).sum() + (L * dL.to(O.dtype))[of_L].sum()
-    return [O.detach(), L.detach(), *torch.autograd.grad(loss, inputs)]
+holds = partial(as_exact_as_plain, put=lambda T: T.to(DEVICE), method="fused")
 
 
 # --- other laws ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ That the results are right on a GPU is tested where they are tested on all libra
 """
 
 import contextlib
-import warnings
 from functools import partial
 
 import kernels
@@ -58,38 +57,6 @@ def calls(method):
         for _, run in made:
             run()
         yield made
-
-
-def copies(runs):
-    """The copies between GPU and host that these make, by name."""
-    from torch.profiler import ProfilerActivity, profile
-
-    torch.cuda.synchronize()
-    with (
-        warnings.catch_warnings(action="ignore"),
-        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen,
-    ):
-        for run in runs:
-            run()
-        torch.cuda.synchronize()
-    return [event.name for event in seen.events() if event.name.startswith(("Memcpy DtoH", "Memcpy HtoD"))]
-
-
-def that_copy(calls):
-    """Of these calls, those that copy, and what; by halves, as each look takes a tenth of a second."""
-    names = copies([run for _, run in calls])
-    if not names or len(calls) == 1:
-        return [(call, names) for call, _ in calls if names]
-    half = len(calls) // 2
-    return that_copy(calls[:half]) + that_copy(calls[half:]) or [("all of these together", names)]
-
-
-def test_nothing_is_copied_from_or_to_the_host(calls):
-    T = torch.ones(3, device="cuda")
-    if not copies([lambda: float(T.sum())]):
-        pytest.skip("the profiler does not see copies on this GPU")
-    found = that_copy(calls)
-    assert not found, "\n".join(f"{call}: {', '.join(names)}" for call, names in found)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")

@@ -177,19 +177,10 @@ def test_what_is_recorded_holds_what_it_promises(path):
 # --- scripts --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_says_what_it_does(name, script, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        script(name, "--help")
-    said = capsys.readouterr().out
-    assert f"python benchmarks/{name}.py" in said
-    assert "--quick" in said
-
-
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("rates", ["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        *((name, ["--no-such-option"], "unrecognized arguments: --no-such-option") for name in SCRIPTS),
         ("cpu", ["--contenders", "nobody"], "no contender named nobody"),
         ("cpu", ["--shapes", "1,2"], "expected four positive numbers"),
         ("gpu", ["--quick", "--contenders", "nobody", "--device", "cpu"], "no contender named nobody"),

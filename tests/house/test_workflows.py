@@ -36,26 +36,10 @@ schema = partial(tool, "check-jsonschema", "--builtin-schema", "vendor.github-wo
 zizmor = partial(tool, "zizmor", "--offline", "--no-progress", "--config", ".github/zizmor.yml")
 
 
-@pytest.mark.parametrize(
-    ("linter", "changes"),
-    [
-        (schema, {"runs-on:": "run-on:", "steps:": "step:", "pull_request:": "pull_requests:"}),
-        (zizmor, {"bash .ci/run": "echo ${{ github.head_ref }}", "contents: read": "contents: write",
-                  "uses: actions/checkout": "uses: somebody/checkout"}),
-    ],
-    ids=["schema", "zizmor"],
-)  # fmt: skip
-def test_the_linters_have_nothing_to_say_and_notice_what_is_wrong(linter, changes, tmp_path):
+@pytest.mark.parametrize("linter", [schema, zizmor], ids=["schema", "zizmor"])
+def test_the_linters_have_nothing_to_say(linter):
     status, said = linter(*WORKFLOWS)
     assert status == 0, said
-    text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
-    planted = [tmp_path / f"planted{i}.yml" for i in range(len(changes))]
-    for path, (right, wrong) in zip(planted, changes.items(), strict=True):
-        assert right in text
-        path.write_text(text.replace(right, wrong), encoding="utf-8")
-    status, said = linter(*planted)
-    assert status != 0
-    assert [path.name for path in planted if path.name not in said] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import gzip
+import html
 import http.server
 import os
 import re
 import shutil
 import sys
 import threading
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
@@ -27,21 +26,20 @@ PAGES = [f"{file}.html" for file in (TOC["root"], *(c["file"] for part in TOC["p
 MADE = ("search.html?q=softmax", "genindex.html", "py-modindex.html", "404.html")
 SOME_OF_PACKAGE = ("book/api/attnbook.attention.attention.html", "book/api/attnbook.multi_head.MultiHeadGrads.html")
 ALL_PAGES = [*PAGES, *SOME_OF_PACKAGE, *MADE]  # with those that nobody wrote
-PACKED = ("text/", "javascript", "json", "svg", "xml")  # kinds of file that GitHub Pages compresses
 
 
-def without_drawings(html):
+def without_drawings(page):
     """A page without what draws its formulas, which is half of its tags; their MathML says the same."""
     kept, place = [], 0
-    while (start := html.find('<span class="katex-html"', place)) >= 0:
-        kept.append(html[place:start])
+    while (start := page.find('<span class="katex-html"', place)) >= 0:
+        kept.append(page[place:start])
         depth = 0
-        for tag in SPAN.finditer(html, start):
+        for tag in SPAN.finditer(page, start):
             depth += 1 if tag[0] == "<span" else -1
             if not depth:
                 break
         place = tag.end()
-    return "".join([*kept, html[place:]])
+    return "".join([*kept, page[place:]])
 
 
 SPAN = re.compile("<span|</span>")
@@ -60,16 +58,7 @@ def soup(path):
 @functools.cache
 def anchors(path):
     """What a link may lead to on a page. Read without its tree, which takes ten times as long: links ask many pages."""
-    found = set()
-
-    class Anchors(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            found.update(value for name, value in attrs if name in ("id", "name"))
-
-    reader = Anchors()
-    reader.feed(path.read_text(encoding="utf-8"))
-    reader.close()
-    return found
+    return set(map(html.unescape, re.findall(r'\s(?:id|name)="([^"]*)"', path.read_text(encoding="utf-8"))))
 
 
 def broken_links(page):
@@ -95,14 +84,8 @@ def lay_out(tab):
     tab.evaluate("style => document.head.insertAdjacentHTML('beforeend', style)", LAID_OUT)
 
 
-@functools.cache
-def packed(path):
-    """What is sent of a file, and most are sent many times."""
-    return gzip.compress(path.read_bytes(), 6)
-
-
 class Handler(serve.Handler):
-    """Serves as GitHub Pages does: text compressed, and kept for ten minutes."""
+    """As GitHub Pages does, which has it kept for ten minutes. It compresses, too: benchmarks/pages.py."""
 
     protocol_version = "HTTP/1.1"
 
@@ -113,25 +96,11 @@ class Handler(serve.Handler):
         self.send_header("Cache-Control", "max-age=600")
         super().end_headers()
 
-    def do_GET(self):
-        path = Path(self.translate_path(self.path))
-        kind = self.guess_type(path)
-        if not path.is_file() or not any(word in kind for word in PACKED):
-            return super().do_GET()
-        body = packed(path)
-        self.send_response(200)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        return None
-
 
 @contextlib.contextmanager
-def served():
+def served(handler=Handler):
     """The address at which the site is served meanwhile."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=SITE))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=SITE))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()

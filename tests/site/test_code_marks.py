@@ -1,17 +1,20 @@
 """What the book says the package runs is what it runs: calls are followed, line by line."""
 
-import ast
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import coverage
 import numpy as np
+import proofs
 import pytest
+import test_layers
 import torch
 import yaml
 from built_site import SITE, soup
-from code_lines import all_marks, has_twin, page_of, sources
+from code_lines import all_marks, has_twin, page_of
+from compare import draw
 from equations import CHAPTERS, ROOT, equations
 from public_calls import CALLS, PASSES
 from reading import read
@@ -19,7 +22,7 @@ from routes import taking
 from sphinx.directives.code import LiteralIncludeReader
 
 import attnbook as ab
-from attnbook import checks, layers, parallel
+from attnbook import checks, parallel
 from attnbook.arrays import inner
 from attnbook.checks import check
 
@@ -47,49 +50,18 @@ def heads(asarray):
 
 def layers_and_ranks():
     """What the table of public calls does not have: layers of their own, ranks, and checks."""
-    rng = np.random.default_rng(0)
-
-    def draw(*shape):
-        return rng.standard_normal(shape)
-
-    Q, K, V, dO = draw(2, 4, 6), draw(2, 5, 6), draw(2, 5, 3), draw(2, 4, 3)
-    A, lam, mixes = draw(2, 1), np.array([0.3, 0.6]), (draw(2, 3), draw(3, 2))
-
-    def differential():
-        _, res = layers.differential_attention(Q, K, V, lam)
-        layers.differential_attention_vjp(dO, res)
-        layers.differential_attention_jvp(Q, K, V, lam, res)
-
-    def talking():
-        _, res = layers.talking_heads(Q, K, V, *mixes)
-        layers.talking_heads_vjp(dO, res)
-        layers.talking_heads_jvp(Q, K, V, *mixes, res)
-
-    def latent():
-        widths = ((7, 5), (5, 4), (5, 4), (7, 3), (3, 4), (3, 6), (7, 2), (6, 7))
-        p = layers.LatentParams(*(draw(*shape) for shape in widths), draw(5), draw(3))
-        for absorbed in (False, True):
-            Y, res = layers.latent_attention(draw(4, 7), p, num_heads=2, absorbed=absorbed)
-            layers.latent_attention_vjp(Y, res)
-
-    def over_ranks():
-        for scheme in ("ring", "gather", "tree"):
-            parallel.simulate(scheme, Q[:, :4], K[:, :4], V[:, :4], ranks=2, dO=dO)
-
-    def checked():
-        checks.forward_difference(np.sum, Q, K[:, :4])
-        checks.central_difference(np.sum, Q, K[:, :4])
-        checks.complex_step(np.sum, Q, K[:, :4])
-        inner(Q, Q)
-        ab.softmax(Q.astype(np.float16))
-        for digits in (None, 20) if check.has_flint() else (None,):
-            checks.check_vjp(lambda A, B: A * B, (A * A, None), at=(A, A), cotangent=A, digits=digits)
-
-    def linear():
-        O, res = ab.linear_attention(Q, K, V, causal=False)
-        ab.linear_attention_vjp(O, res)
-
-    return differential, talking, latent, over_ranks, checked, linear
+    Q, K, V = draw((2, 4, 6), (2, 4, 6), (2, 4, 3))
+    yield from (partial(test_layers.test_latent_attention, {}, absorbed) for absorbed in (False, True))
+    yield partial(test_layers.test_differential_attention, (3,), {})
+    yield partial(test_layers.test_talking_heads, {})
+    yield from (partial(parallel.simulate, scheme, Q, K, V, ranks=2, dO=V) for scheme in ("ring", "gather", "tree"))
+    yield from (partial(f, np.sum, Q, K) for f in (checks.forward_difference, checks.central_difference))
+    yield from (partial(checks.complex_step, np.sum, Q, K), partial(inner, Q, Q))
+    yield partial(ab.softmax, Q.astype(np.float16))
+    if check.has_flint():
+        yield partial(checks.check_vjp, lambda A: A * A, 2 * Q * K, at=Q, cotangent=K, digits=20)
+    O, res = ab.linear_attention(Q, K, V, causal=False)
+    yield from (partial(ab.linear_attention, Q, K, V, causal=False), partial(ab.linear_attention_vjp, O, res))
 
 
 @pytest.fixture(scope="module")
@@ -112,60 +84,26 @@ def ran():
 # --- the lines that chapters show ---------------------------------------------------------------------------------
 
 SHOWN = re.compile(r"\{literalinclude\} \.\./src/attnbook/(\S+)\n((?::.*\n)+)")
-NOT_ON_NUMPY = {
-    ("11_memory_and_speed", "forward-text"): "torch",
-    ("11_memory_and_speed", "backward-loops"): "torch",
-    ("12_gpu", "libraries-text"): "torch",
-    ("13_every_order", "package-text"): "torch",
-    ("12_gpu", "step-7-text"): "a kernel: test_fused",
-    ("in_the_wild", "listings"): "a listing of others, mended: test_claims",
-}
-"""The cells that show other lines, as they say, and the library that runs these."""
 
 
 def listings():
-    """Cell, file and options of each place where a chapter shows the package's lines."""
+    """Chapter, file and lines of each place where a chapter shows the package's."""
     for path in sorted(CHAPTERS.glob("*.ipynb")):
-        for cell in read(path):
-            if cell["cell_type"] == "markdown":
-                for file, options in SHOWN.findall(cell["source"]):
-                    yield pytest.param((path.stem, cell["id"]), file, dict(re.findall(r":([\w-]+):(.*)", options)),
-                                       id=f"{cell['id']}-{file}")  # fmt: skip
+        for cell in (cell["source"] for cell in read(path) if cell["cell_type"] == "markdown"):
+            for file, options in SHOWN.findall(cell):
+                which = re.findall(r":(pyobject|start[\w-]*|end[\w-]*): *(.*)", options)
+                utf8 = SimpleNamespace(source_encoding="utf-8")
+                of = LiteralIncludeReader(str(SOURCE / file), {**dict(which), "lineno-match": None}, utf8)
+                _, count = of.read()
+                yield path.stem, file, range(of.lineno_start + 1, of.lineno_start + count)
 
 
-def lines_of(file, options):
-    """The first and the last line that are shown, as Sphinx has it."""
-    which = {key: value.strip() for key, value in options.items() if key == "pyobject" or key[:3] in ("sta", "end")}
-    which["lineno-match"] = None
-    reader = LiteralIncludeReader(str(SOURCE / file), which, SimpleNamespace(source_encoding="utf-8"))
-    _, count = reader.read()
-    return reader.lineno_start, reader.lineno_start + count - 1
-
-
-def statements(file):
-    """Each statement within a function that does something: its lines, of a compound one those of its head."""
-    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
-    for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        for node in (n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function):
-            words = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-            nothing = isinstance(node, ast.Return) and node.value is None  # of a method that others write over
-            if not (words or nothing or isinstance(node, ast.FunctionDef | ast.Raise | ast.Continue)):
-                body = getattr(node, "body", None)
-                yield range(node.lineno, body[0].lineno if body else node.end_lineno + 1)
-
-
-@pytest.mark.parametrize(("cell", "file", "options"), list(listings()))
-def test_the_lines_that_a_chapter_shows_are_those_that_run(cell, file, options, ran):
-    library = NOT_ON_NUMPY.get(cell, "NumPy")
-    if library not in ("NumPy", "torch"):
-        pytest.skip(library)
-    if file == "checks/check.py" and not check.has_flint():
-        pytest.skip("python-flint is not installed: balls run nowhere")
-    first, last = lines_of(file, options)
-    shown = [lines for lines in statements(file) if first <= lines.start <= last]
-    assert shown
-    idle = [lines.start for lines in shown if not any((file, n) in ran[library] for n in lines)]
-    assert idle == []
+def test_the_lines_that_a_chapter_shows_run(ran):
+    """That NumPy's run on NumPy, the marks in them say. Kernels: test_fused."""
+    shown = [(chapter, file, lines) for chapter, file, lines in listings() if "fused" not in file]
+    assert len(shown) > 20
+    lines_run = ran["NumPy"] | ran["torch"]
+    assert [(chapter, file) for chapter, file, lines in shown if not lines_run & {(file, n) for n in lines}] == []
 
 
 # --- the lines that formulas lead to ------------------------------------------------------------------------------
@@ -175,26 +113,13 @@ NOT_RUN = {name: why for why, names in FORMULAS["not run"].items() for name in n
 EQUATIONS = {e.label: e for e in equations()}
 
 
-def faults_of(mark, twin, ran):
-    """What is wrong with a mark, in words."""
-    library = "torch" if twin and not mark.file.rpartition("/")[2].startswith("numpy_") else "NumPy"
-    if (mark.file, mark.line) not in ran[library]:
-        yield f"does not run on {library}"
-    letter = re.fullmatch(r"eq-(d?[A-Z])", mark.label)  # of those that are called by one
-    name = letter and letter[1].replace("P", "[PW]")  # W is P after dropout
-    if letter and not re.search(rf"\b{name}(?:_\w+|\d)?\b|\breturn\b", mark.code):
-        yield "makes something else"
-
-
 def test_every_marked_line_runs_and_makes_what_its_formula_says(ran):
-    faults = {mark: list(faults_of(mark, has_twin(of), ran)) for of in all_marks().values() for mark in of}
-    assert not {mark: fault for mark, fault in faults.items() if fault}
-
-
-def test_a_mark_at_a_wrong_line_is_seen(ran):
-    (mark,) = (mark for mark in all_marks()["eq-dV"] if mark.file == "spines/numpy_dense.py")
-    assert list(faults_of(mark._replace(code="D = np.vecdot(dO, O)"), True, ran)) == ["makes something else"]
-    assert list(faults_of(mark, True, {"NumPy": ran["NumPy"] - {(mark.file, mark.line)}})) == ["does not run on NumPy"]
+    for mark, twin in ((mark, has_twin(of)) for of in all_marks().values() for mark in of):
+        library = "torch" if twin and not mark.file.rpartition("/")[2].startswith("numpy_") else "NumPy"
+        assert (mark.file, mark.line) in ran[library], f"{mark} does not run on {library}"
+        letter = re.fullmatch(r"eq-(d?[A-Z])", mark.label)  # of those that are called by one
+        name = letter and letter[1].replace("P", "[PW]")  # W is P after dropout
+        assert not letter or re.search(rf"\b{name}(?:_\w+|\d)?\b|\breturn\b", mark.code), f"{mark} makes something else"
 
 
 def test_every_formula_that_the_package_runs_has_a_line():
@@ -211,18 +136,28 @@ def test_every_formula_that_the_package_runs_has_a_line():
 # --- the site -----------------------------------------------------------------------------------------------------
 
 
+BOXES = {  # by the kind of button: of each label what is shown, and where a link leads, and to which words
+    "runs": {k: [(m.code, f"src/attnbook/{m.file}", k) for m in of] for k, of in all_marks().items()},
+    "proved": {k: [(t.statement, t.where, f"Theorem {t.name} ") for t in of] for k, of in proofs.by_label().items()},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("runs", "code"), ("proved", "proved")])
 @pytest.mark.parametrize("chapter", sorted({e.chapter for e in EQUATIONS.values()}))
-def test_beside_each_formula_that_the_package_runs_a_button_opens_its_lines(chapter):
-    page, known = soup(SITE / "chapters" / f"{chapter}.html"), all_marks()
-    here = {label for label in known if EQUATIONS[label].chapter == chapter}
-    assert {button["popovertarget"] for button in page.select("button.runs")} == {f"code-{label}" for label in here}
-    for label in here:
-        box = page.find(id=f"code-{label}")
-        assert [pre.get_text() for pre in box.select("pre")] == [mark.code for mark in known[label]]
-        for mark, link in zip(known[label], box.select("a[href*='/blob/']"), strict=True):
+def test_beside_a_formula_buttons_open_its_lines_and_its_theorem(chapter, kind, name):
+    page = soup(SITE / "chapters" / f"{chapter}.html")
+    here = {label: known for label, known in BOXES[kind].items() if EQUATIONS[label].chapter == chapter}
+    assert {button["popovertarget"] for button in page.select(f"button.{kind}")} == {
+        f"{name}-{label}" for label in here
+    }
+    for label, known in here.items():
+        box = page.find(id=f"{name}-{label}")
+        assert kind == "runs" or re.match(r"\(\w+\.\d+\), proved", box.select_one(".theorem-title").text)
+        assert [pre.get_text() for pre in box.select("pre")] == [shown for shown, *_ in known]
+        for (_, file, words), link in zip(known, box.select("a[href*='/blob/']"), strict=True):
             place, _, line = link["href"].partition("#L")
-            assert place.endswith(f"/src/attnbook/{mark.file}")
-            assert label in sources()[mark.file].splitlines()[int(line) - 1].partition("  # ")[2]
+            assert place.endswith(f"/{file}")
+            assert words in (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
 
 def test_each_line_s_function_leads_back_to_the_formula():

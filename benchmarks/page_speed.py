@@ -8,7 +8,7 @@ weighs, ``make lighthouse`` says.
 
 import statistics
 
-from built_site import chromium, served
+from pages import built_site, served
 from playwright.sync_api import sync_playwright
 from tqdm import tqdm
 
@@ -83,7 +83,7 @@ def milliseconds_of_keys(browser, address):
 
 def main(rounds=5):
     with served() as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=built_site.chromium(), args=["--no-sandbox"])
         for kind in ("laptop", "phone"):
             found = [seconds_to_a_result(browser, address, kind == "phone") for _ in tqdm(range(rounds), desc=kind)]
             for when, took in zip(VISITS, zip(*found, strict=True), strict=True):
