@@ -13,11 +13,7 @@ from kernels import DEVICE
 from naive import as_exact_as_plain
 
 import attnbook as ab
-<<<<<<< HEAD
-from attnbook.checks.tolerances import LOW_PRECISION
 from attnbook.diagnose.cases.covering import cover
-=======
->>>>>>> main
 from attnbook.ops import ALiBi, Sink, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.capability import kernel_of
