@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace, device
-from covering import cover
 
 import attnbook as ab
+from attnbook.diagnose.cases.covering import cover
 from attnbook.ops import (
     ALiBi,
     Bias,

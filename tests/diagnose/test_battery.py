@@ -12,10 +12,14 @@ import attnbook as ab
 from attnbook.arrays import mT
 from attnbook.diagnose.case import MEMORY
 from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.cases.crossed import FEATURES
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.mistakes import MISTAKES
 from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.steps import Steps
+
+FAR = ("large scores", "a masked score far", "a later score far", "scores about", "one huge key")
+"""The beginnings of the names of cases whose exponentials may overflow."""
 
 BY_NAME = {case.name: case for case in battery()}
 
@@ -66,7 +70,7 @@ def test_no_right_result_is_beyond_its_dtype(dtype):
         for T in (*a.run(), a.products, a.dP):
             assert np.isfinite(T).all()
             assert np.max(np.abs(T), initial=0) < top / 4, case.name
-        if case.name != "large scores" and "mask" not in case.options:
+        if "mask" not in case.options and not case.name.startswith(FAR):
             assert np.max(a.products, initial=0) < 11, case.name  # e¹¹ is the largest of float16
 
 
@@ -236,4 +240,5 @@ def test_a_kernel_that_rounds_weights_to_16_bits_is_right(product, dtype, noted)
 def test_ours_with_ops_is_asked_everything():
     report = ab.diagnose(with_ops)
     assert report.ok, str(report)
-    assert list(report.compared) == list(BY_NAME)
+    assert set(BY_NAME) <= set(report.compared)
+    assert (report.crossed, report.apart, report.unasked) == (FEATURES, (), ())

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from cases import CASES, Case, Slopes
 from compare import draw
-from covering import cover
 from kernels import DEVICE
 from naive import as_exact_as_plain
 
 import attnbook as ab
+from attnbook.diagnose.cases.covering import cover
 from attnbook.ops import ALiBi, Sink, Softcap, Window
 from attnbook.plan import resolve
 from attnbook.spines.fused.capability import kernel_of

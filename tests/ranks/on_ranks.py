@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from covering import cover
 
+from attnbook.diagnose.cases.covering import cover
 from attnbook.diagnose.ranks.group import Group
 from attnbook.multi_head import MultiHeadParams, multi_head_attention, multi_head_attention_vjp
 from attnbook.ops import ALiBi, Dropout, Segments, Sink

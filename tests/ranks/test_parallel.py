@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cases import CASES
 from compare import draw
-from covering import cover
 from libraries import NumPy, Strict, Torch
 
 import attnbook as ab
+from attnbook.diagnose.cases.covering import cover
 from attnbook.ops import ALiBi, Bias, RelativeBias, Segments, Window
 from attnbook.parallel import bytes_of, join, positions, scores_of_ranks, simulate, split
 

@@ -17,7 +17,8 @@ class Case:
 
     ``optional`` marks what a right function may refuse: to share key heads, a second dtype, the other corner, a window.
     ``memory`` says of some inputs, by name, how they lie in memory, one of :data:`MEMORY`; the others lie in order.
-    ``why_not`` is why it cannot be asked of this function, or "". ``seen`` keeps what was computed for it.
+    ``why_not`` is why it cannot be asked of this function, or "". ``row`` is what meets in it, as
+    :mod:`attnbook.diagnose.cases.crossed` has it; None for a case of the battery. ``seen`` keeps what was computed.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Case:
     optional: bool = False
     memory: dict = field(default_factory=dict)
     why_not: str = ""
+    row: dict | None = None
     seen: dict = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -13,8 +13,10 @@ import numpy as np
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.cases.battery import battery
+from attnbook.diagnose.cases.crossed import FEATURES, cross, missing
 from attnbook.diagnose.cases.determinism import check_determinism
 from attnbook.diagnose.cases.ignored import swallowed
+from attnbook.diagnose.cases.own import of_its_own
 from attnbook.diagnose.cases.refusals import limited
 from attnbook.diagnose.cases.run import Run, imprecise, wrong_in
 from attnbook.diagnose.causes.registry import KNOWN, TITLES
@@ -23,7 +25,18 @@ from attnbook.diagnose.learn.caller import Caller
 from attnbook.diagnose.learn.results import NAMES, Came
 from attnbook.diagnose.links import ALIKE, BOOK, link, of_ranks, symptom, title_of
 from attnbook.diagnose.ranks import Ranks
-from attnbook.diagnose.wording import FEW, WRAP, grouped, headline, in_cases, precisions, reasons, takes, wrapped
+from attnbook.diagnose.wording import (
+    FEW,
+    WRAP,
+    grouped,
+    headline,
+    in_cases,
+    of_what,
+    precisions,
+    reasons,
+    takes,
+    wrapped,
+)
 from attnbook.types import Library
 
 DTYPES = tuple(DIAGNOSE)
@@ -34,8 +47,9 @@ DTYPES = tuple(DIAGNOSE)
 class Finding:
     """One thing that is wrong.
 
-    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "precision", "raised", "returned", "too
-    long", "changed", "nothing ran", or one of :data:`.determinism.SAYS`. ``cases`` are where, the
+    ``about`` is "O", "dQ", "dK", "dV" or "the call"; ``kind`` is "wrong", "another layer" (whose O is no softmax
+    attention, and whose gradients are right by differences of that O), "precision", "raised", "returned", "too long",
+    "changed", "nothing ran", or one of :data:`.determinism.SAYS`. ``cases`` are where, the
     simplest first; ``error`` is how far off there, relative to the largest right entry, None where that has no
     meaning. ``causes`` are the mistakes that it matches, each a tuple of slugs: one, or two at once. Several causes:
     the cases that ran cannot tell them apart. ``parts`` is for what matches no cause as a whole: for some mistakes, the
@@ -59,7 +73,8 @@ class Report:
 
     ``findings`` are what is wrong, ``notes`` what is worth knowing and no mistake, ``compared`` the cases whose results
     were compared, ``not_run`` those that fn does not take, with the reason, and ``cases`` is how many there are in all.
-    ``runs`` are the calls behind it, with their arrays, for pictures.
+    ``crossed`` are the conditions of which every pair was asked, but for the pairs ``apart``; ``unasked`` those that no
+    case had. ``runs`` are the calls behind it, with their arrays, for pictures.
     """
 
     findings: tuple[Any, ...]
@@ -67,6 +82,9 @@ class Report:
     compared: tuple[Any, ...]
     not_run: dict[str, Any]
     cases: int
+    crossed: tuple[str, ...] = ()
+    apart: tuple[tuple[str, str], ...] = ()
+    unasked: tuple[str, ...] = ()
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -86,10 +104,17 @@ class Report:
         return tuple(dict.fromkeys(f.causes for f in self.findings if len(f.causes) > 1))
 
     def __repr__(self) -> str:
-        wrong = [f.about for f in self.findings if f.kind in ("wrong", "precision")]
+        other = any(f.kind == "another layer" for f in self.findings)
+        wrong = list(dict.fromkeys(f.about for f in self.findings if f.kind in ("wrong", "precision")))
         right = [name for name in NAMES if name not in wrong] if self.compared else []
-        lines = [f"{word}: {', '.join(names)}" for word, names in (("right", right), ("wrong", wrong)) if names]
-        lines.append(f"compared in {len(self.compared)} of {self.cases} cases")
+        said = {"right": right, "wrong": wrong}
+        if other:
+            said = {
+                "no softmax attention of these Q, K, V": ["O"],
+                "right, by differences of its own O": list(NAMES[1:4]),
+            }
+        lines = [f"{word}: {', '.join(names)}" for word, names in said.items() if names]
+        lines += of_what(self) if self.ok else [f"compared in {len(self.compared)} of {self.cases} cases"]
         for (causes, parts), findings in grouped(((f.causes, f.parts), f) for f in self.findings):
             lines += ["", *headline(causes, parts, findings)]
             for f in findings:
@@ -207,7 +232,10 @@ def diagnose(
         instead = TRUE_ONLY if _takes_any_text(run, call) else swallowed(run, call)
         runs.append(Run(case, instead) if instead else run)
     runs = limited(runs, call)
-    return report_of(runs, call, *check_determinism(call, runs))
+    shown, remarks = check_determinism(call, runs)
+    draw = seed, convention.dtypes[0], convention
+    least, cover = cross(runs, lambda case: Run(case, call(case)), draw) if late < 2 else ([], [])
+    return report_of(runs, call, shown, remarks, least, cover)
 
 
 TRUE_ONLY = Came("not run", 'it takes any text for True, so it cannot be asked for causal="bottom-right"')
@@ -225,7 +253,8 @@ def _takes_any_text(run: Any, call: Any) -> Any:
 # --- all cases ----------------------------------------------------------------------------------------------------
 
 
-def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Report:
+def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: Any = (), cover: Any = ()) -> Report:
+    """Of all runs; ``least`` are those of crossed cases, and what is wrong in the ``cover`` is wrong in one of them."""
     compared = [run for run in runs if run.compared]
     wrong = wrong_in(compared)
     sums = imprecise(wrong, compared)[1]
@@ -239,11 +268,20 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = ()) -> Repor
     low = imprecise({name: where for name, where in wrong.items() if name not in formulas}, compared)[0]
     imprecisely = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings = _all_of_values(wrong, causes, parts, likely)
-    crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else []  # that may be why
+    crashed = [Run(*each) for each in call.learner.crashed] if findings or imprecisely else ()  # that may be why
+    if "O" in wrong and not causes.get("O") and not parts.get("O") and 2 * len(wrong["O"]) > len(compared):
+        fits, words = of_its_own(call, wrong["O"][0])
+        if fits >= {"dQ", "dK", "dV"}:
+            of_O = next(f for f in findings if f.about == "O")
+            findings = [replace(of_O, kind="another layer", likely="", text=f"{of_O.text}; {words}")]
+            least = cover = crashed = ()
+        elif fits:
+            remarks = (*remarks, words)
+    findings += [each for run in least if run.compared for each in _where_things_meet(run, {*low, *sums})]
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
-    return _whole(runs, findings, (*takes(call, runs), *precisions(compared), *remarks))
+    return _whole([*runs, *least, *cover], findings, (*takes(call, runs), *precisions(compared), *remarks))
 
 
 def _over_ranks(runs: Any, notes: Any) -> Any:
@@ -253,10 +291,10 @@ def _over_ranks(runs: Any, notes: Any) -> Any:
     low = {name: words for name, words in imprecise(wrong, compared)[0].items() if name not in causes}
     findings = [_of_precision(name, wrong.pop(name), words) for name, words in low.items()]
     findings += _all_of_values(wrong, causes, parts, likely)
-    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes), ())
+    return _whole(runs, findings + _of_calls(runs, causes, {}), (*precisions(compared), *notes), (), crossed=False)
 
 
-def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
+def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,), crossed: bool = True) -> Any:
     compared = tuple(run.name for run in runs if run.compared)
     not_run = {run.name: run.came.text for run in runs if run.came.kind == "not run"}
     if not compared:
@@ -265,11 +303,26 @@ def _whole(runs: Any, findings: Any, notes: Any, to_do: Any = (WRAP,)) -> Any:
         notes = (f"compared in {len(compared)} of {len(runs)} cases: in so few, other causes may look the same", *notes)
     if not compared and not findings:
         findings = [Finding("the call", "nothing ran", "no case could be run, so nothing is known")]
-    return Report(tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(runs))
+    taken, apart = missing(runs) if crossed else ((), ())
+    unasked = tuple(name for name in FEATURES if name not in taken) if crossed else ()
+    return Report(
+        tuple(findings), tuple(notes), compared, not_run, len(runs), tuple(taken), tuple(apart), unasked, tuple(runs)
+    )
 
 
 def _all_of_values(wrong: Any, *known: Any) -> list[Any]:
     return [_of_values(name, where, *(of.get(name, ()) for of in known)) for name, where in wrong.items()]
+
+
+def _where_things_meet(run: Any, low: Any) -> Any:
+    """Findings of a crossed case by itself: a fault that needs all that meets there is none elsewhere."""
+    wrong = {name: where for name, where in wrong_in([run]).items() if name not in low}
+    causes, parts, _, guessed = explain([run], wrong, KNOWN)
+    causes = {name: each for name, each in causes.items() if each[0][0] in KNOWN}  # one case shows no pattern
+    found = _all_of_values(wrong, causes, parts, guessed)
+    many = sum(map(bool, run.case.row.values()))
+    without = ", and right without " + ("either" if many == 2 else "any one of these")
+    return [replace(each, text=each.text + without) for each in found] if many > 1 else found
 
 
 def _of_values(name: str, where: Any, causes: Any, parts: Any, likely: Any) -> Any:

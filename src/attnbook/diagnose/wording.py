@@ -25,6 +25,16 @@ def in_cases(where):
     return f'in "{first}"' if len(where) == 1 else f'in {len(where)} cases, first in "{first}"'
 
 
+def of_what(report):
+    """In which cases all is right: what was crossed in them, and what was not asked."""
+    pairs = f": every pair of {', '.join(report.crossed)}" if len(report.crossed) > 1 else ""
+    yield f"  in {len(report.compared)} of {report.cases} cases{pairs}"
+    if report.apart:
+        yield f"  but for {', '.join(map(' with '.join, report.apart))}"
+    if report.unasked:
+        yield f"  not asked: {', '.join(report.unasked)}"
+
+
 def headline(causes, parts, findings):
     lines = []
     for i, slugs in enumerate(causes):

@@ -1,5 +1,7 @@
 """Draws the cases of the battery, at sizes and with axes that a function takes."""
 
+from dataclasses import replace
+
 import numpy as np
 
 
@@ -83,22 +85,30 @@ class Draw:
 
     # --- whole cases
 
+    def angles(self, of):
+        """cos and sin of what the positions turn each pair of columns by, at the sizes nearest to these."""
+        n, _, d_k, _ = self._fitted(of, apart=False)[0]
+        angles = np.arange(n)[:, None] * 100.0 ** (-2 * np.arange(d_k // 2) / d_k)
+        return {"cos": np.cos(angles), "sin": np.sin(angles)}
+
     def turning(self, name, n):
         """A case that turns queries and keys by their positions."""
         _, _, d_k, d_v = self.sizes
-        n, n, d_k, _ = self._fitted((n, n, d_k + d_k % 2, d_v), apart=False)[0]
-        angles = np.arange(n)[:, None] * 100.0 ** (-2 * np.arange(d_k // 2) / d_k)
-        return self.case(name, of=(n, n, d_k, d_v), optional=True, cos=np.cos(angles), sin=np.sin(angles))
+        of = (n, n, d_k + d_k % 2, d_v)
+        return self.case(name, of=of, optional=True, **self.angles(of))
 
     def telling(self, name, n, p):
-        """A case of dropout whose O and dV tell which weights were kept: V and dO are 1 on the diagonal, else 0."""
+        """A case of dropout."""
         (_, wide, *_), _ = self._fitted((n, n, n, n), apart=False)
-        case = self.case(name, of=(n, n, self.sizes[2], wide), optional=True, dropout=p)
+        return self.told(self.case(name, of=(n, n, self.sizes[2], wide), optional=True, dropout=p))
+
+    def told(self, case):
+        """The case with values whose O and dV tell which weights were kept: V and dO are 1 on the diagonal, else 0."""
         Q, K, V, dO = case.inputs
         n_k, d_v = V.shape[-2:]
         why_not = case.why_not or ("" if n_k <= d_v else f"its values are no wider than {d_v}, so its O does not tell")
         inputs = (Q, K, *(np.broadcast_to(np.eye(*T.shape[-2:]), T.shape).copy() for T in (V, dO)))
-        return self.make(name, inputs, case.options, case.dtype, True, {}, why_not)
+        return replace(case, inputs=inputs, why_not=why_not)
 
     # --- what the function takes
 

@@ -28,7 +28,7 @@ def battery(seed=0, dtype="float64", convention=None):
 @lru_cache(maxsize=8)
 def _battery(seed, dtype, convention):
     draw = Draw(Case, seed, dtype, convention)
-    makers = (_simple, _of_sizes, _in_memory, _of_activations, _with_options, _empty)
+    makers = (_simple, _of_sizes, _in_memory, _of_activations, _with_options, _of_ranges, _empty)
     cases = tuple(case for make in makers for case in make(draw, dtype))
     for case in cases:
         for T in (*case.inputs, *case.options.values()):
@@ -135,6 +135,61 @@ def _with_options(draw, dtype):
     yield draw.turning("rotary", n)
     yield draw.case("loss that uses L, the log-sum-exp", optional=True, dL=draw.of_rows())
     yield draw.telling("dropout", n, 0.3)
+
+
+def _of_ranges(draw, dtype):
+    """Scores that are usual in no test and happen in training; in 16 bits less far away.
+
+    Each keeps one thing apart: an exponential of what is masked, a maximum that counts it, one that begins at 0, a
+    finite number in place of −∞, padding that weighs something in the backward, 0 · ∞, and −∞ − (−∞).
+    """
+    _, n_k, d_k, d_v = draw.sizes
+    high, low, edge = (50.0, 200.0, 8.0) if "16" in dtype else (1500.0, 2e4, 80.0)
+    square = partial(draw.case, of=(n_k, n_k, d_k, d_v))
+    last = np.arange(n_k) == n_k - 1
+    yield _at(draw.case("a masked score far above", mask=_all_but_the_last), high * last)
+    yield _at(draw.case("a masked score far below", mask=_all_but_the_last), -high * last)
+    yield _at(square("a later score far above", causal=True), high * last)
+    yield _at(draw.case("scores far below 0"), -high)
+    yield _at(draw.case("scores far below 0, and a mask", mask=draw.mask("b", 1, "q", "k")), -low)
+    yield _at(draw.case("scores about 80" if edge == 80 else "scores about 8"), edge)
+    yield _at(draw.case("scores about −80" if edge == 80 else "scores about −8"), -edge)
+    yield _at(draw.case("one huge key"), high * (np.arange(n_k) == 1), across=True)
+    yield draw.case("bias with −∞", bias=_with_infinities(draw, dead=False))
+    yield draw.case("bias with a row of −∞", bias=_with_infinities(draw, dead=True))
+    yield draw.case("whole tiles masked", (2,), of=(20, 300, d_k, d_v), mask=_whole_tiles)
+
+
+def _at(case, scores, across=False):
+    """The case with queries and keys turned so that these numbers, one a key, are added to its scores, more or less; a
+    key that points ``across`` has as many scores far above as far below.
+    """
+    Q, K, V, dO = (T.copy() for T in case.inputs)
+    sign = np.where(np.arange(Q.shape[-2]) % 2, -1.0, 1.0) if across else 1.0
+    Q[..., 0] = sign * (1 + 0.1 * np.abs(Q[..., 0]))
+    K[..., 0] = np.resize(scores, K.shape[-2]) * Q.shape[-1] ** 0.5
+    return replace(case, inputs=(Q, K, V, dO))
+
+
+def _all_but_the_last(lead, n_q, n_k):
+    return np.broadcast_to(np.arange(n_k) < max(1, n_k - 1), (n_q, n_k)).copy()
+
+
+def _whole_tiles(lead, n_q, n_k):
+    """Every other row has no key in the first tile, of 64 or 128, and the others none in the last."""
+    i, j = np.arange(n_q)[:, None], np.arange(n_k)
+    return np.where(i % 2, j >= min(130, n_k - 1), j < min(120, n_k))
+
+
+def _with_infinities(draw, dead):
+    def table(*sizes):
+        T = draw.table("b", "h", "q", "k")(*sizes)
+        T[..., 1::3] = -np.inf
+        if dead:
+            T[..., 1, :] = -np.inf
+        return T
+
+    return table
 
 
 def _empty(draw, dtype):

@@ -14,6 +14,7 @@ import numpy as np
 
 from attnbook.diagnose.cases import _wraps as wraps
 from attnbook.diagnose.cases.run import NAMES, Run
+from attnbook.diagnose.steps import Steps
 
 OFTEN, SECONDS = 8, 0.03
 """How often a small case is called again, and for how long at most; three times at least."""
@@ -259,7 +260,8 @@ def _absent(runs, shown):
 def _kept(runs, shown):
     """Dropout that keeps too many weights, or too few; where it keeps all, it is ignored, which the numbers show."""
     for run in runs:
-        kept, p = run.options["kept"], run.case.options["dropout"]
+        allowed, p = Steps(*run.came.inputs, **run.options).allowed, run.case.options["dropout"]
+        kept = run.options["kept"][np.broadcast_to(allowed, run.options["kept"].shape)]
         far = abs(np.count_nonzero(kept) - (1 - p) * kept.size) / (kept.size * p * (1 - p)) ** 0.5
         if far > DEVIATIONS and not kept.all():
             shown.add("O", "dropout", f"{kept.mean():.0%} {SAYS['dropout']} where dropout is {p:g}", run)

@@ -32,7 +32,10 @@ class Run:
         """All that the steps are told: the options as they came, what dropout kept, and how inputs lie in memory."""
         options = dict(self.came.options)
         if "dropout" in options and self.compared:
-            options |= {"kept": self._told("O", self.came.inputs[2]), "kept_of_dV": self._told("dV", None)}
+            kept = self._told("O", self.came.inputs[2])
+            anew = kept if self.case.grouped else self._told("dV", None)
+            more = anew & ~kept & Steps(*self.came.inputs, **options).allowed  # where there is none, dV is only less
+            options |= {"kept": kept, "kept_of_dV": anew if np.any(more) else kept}
         return options | ({"memory": self.case.memory} if self.case.memory else {})
 
     def _told(self, name, V):
@@ -104,7 +107,8 @@ class Run:
             terms["dbias"] = unbroadcast(dS, a.bias.shape)
         if a.sink is not None:
             terms["dsink"] = unbroadcast(softmax(a.column)[..., -1:] * D, (*a.sink.shape, 1, 1)).reshape(a.sink.shape)
-        scores = scale * largest(Q @ mT(k)) + largest(a.scores - a.products)
+        beside = a.scores - a.products
+        scores = scale * largest(Q @ mT(k)) + largest(beside[np.isfinite(beside)])
         L = L_of(a)  # P is made again from it: rounded, it moves a whole row to one side, and the mean of few rows
         near = _rms(a.scores[np.isfinite(a.scores)]) + _rms(L[np.isfinite(L)]) / max(1, a.Q.shape[-2]) ** 0.5
         return {

@@ -84,7 +84,29 @@ def dsink_of_rows(a):
     return (-softmax(a.column)[..., -1:] * a.D_less_dL).reshape(-1, a.h, a.n_q)
 
 
+def of_key_head(a, T):
+    """T, numbers or a table of heads, where query head i reads what is that of its key head."""
+    if T is None or a.h == a.h_kv or T.ndim < 1:
+        return T
+    axis = -3 if T.ndim > 2 else 0
+    return T if T.shape[axis] != a.h else np.take(T, np.arange(a.h) // (a.h // a.h_kv), axis=axis)
+
+
+def by_key_head(name):
+    """The steps of who reads an option by the number of the key head."""
+
+    def reads(a, step):
+        b = without(a)
+        vars(b)[name] = of_key_head(a, getattr(a, name))
+        return getattr(Steps, step).func(b)
+
+    return {step: lambda a, step=step: reads(a, step) for step in (("P",) if name == "sink" else ("scores",))}
+
+
 FAULTS = (
+    *chain.from_iterable(
+        throughout(f"{name}-by-key-head", f"where heads are shared, {name} is read by the number of the key head",
+                   by_key_head(name)) for name in ("bias", "slopes", "sink")),
     *chain.from_iterable(
         chain(in_backward(f"{name}-forgotten", f"{name} is forgotten", IGNORING[name]),
               in_forward(f"{name}-forgotten", f"{name} is forgotten", IGNORING[name]))
@@ -98,6 +120,9 @@ FAULTS = (
             {"dproducts": lambda a: a.dS if a.softcap is None else a.dS * (1 - np.tanh(a.capped / a.softcap) ** 2)}),
     *faults("softcap-after-mask", "the cap comes after the mask: −∞ becomes a finite score",
             {"capped": lambda a: a.products, "S": capped_late, "dproducts": back_through_late_cap}),
+    *faults("softcap-factor-after-mask", "the cap's derivative is taken at the masked scores: 0 · ∞ is NaN",
+            {"dproducts": lambda a: a.dS if a.softcap is None else a.dS * (1 - (a.S / a.softcap) ** 2)},
+            {"dproducts": lambda a: a.dS if a.softcap is None else a.dS - a.dS * (a.S / a.softcap) ** 2}),
     *throughout("softcap-after-bias", "the cap comes after the bias",
                 {"capped": lambda a: a.products, "scores": late_cap,
                  "dproducts": lambda a: a.dS if a.softcap is None else a.dS * (1 - (a.scores / a.softcap) ** 2)}),

@@ -75,6 +75,61 @@ def shifted_causal(by_):
     return {"causal_allows": allows}
 
 
+def exp_before_mask(a):
+    """What autograd makes of a mask put on the exponentials: 0 · ∞ where a masked one overflows."""
+    M = a.S.max(axis=-1, keepdims=True, initial=-np.inf)
+    E = np.exp(a.scores - np.where(np.isneginf(M), 0.0, M))
+    return np.where(a.allowed, Steps.dS.func(a), 0.0 * E)
+
+
+def less_maximum(M, dead=np.nan):
+    """exp(S − M) over its sum, where M may be too large: 0/0, or what is put there."""
+
+    def weights_(a):
+        E = np.where(a.allowed, np.exp(a.S - M(a)), 0.0)
+        sum_ = rowsum(E)
+        live = a.allowed.any(axis=-1, keepdims=True)
+        return np.where(sum_ > 0, E / np.where(sum_ > 0, sum_, 1.0), np.where(live, dead, 0.0) * np.ones_like(E))
+
+    return {"P": weights_}
+
+
+def first_tile(size):
+    """NaN in the rows that may attend to nothing in the first tile, and to something later."""
+
+    def weights_(a):
+        late = a.allowed.any(axis=-1, keepdims=True) & ~a.allowed[..., :size].any(axis=-1, keepdims=True)
+        return np.where(late, np.nan, Steps.P.func(a))
+
+    return {"P": weights_}
+
+
+def masked_by(number):
+    """A finite number, added in place of −∞, or put there."""
+    return (
+        ("mask-minus-1e9", {"S": lambda a: a.scores + np.where(a.allowed, 0.0, number)}),
+        (
+            "mask-lowest-number",
+            {"S": lambda a: np.where(a.allowed, a.scores, number), "dS": lambda a: a.allowed * Steps.dS.func(a)},
+        ),
+        ("mask-lowest-number", {"S": lambda a: np.where(a.allowed, a.scores, number)}),
+    )
+
+
+FINITE = (
+    *(-(10.0**n) for n in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 18, 20, 30, 38)),
+    -2e4, -32768.0, -5e4, -65500.0, -65504.0, -99999.0, -(2.0**31), 1 - 2.0**32,
+    *(float(np.finfo(dtype).min) for dtype in (np.float32, np.float64)),
+)  # fmt: skip
+"""The numbers that are found in place of −∞."""
+
+
+def summed(a, name):
+    """dQ + dK + dV, where their shapes are one."""
+    a = right(a)
+    return a.dQ + a.dK + a.dV if a.dQ.shape == a.dK.shape == a.dV.shape else getattr(a, name)
+
+
 def rolled(T, axis, by_):
     """T with the entries of an axis in each other's places; T itself, where it has no such axis."""
     return np.roll(T, by_, axis) if T.ndim >= -axis else T
@@ -125,6 +180,7 @@ FAULTS = (
     *faults("scale-squared", "the scale is applied twice to the scores", {"scale": lambda a: Steps.scale.func(a) ** 2}),
     # --- masks
     *chain.from_iterable(chain(in_backward(*row), in_forward(*row)) for row in MASKS),
+    *(Fault(slug, MISTAKE[slug].title, steps, slug) for number in FINITE for slug, steps in masked_by(number)),
     *faults("mask-forgotten-with-l", MISTAKE["mask-forgotten-with-l"].title,
             {"P_backward": lambda a: np.exp(a.scores - L_of(a))}),
     *throughout("causal-forced", "causal, whether asked for or not", {"corner": lambda a: "top-left"}),
@@ -132,6 +188,16 @@ FAULTS = (
                 {"corner": lambda a: OTHER[Steps.corner.func(a)]}),
     *throughout("causal-own-key-forbidden", "causal forbids a query its own key too", shifted_causal(-1)),
     *throughout("causal-one-key-more", "causal allows one key too many", shifted_causal(1)),
+    # --- scores far away
+    *faults("exp-before-mask", "the mask is put on the exponentials: one that is masked overflows, and 0 · ∞ is NaN",
+            {"dS": exp_before_mask}),
+    *faults("maximum-of-masked", "the row's maximum counts what is masked: all that is left is 0/0",
+            *(less_maximum(lambda a: a.scores.max(axis=-1, keepdims=True, initial=-np.inf), dead)
+              for dead in (np.nan, 0.0))),
+    *faults("maximum-from-zero", "the row's maximum is never below 0: where all scores are far below, 0/0",
+            *(less_maximum(lambda a: a.S.max(axis=-1, keepdims=True, initial=0.0), dead) for dead in (np.nan, 0.0))),
+    *faults("first-tile-masked", "a row whose first tile of keys is masked gives −∞ − (−∞), which is NaN",
+            *map(first_tile, (16, 32, 64, 128))),
     # --- the weights of the backward
     *faults("l-in-bits", "L is in bits, and taken for nats, or the other way round",
             *weights(lambda a: np.exp(a.S - L_of(a) / LN2)), *weights(lambda a: np.exp(a.S - L_of(a) * LN2)),
@@ -200,6 +266,19 @@ FAULTS = (
     *faults("group-overwritten", "of the query heads that share a key head, one alone counts",
             {"gather": lambda a, dT: a.groups(dT)[..., -1, :, :] if a.h != a.h_kv else dT},
             {"gather": lambda a, dT: a.groups(dT)[..., 0, :, :] if a.h != a.h_kv else dT}),
+    # --- in each other's place
+    *faults("dq-dk-swapped", "dQ and dK are in each other's place",
+            {"dQ": lambda a: right(a).dK, "dK": lambda a: right(a).dQ}),
+    *faults("dq-dv-swapped", "dQ and dV are in each other's place",
+            {"dQ": lambda a: right(a).dV, "dV": lambda a: right(a).dQ}),
+    *faults("gradients-turned-round", "dQ, dK, dV come in another order",
+            {"dQ": lambda a: right(a).dK, "dK": lambda a: right(a).dV, "dV": lambda a: right(a).dQ},
+            {"dQ": lambda a: right(a).dV, "dK": lambda a: right(a).dQ, "dV": lambda a: right(a).dK}),
+    *faults("gradients-summed", "dQ + dK + dV comes for each: right for X in self-attention alone",
+            {name: lambda a, name=name: summed(a, name) for name in ("dQ", "dK", "dV")}),
+    *faults("gradient-is-input", "what comes is the input itself, and no gradient",
+            *({name: lambda a, name=name: getattr(right(a), name[1:])} for name in ("dQ", "dK", "dV")),
+            {name: lambda a, name=name: getattr(right(a), name[1:]) for name in ("dQ", "dK", "dV")}),
     # --- nothing comes
     *faults("dq-zero", "dQ is zero: the graph is cut before Q", {"dQ": lambda a: 0 * Steps.dQ.func(a)}),
     *faults("dk-zero", "dK is zero: the graph is cut before K", {"dK": lambda a: 0 * Steps.dK.func(a)}),

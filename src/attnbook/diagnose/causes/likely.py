@@ -40,14 +40,14 @@ def _solved(name, run, a):
         return _of_dS(None if dS is None else mT(dS), a, run, "dQ")
     if name == "dV":
         P = _back(came, a.dO)
-        return _of_P(None if P is None else mT(P))
-    return _of_P(_back(came, a.v)) if name == "O" else ""
+        return _of_P(None if P is None else mT(P), a)
+    return _of_P(_back(came, a.v), a) if name == "O" else ""
 
 
 def _back(product, T):
     """X where X T is the product; None where T does not tell it, or where no X gives that product."""
-    if T.shape[-2] > T.shape[-1]:
-        return None
+    if T.shape[-2] >= T.shape[-1]:
+        return None  # nor where any product has one
     X = product @ np.linalg.pinv(T)
     return X if size(X @ T - product) <= NEAR * size(product) else None
 
@@ -61,17 +61,20 @@ def _of_dS(dS, a, run, other):
     c = (off * a.P).sum(-1, keepdims=True) / (a.P * a.P).sum(-1, keepdims=True)
     if size(off - c * a.P) <= NEAR * size(off):
         return "D is the likeliest: each row of dS is off by a multiple of that of P"
-    if size(dS.sum(axis=-1)) > NEAR * size(dS):
-        return "the rows of dS do not sum to 0: D is not that of this P and dP"
-    return "the rows of dS sum to 0: dP is the likeliest, or how D is taken off"
+    if size(dS.sum(axis=-1)) <= NEAR * size(dS):
+        return "the rows of dS sum to 0, as with the D of its dP: dP is the likeliest"
+    return ""
 
 
-def _of_P(P):
+def _of_P(P, a):
     if P is None:
         return ""
-    if size(P.sum(axis=-1) - 1) <= NEAR:
-        return "the rows of its P sum to 1: the scores are the likeliest"
-    return "the rows of its P do not sum to 1: L, or the sum of the exponentials, is the likeliest"
+    if size(P.sum(axis=-1) - 1) <= NEAR and (P > -NEAR).all():
+        return "the rows of its P are weights, and sum to 1: the scores are the likeliest"
+    c = (P * a.P).sum(-1, keepdims=True) / (a.P * a.P).sum(-1, keepdims=True)
+    if size(P - c * a.P) <= NEAR * size(P):
+        return "each row of its P is a multiple of the right one: L, or the sum of the exponentials, is the likeliest"
+    return ""
 
 
 def _where(name, where):

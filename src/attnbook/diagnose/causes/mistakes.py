@@ -300,7 +300,7 @@ MISTAKES = (
         {"S": lambda a: a.allowed * a.scores, "dS": lambda a: a.allowed * Steps.dS.func(a)},
     ),
     Mistake(
-        "mask-lowest-number", "the lowest number in place of −∞: a dead row becomes the mean of all values",
+        "mask-lowest-number", "a finite number, such as the lowest, in place of −∞: a dead row is the mean of V",
         r"S_{ij} = \text{finfo.min}", _MASK, "eq-op-mask", ("O", "dV"), ("S0-7", "question 27", "question 28"),
         {
             "S": lambda a: np.where(a.allowed, a.scores, np.finfo(np.float64).min),
@@ -308,7 +308,7 @@ MISTAKES = (
         },
     ),
     Mistake(
-        "mask-minus-1e9", "−1e9 is added in place of −∞: a dead row is not masked at all",
+        "mask-minus-1e9", "a finite number, such as −1e9, is added in place of −∞: a dead row is not masked at all",
         r"S_{ij} = S_{ij} - 10^9", _MASK, "eq-op-mask", _ALL, ("S0-7", "question 27"),
         {"S": lambda a: a.scores + np.where(a.allowed, 0.0, -1e9)},
     ),

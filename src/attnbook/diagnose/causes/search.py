@@ -9,8 +9,9 @@ import numpy as np
 from attnbook.diagnose.cases.run import LOWER
 from attnbook.diagnose.causes._infer import factors, patterns, precisions
 from attnbook.diagnose.causes.likely import likely
-from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, untouched
+from attnbook.diagnose.causes.match import SMALL, apart, cost, explains, near, predicted, right_in, size, untouched
 from attnbook.diagnose.causes.registry import CAUSES
+from attnbook.diagnose.learn.safely import Clock
 from attnbook.diagnose.steps import with_mistakes
 
 PAIRED = 40
@@ -21,6 +22,12 @@ YIELDS = ("options-ignored", "causal-other-corner", "diagonal-block-unmasked")
 
 OPTIONS = {"bias", "window", "softcap", "sink", "slopes", "rotary", "dropout"}
 """How the names begin of what only an option can show."""
+
+SECONDS = 6.0
+"""For so long is a cause looked for: what is simple comes first."""
+
+FAR, FEW = 40.0, 3
+"""Scores above the one are not usual; where no more than the other cases are wrong, every way is held against each."""
 
 TOGETHER = 3
 """So many mistakes at most are put together, one for the cases that another leaves."""
@@ -74,7 +81,7 @@ def explain(runs, wrong, known):
         search.rounded,
         search.imprecise,
     ):
-        if search.left:
+        if search.left and search.clock.spent < SECONDS:
             search.cover(each())
     parts = {name: search.case_by_case(name) for name in search.left}
     found = search.found.values()
@@ -112,13 +119,14 @@ class Cause:
         return explains(run, name, wanted) or (explains(run, name, wanted, self.level) if self.level else "")
 
     def explains(self, name):
-        """Whether it predicts this result in every case, and more than what is right in some."""
-        said = set()
-        for run in self.search.order[name]:
-            said.add(matches := self.matches(name, run))
-            if not matches:
+        """Whether it predicts this result in every case, and no right one in half of those where it is wrong."""
+        wrong, yes = len(self.search.wrong[name]), 0
+        for i, run in enumerate(self.search.order[name]):  # those where it is wrong come first
+            matches = self.matches(name, run)
+            yes += matches == "yes"
+            if not matches or 2 * (yes + max(0, wrong - i - 1)) < wrong:
                 return False
-        return "yes" in said
+        return True
 
     @cached_property
     def explained(self):
@@ -163,7 +171,7 @@ class Search:
         self.basic = [way for way in BASIC if way.slug in known]
         shown = {run.right_in(name) for run in self.small for name in run.came.values}
         self.level = "float32" if "float32" in shown else ""  # who computes in less precision makes mistakes in it
-        self.found, self.said, self.order = {}, {}, {}
+        self.found, self.said, self.order, self.clock = {}, {}, {}, Clock()
         for name, where in self.wrong.items():
             seen = set(map(id, where))
             self.order[name] = [*where, *(r for r in self.runs if id(r) not in seen and name in r.came.values)]
@@ -179,7 +187,7 @@ class Search:
 
     def cover(self, candidates):
         """Add the causes that explain most; several where nothing tells them apart."""
-        while useful := [c for c in candidates if c.explained & self.left.keys()]:
+        while useful := [c for c in candidates if self.clock.spent < SECONDS and c.explained & self.left.keys()]:
             ranks = [
                 (-len(c.explained & self.left.keys()), c.too_much, c.tier, any(map(self._yields, c.slugs)))
                 for c in useful
@@ -245,17 +253,22 @@ class Search:
         return self._inferred(patterns)
 
     def case_by_case(self, name):
-        """((slug, the wrong cases that it explains), …), together all but "all options", or nothing."""
+        """((slug, the small cases that it explains), …), together all that are wrong but "all options", or nothing."""
         left = [run for run in self.cheap[name] if run.name != "all options"]
-        found = []
+        found, known = [], self._cases(name)
         while left:
-            way, cases = max(self._cases(name), key=lambda item: len([run for run in item[1] if run in left]))
+            in_left = lambda item: len([run for run in item[1] if run in left])  # noqa: B023, E731
+            way, cases = max(known, key=in_left, default=(None, ()))
             cases = [run for run in cases if run in left]
             if not cases:
                 return ()
-            found.append((way.slug, *(run.name for run in cases)))
+            found.append((way, *(run.name for run in cases)))
             left = [run for run in left if run not in cases]
-        return tuple(found)
+        ways = [Cause(self, (way,)) for way, *_ in found]
+        large = (run for run in self.wrong[name] if run not in self.cheap[name] and run.name != "all options")
+        if not all(any(cause.matches(name, run) == "yes" for cause in ways) for run in large):
+            return ()
+        return tuple((way.slug, *cases) for way, *cases in found)
 
     # --- what they are made of
 
@@ -279,13 +292,29 @@ class Search:
         return [each for each in more if each.matches(name, rest) == "yes"]
 
     def _cases(self, name):
-        """(way, the small cases that it explains), for the basic ones."""
-        explained = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}
+        """(way, the small cases that it explains), one a slug."""
+        explained, ways = {way.slug: [] for way in self.basic if way.slug != "options-ignored"}, {}
+        basic = len(self.cheap[name]) > FEW
         for run in self.cheap[name]:
-            for way in compress(BASIC, near(run, name, classes_of(True), self.level)):
-                if way.slug in explained and Cause(self, (way,)).matches(name, run) == "yes":
+            for way in compress(BASIC if basic else CAUSES, near(run, name, classes_of(basic), self.level)):
+                cut = name in run.came.absent and way.slug not in (f"{name.lower()}-zero", "nothing-comes")
+                if cut or run in explained.get(way.slug, (run,)):
+                    continue
+                cause = Cause(self, (way,))
+                if cause.matches(name, run) == "yes" and not self._overstated(cause, run):
                     explained[way.slug].append(run)
-        return [(way, explained[way.slug]) for way in self.basic if way.slug in explained]
+                    ways.setdefault(way.slug, way)
+        return [(ways[slug], runs) for slug, runs in explained.items() if runs]
+
+    def _overstated(self, cause, run):
+        """Whether it was seen in NaN or in scores far away alone, where many look the same, and would spoil what came
+        right elsewhere."""
+        Q, K = run.came.inputs[:2]
+        usual = Q.ndim == K.ndim and Q.size * K.size and size(Q) * size(K) * Q.shape[-1] ** 0.5 < FAR
+        if usual and all(np.isfinite(T).all() for T in run.came.values.values()):
+            return False
+        plain = (r for r in self.small if r.came.options.keys() <= run.came.options.keys())
+        return any(right_in(each, name) for each in plain for name in cause.spoils(each))
 
     def _most_cases(self, name):
         """The ways that explain most of them, three at most."""

@@ -92,7 +92,7 @@ class Caller:
                 self.tries |= {f"{self.library}, {what}": why for what, why in learner.whys().items()}
                 if convention is not None:
                     self.learner = learner
-                    return convention
+                    return replace(convention, always=learner.always(convention))
                 self.learner = self.learner or learner
         self._settle(self.libraries[0])
         return Convention(dtypes=(self.dtype,))

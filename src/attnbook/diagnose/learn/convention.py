@@ -13,7 +13,7 @@ class Convention:
     values; ``lengths`` and ``widths`` are the only ones where there are few. ``batch`` and ``heads`` are their only
     numbers, 0 for any. ``grouped``: whether query heads may share a key head. ``dtypes``: the one that was asked for
     first. ``device`` is where the inputs lie, "" for the library's own choice. ``corner`` is what ``causal=True`` means
-    to it, "top-left" or "bottom-right".
+    to it, "top-left" or "bottom-right"; ``always`` the corner, if it is causal in every call and has no word for that.
     """
 
     axes: tuple = (2, 3, 4)
@@ -33,6 +33,7 @@ class Convention:
     dtypes: tuple = ("float64",)
     device: str = ""
     corner: str = "top-left"
+    always: str = ""
 
     def sizes(self, n_q, n_k, d_k, d_v):
         """The nearest sizes that it takes; None where n_q and n_k differ as it does not take them."""
@@ -78,6 +79,8 @@ class Convention:
             lines.append("as many key heads as query heads")
         if self.dtypes[0] != dtype:
             lines.append(f"{_or(self.dtypes)} only")
+        if self.always:
+            lines.append(f"always causal, from the corner at the {self.always.replace('-', ' ')}")
         if self.device:
             lines.append(f"inputs on {self.device}")
         return tuple(lines)

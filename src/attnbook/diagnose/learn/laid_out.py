@@ -133,8 +133,11 @@ class LaidOut:
         mask, causal = self.case.options.get("mask"), self.case.options.get("causal", False)
         allowed = None
         known = causal in (False, True, "top-left", "bottom-right")
-        if mask is not None or (known and causal):
+        bias = self.case.options.get("bias")
+        infinite = bias is not None and np.isneginf(bias).any()
+        if mask is not None or (known and causal) or infinite:
             allowed = np.asarray(Steps(*self.case.inputs, mask=mask, causal=causal if known else False).allowed)
+            allowed = allowed & np.isfinite(bias) if infinite else allowed
 
         def added(allowed, bias):
             """What to add to the scores: the bias, or 0, where ``allowed``, and −∞ elsewhere."""
@@ -145,7 +148,7 @@ class LaidOut:
 
         return SimpleNamespace(
             shape=(*Q.shape[:-1], K.shape[-2]), n_q=Q.shape[-2], n_k=K.shape[-2], d_k=Q.shape[-1],
-            grouped=self.case.grouped, needed=self.known.needed, library=self.arrays.name,
+            grouped=self.case.grouped, needed=self.known.needed, on=self.known.on, library=self.arrays.name,
             corner=self.convention.corner, allowed=allowed, added=added,
         )  # fmt: skip
 
@@ -204,7 +207,8 @@ class LaidOut:
     def rounded(self):
         """The options in float64 NumPy, as they were handed over."""
         floats = {name for name, T in self.case.options.items() if isinstance(T, np.ndarray) and T.dtype != bool}
-        return self.case.options | {name: self.arrays.wide(self.ours[name]) for name in floats}
+        always = {"causal": self.convention.always} if self.convention.always else {}
+        return always | self.case.options | {name: self.arrays.wide(self.ours[name]) for name in floats}
 
     def zero(self, name):
         """0 in the shape of an input's gradient."""

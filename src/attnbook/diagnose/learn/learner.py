@@ -4,14 +4,14 @@ First what every function may take: few rows, odd widths, two axes. Where that i
 take, and from there each limit by itself. What is taken once and refused later is no limit, but a mistake.
 """
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnbook.diagnose.case import Case
 from attnbook.diagnose.learn.convention import Convention
-from attnbook.diagnose.learn.options import bottom_right
+from attnbook.diagnose.learn.options import MERGED, bottom_right
+from attnbook.diagnose.learn.safely import Clock
 from attnbook.diagnose.steps import Steps
 
 SIZES = ((128, 64), (16, 16), (4, 4), (256, 128), (8, 8), (64, 32), (512, 64), (64, 80))
@@ -82,7 +82,7 @@ class Learner:
         others = [each for each in ("float32", "float16", "bfloat16", "float64") if each != dtype]
         self.dtypes = [dtype, *(each for each in others if each in arrays.dtypes)]
         self.answers, self.tries, self.crashed, self.too_long = {}, {}, [], False
-        self.until = time.monotonic() + SECONDS
+        self.clock = Clock()
 
     def came(self, ask):
         """What came of it."""
@@ -159,7 +159,7 @@ class Learner:
                     if self.takes(ask) and self._shaped(ask):
                         return self._in_its_layout(ask)
                     shapeless = shapeless or (ask if self.takes(ask) else None)
-                    if len(self.tries) > TRIES or time.monotonic() > self.until:
+                    if len(self.tries) > TRIES or self.clock.spent > SECONDS:
                         return shapeless
             if len({came.text for came in list(self.tries.values())[before:]}) == 1 and n != SIZES[0][0]:
                 return shapeless  # whatever the sizes are, it says the same
@@ -243,6 +243,20 @@ class Learner:
             return (step, least, None), least, least + step
         few = tuple(sorted(size for size in {*sizes, taken} if self.takes(at(size))))
         return (1, 1, few), few[0], few[1] if len(few) > 1 else few[0]
+
+    def always(self, convention):
+        """The corner from which it is causal in every call, where it has no word for it; or ""."""
+        names = self.signature.names
+        if names is None or names & {"causal", "is_causal", "mask", "window", *MERGED}:
+            return ""
+        asks = [
+            ask for ask, came in self.answers.items()
+            if came.kind == "values" and ask.layout == convention.layout and min(ask.n_q, ask.n_k) > 1
+        ]  # fmt: skip
+        for corner in ("", "top-left", "bottom-right"):
+            if any(self._right(ask, causal=corner or False) for ask in asks):
+                return corner
+        return ""
 
     def _corner(self, base):
         """What causal=True means, where the names of the signature leave it open."""

@@ -63,8 +63,8 @@ def say(names, options, about):
     """The keywords by which a function that knows ``names`` is asked for ``options``, ours, as arrays of its library.
 
     ``about`` has what else matters: ``n_q``, ``n_k``, ``d_k``, ``grouped``, ``needed`` (names without a default),
-    ``library``, ``corner``, ``allowed`` (mask and corner together, in NumPy) and ``added(allowed, bias)``. NoWordsError
-    where it cannot be said.
+    ``on`` (those that are True unless said), ``library``, ``corner``, ``allowed`` (mask and corner together, in NumPy)
+    and ``added(allowed, bias)``. NoWordsError where it cannot be said.
     """
     options = dict(options)
     if about.library == "mlx" and "mask" in names and "bias" not in names:
@@ -100,6 +100,8 @@ def say(names, options, about):
     for name in ("mask", "bias", *MERGED):
         if name in about.needed:
             said.setdefault(name, None)
+    for name in about.on & {"causal", "is_causal"}:
+        said.setdefault(name, False)
     if about.grouped and "enable_gqa" in names:
         said["enable_gqa"] = True
     for name in said:

@@ -23,11 +23,13 @@ ROOTS = {
 @dataclass(frozen=True)
 class Signature:
     """The names that a function takes: ``needed`` are positional with no default, ``names`` all that may be named, or
-    None where any may be tried; ``order`` are all, for what takes no keywords, and their defaults, else None."""
+    None where any may be tried; ``order`` are all, for what takes no keywords, and their defaults, else None; ``on``
+    those that are True unless said."""
 
     needed: tuple = ()
     names: frozenset | None = None
     order: dict | None = None
+    on: frozenset = frozenset()
 
     @property
     def packed(self):
@@ -78,7 +80,7 @@ def signature(fn):
     except (TypeError, ValueError):
         names = _documented(fn)
         return Signature(tuple(names[:3]), frozenset(names) or None)
-    return Signature(_needed(known), _names(known))
+    return Signature(_needed(known), _names(known), on=frozenset(p.name for p in known if p.default is True))
 
 
 def _needed(parameters):
