@@ -23,7 +23,7 @@ def cover(
     A combination is allowed where some row that is not forbidden has it; the others are left out.
 
     The same call gives the same rows: greedily, a row begins with what has not been yet, and then takes factor by
-    factor the value that adds most; of several orders of the factors, the best. Values need not be hashable.
+    factor the value that adds most; of several orders of the factors, the best. Values may be of any kind.
     """
     names = list(factors)
     sets = [tuple(sorted(of, key=names.index)) for of in (*itertools.combinations(names, strength), *triples)]

@@ -14,6 +14,7 @@ from attnbook.diagnose.case import Case
 from attnbook.diagnose.cases._draw import Draw
 from attnbook.diagnose.cases.covering import cover
 from attnbook.diagnose.cases.run import wrong_in
+from attnbook.diagnose.learn.results import NAMES
 from attnbook.diagnose.learn.safely import Clock
 from attnbook.diagnose.steps import Steps
 
@@ -103,16 +104,18 @@ def cross(runs, ask, draw):
     for run in cover_:
         wrong = _wrong(run)
         if wrong and not any(less <= features(*called(run)) and wrong <= spoiled for less, spoiled in known):
-            least.append(_least(run, wrong, ask, draw, clock))
-            known.append((features(*called(least[-1])), _wrong(least[-1])))
+            small = _least(run, wrong, ask, draw, clock)
+            known.append((features(*called(small)), _wrong(small)))
+            least += [small] if all(small.case is not each.case for each in least) else []
     took = lambda run: run.came.kind != "not run"  # noqa: E731
     again = {run.case for run in least}
     return list(filter(took, least)), [run for run in cover_ if run.case not in again and took(run)]
 
 
 def _wrong(run):
-    """Which results are wrong in this call."""
-    return set(wrong_in([run])) if run.compared else set()
+    """Which results are wrong in this call; those of options only where all others are right."""
+    wrong = set(wrong_in([run])) if run.compared else set()
+    return wrong & set(NAMES) or wrong
 
 
 def _least(run, wrong, ask, draw, clock):

@@ -27,7 +27,8 @@ def likely(name, where, runs):
         if solvable and (name == "O" or right_in(run, "O")):
             with np.errstate(all="ignore"):
                 said.append(_solved(name, run, Steps(*run.came.inputs, **run.options)))
-            break
+            if said[-1]:
+                break
     return "; ".join(filter(None, said))
 
 
