@@ -17,10 +17,11 @@ class Mistake(NamedTuple):
     ``slug`` names it in links: ``chapters/in_the_wild.html#mistake-SLUG``. ``wrong`` and ``right`` are LaTeX.
     ``equation`` is the label of the right formula in the book. ``spoils`` are the results that come out wrong, in the
     order O, dQ, dK, dV. ``sources`` say what it is related to: rows of the book's audit of its five texts ("S2-10",
-    whose claim says whether the text makes it), its list of questions ("question 11"), or a thread; none, where only
+    whose claim says whether the text makes it), its list of questions ("question 11"), or a thread; (), where only
     tests plant it. ``steps`` are the steps of :class:`attnbook.diagnose.steps.Steps` that it replaces, by name: of dQ,
-    dK and dV ``dQ_unscaled``, ``dK_unscaled`` and ``dV_heads``, to which scale and shared heads come later. A backward
-    step is made of ``P_backward``, ``dP``, ``D`` and ``dS``, so that it meets the case's dropout and dead rows.
+    dK and dV ``dQ_unscaled``, ``dK_unscaled`` and ``dV_heads``, to which scale and shared heads come later. Begin
+    with the step's own line there and change one thing: what it has for dropout (``dropped``) and memory (``dO_read``)
+    stays, or the entry holds two mistakes.
     """
 
     slug: str
