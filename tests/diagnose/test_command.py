@@ -226,7 +226,7 @@ def test_an_option_that_no_longer_works_fails_where_so_many_cases_are_asked_for(
     assert not ElementTree.parse(tmp_path / "report.xml").findall("testcase/failure")
     status, out, err = run("diagnose", "mine:Head", *asked)  # which takes no mask
     assert (status, out.splitlines()[0]) == (1, "right: O, dQ, dK, dV")
-    assert re.fullmatch(rf"compared in \d+ of {len(FEW)} cases, expected at least {before}\n", err)
+    assert re.fullmatch(rf"compared in \d+ of \d+ cases, expected at least {before}\n", err)
     suite = ElementTree.parse(tmp_path / "report.xml").getroot()
     assert [failure.get("message") for failure in suite.findall("testcase/failure")] == [err.rstrip()]
     assert (suite.get("failures"), int(suite.get("tests"))) == ("1", len(suite))

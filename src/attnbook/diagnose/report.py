@@ -210,7 +210,7 @@ def diagnose(
     >>> import attnbook as ab
     >>> report = ab.diagnose((ab.attention, ab.attention_vjp))
     >>> report.ok, len(report.compared), report.notes
-    (True, 80, ('given in no case: method, ops',))
+    (True, 79, ('given in no case: method, ops',))
 
     What one rank runs of an attention over several is asked as ``diagnose(Ranks(fn))``:
 

@@ -61,7 +61,8 @@ def ratio(run, name):
         return np.nan, np.nan
     length = size(right)
     if length <= 1e-6 * run.sizes.get(name, 0.0):
-        return None if right_in(run, name) else (np.nan, np.nan)
+        cancelled = size(came) <= 1e-5 * run.sizes.get(name, 0.0)  # of both, roundings are left
+        return None if cancelled or right_in(run, name) else (np.nan, np.nan)
     r = float(np.vdot(right, came) / np.vdot(right, right))
     return r, size(came - r * right) / length
 
@@ -92,7 +93,8 @@ def factors(runs, wrong):
         ratios = {run: each for run, each in ratios.items() if each is not None}
         near = {run: LEVELS["float16" if "16" in run.case.dtype else "float32"] for run in ratios}
         is_one = all(off <= near[run] * (1 + abs(r)) for run, (r, off) in ratios.items())  # no NaN is
-        if not is_one or any(run not in ratios or abs(ratios[run][0]) < 1e-9 for run in where):
+        told = [run for run in where if run in ratios]
+        if not is_one or not told or any(abs(ratios[run][0]) < 1e-9 for run in told):
             continue
         fits = [
             slug

@@ -84,6 +84,12 @@ def dsink_of_rows(a):
     return (-softmax(a.column)[..., -1:] * a.D_less_dL).reshape(-1, a.h, a.n_q)
 
 
+def slopes_added(a):
+    """The scores with slopes · distance added."""
+    scores = Steps.scores.func(a)
+    return scores if a.slopes is None else scores + 2 * a.of_heads(a.slopes) * np.abs(a.later)
+
+
 def of_key_head(a, T):
     """T, numbers or a table of heads, where query head i reads what is that of its key head."""
     if T is None or a.h == a.h_kv or T.ndim < 1:
@@ -141,7 +147,7 @@ FAULTS = (
             {"dsink": lambda a: dsink_of_rows(a).sum(axis=-1)}),
     *faults("dsink-sign", "the sink's gradient has the other sign", {"dsink": lambda a: dsink_of(a, a.D_less_dL)}),
     *throughout("slopes-sign", "the slopes are added, not subtracted",
-                {"scores": lambda a: 2 * Steps.scores.func(without(a, "slopes")) - Steps.scores.func(a)}),
+                {"scores": slopes_added}),
     *faults("rotary-not-undone", "dQ and dK are not turned back",
             {"dQ": lambda a: a.dQ_scale * a.dQ_unscaled, "dK": lambda a: a.gather(a.dK_scale * a.dK_unscaled)}),
     *faults("rotary-turned-on", "dQ and dK are turned further, not back",
