@@ -34,8 +34,9 @@ class Run:
         if "dropout" in options and self.compared:
             kept = self._told("O", self.came.inputs[2])
             anew = kept if self.case.grouped else self._told("dV", None)
-            more = anew & ~kept & Steps(*self.came.inputs, **options).allowed  # where there is none, dV is only less
-            options |= {"kept": kept, "kept_of_dV": anew if np.any(more) else kept}
+            other = (anew ^ kept) & Steps(*self.came.inputs, **options).allowed
+            both_ways = np.any(other & kept) and np.any(other & anew)  # else one of the two only lacks some
+            options |= {"kept": kept, "kept_of_dV": anew if both_ways else kept}
         return options | ({"memory": self.case.memory} if self.case.memory else {})
 
     def _told(self, name, V):

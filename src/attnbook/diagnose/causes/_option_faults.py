@@ -173,7 +173,7 @@ FAULTS = (
             {"dS": lambda a: a.dropped(a.P_backward, a.kept_backward) * (a.dP - a.D_less_dL)}),
     *faults("d-undropped", "D is made from a dP that was not dropped",
             {"D": lambda a: rowsum(a.P_backward * (a.dO_read @ mT(a.v)))}),
-    *faults("dbias-zero", "no gradient of the bias comes", {"dbias": lambda a: 0 * a.bias}),
+    *faults("dbias-zero", "no gradient of the bias comes", {"dbias": lambda a: np.zeros_like(a.bias)}),
     *faults("dbias-mean", "the mean, not the sum, over what the bias was repeated along",
             {"dbias": lambda a: Steps.dbias.func(a) * (a.bias.size / a.dS.size)}),
     *faults("dbias-scaled", "the scale is in the gradient of the bias, where it has no place",

@@ -75,6 +75,12 @@ def shifted_causal(by_):
     return {"causal_allows": allows}
 
 
+def L_without_maximum(a):
+    """The logarithm of the sum of exponentials, in which the maximum is missing; +∞ for a dead row."""
+    Z = rowsum(exponentials(a.S if a.sink is None else a.column))
+    return np.where(Z == 0, np.inf, np.log(np.where(Z == 0, 1.0, Z)))
+
+
 def exp_before_mask(a):
     """What autograd makes of a mask put on the exponentials: 0 · ∞ where a masked one overflows."""
     M = a.S.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -203,7 +209,8 @@ FAULTS = (
             *weights(lambda a: np.exp(a.S - L_of(a) / LN2)), *weights(lambda a: np.exp(a.S - L_of(a) * LN2)),
             *weights(lambda a: np.exp2(a.S - L_of(a))), *weights(lambda a: np.exp2(a.S / LN2 - L_of(a)))),
     *faults("l-without-maximum", "the largest score is missing in L",
-            *weights(lambda a: np.exp(a.S - np.log(rowsum(exponentials(a.S)))))),
+            *weights(lambda a: np.exp(a.S - np.log(rowsum(exponentials(a.S))))),
+            *weights(lambda a: np.exp(a.S - L_without_maximum(a)))),
     *faults("l-is-maximum", "the weights of the backward are never divided by their sum",
             *weights(lambda a: exponentials(a.S))),
     # --- D, dP, dS
