@@ -242,3 +242,19 @@ def test_ours_with_ops_is_asked_everything():
     assert report.ok, str(report)
     assert set(BY_NAME) <= set(report.compared)
     assert (report.crossed, report.apart, report.unasked) == (FEATURES, (), ())
+
+
+def test_a_note_on_sums_in_16_bits_hides_no_finding():
+    def fn(Q, K, V, dO, causal=False, scale=None):
+        given, scale = scale, Q.shape[-1] ** -0.5 if scale is None else scale
+        S = (Q.float() @ K.float().mT) * scale
+        P = (S.masked_fill(torch.ones_like(S).triu(1) > 0, -torch.inf) if causal else S).softmax(-1)
+        dP = dO.float() @ V.float().mT
+        dS = P * (dP - (P * dP).sum(-1, keepdim=True)) * scale
+        P, dS = P.to(Q.dtype), dS.to(Q.dtype)
+        dV = summed(P.mT, dO) * (2 if causal and given else 1)
+        return summed(P, V), matmul(dS, K), matmul(dS.mT, Q), dV
+
+    report = ab.diagnose(fn, library="torch", dtype="bfloat16")
+    assert any("16 bits" in note for note in report.notes)
+    assert [(f.about, f.cases[-1]) for f in report.findings] == [("dV", "causal, scale")], str(report)

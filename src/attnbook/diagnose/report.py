@@ -13,7 +13,7 @@ import numpy as np
 from attnbook.arrays import expected, whole
 from attnbook.checks.tolerances import DIAGNOSE
 from attnbook.diagnose.cases.battery import battery
-from attnbook.diagnose.cases.crossed import FEATURES, cross, missing
+from attnbook.diagnose.cases.crossed import BLOCKS, FEATURES, cross, missing
 from attnbook.diagnose.cases.determinism import check_determinism
 from attnbook.diagnose.cases.ignored import swallowed
 from attnbook.diagnose.cases.own import of_its_own
@@ -277,7 +277,9 @@ def report_of(runs: Any, call: Any, shown: Any = (), remarks: Any = (), least: A
             least = cover = crashed = ()
         elif fits:
             remarks = (*remarks, words)
-    findings += [each for run in least if run.compared for each in _where_things_meet(run, {*low, *sums})]
+    for run in least:
+        if run.compared:  # a sum in 16 bits, which is no finding, hides nothing but what is long
+            findings += _where_things_meet(run, {*low, *(sums if run.case.row.get(BLOCKS) else ())})
     findings += [*imprecisely, *_of_calls([*runs, *crashed], causes, steps)]
     findings += [Finding(about, kind, f"{in_cases(cases)}: {text}", cases) for about, kind, text, cases in shown]
     findings.sort(key=lambda f: (f.kind != "unsteady", f.causes == (("empty-not-handled",),)))  # what is least, last
